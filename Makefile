@@ -1,0 +1,95 @@
+# Everything happens in .venv; all it takes is make and a Python 3.11 or newer that has venv.
+# A stamp in .venv stands for each installed lock, so a second run installs nothing.
+
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?= -n logical --dist loadfile
+FAST := not spark and not browser and not soak
+
+BIN := .venv/bin
+STAMPS := .venv/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+INSTALL = @echo "installing $<" && $(PIP) install --require-hashes -r $< && touch $@
+PACKAGE := $(STAMPS)/package
+COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock" $(UPGRADE)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test test-fast lint types format provision bench-embedded lock clean force
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(PACKAGE) ## run the server (ARGS="--port 8080" adds options)
+	@exec $(BIN)/penstock serve $(ARGS)
+
+test: provision ## the gate: lint, format, types and every test
+	@$(call gate,)
+
+test-fast: provision ## the gate without the tests marked spark, browser or soak
+	@$(call gate,-m "$(FAST)")
+
+lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMPS)/test ## mypy, strict
+	$(BIN)/mypy
+
+format: $(STAMPS)/test ## ruff: mend what can be mended
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+provision: $(STAMPS)/test ## find or install the Java and the PostgreSQL that the tests use
+	@$(BIN)/python tools/provision.py
+
+bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
+	$(BIN)/python benchmarks/embedded.py $(ARGS)
+
+lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every pin)
+	$(COMPILE) pyproject.toml requirements/serve.in -o requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra test -c requirements/serve.txt -o requirements/test.txt
+	$(COMPILE) pyproject.toml --extra bench -c requirements/test.txt -o requirements/bench.txt
+	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
+	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
+	$(COMPILE) requirements/lock.in -o requirements/lock.txt
+
+clean: ## remove .venv and every cache
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Every part runs even after one has failed; pytest comes last, so that its closing line ends the output.
+define gate
+failed=; \
+$(BIN)/ruff check || failed="$$failed lint"; \
+$(BIN)/ruff format --check || failed="$$failed format"; \
+$(BIN)/mypy || failed="$$failed types"; \
+$(BIN)/pytest $(PYTEST_ARGS) $(1) $(ARGS) || failed="$$failed tests"; \
+if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+endef
+
+.venv/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+		"Penstock needs Python 3.11 or newer; name one with make PYTHON=...")'
+	@echo "creating .venv" && $(PYTHON) -m venv --clear .venv && mkdir $(STAMPS)
+
+# The interpreter a .venv was made from can be upgraded away.
+ifneq ($(shell test -x $(BIN)/python && echo there),there)
+.venv/pyvenv.cfg: force
+endif
+
+$(STAMPS)/serve: requirements/serve.txt .venv/pyvenv.cfg
+	$(INSTALL)
+
+$(PACKAGE): pyproject.toml $(STAMPS)/serve
+	@$(PIP) install --no-build-isolation --no-deps --editable . && touch $@
+
+$(STAMPS)/test: requirements/test.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/bench: requirements/bench.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/lock: requirements/lock.txt .venv/pyvenv.cfg
+	$(INSTALL)

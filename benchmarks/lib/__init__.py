@@ -1,0 +1,1 @@
+"""Parts of the embedded benchmark: systems, clock, scenarios, report and figure."""

@@ -1,0 +1,70 @@
+"""Queues that are slow to build, each built once a run and shared by the scenarios."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from .clock import payloads
+from .systems import Penstock, System
+
+LONG_S = 86_400
+MOST_PER_CALL = 10_000
+
+
+class Backlog:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.built: dict[str, Path] = {}
+
+    def waiting(self, system: type[System], count: int) -> Path:
+        """A queue of `system` in which `count` messages wait."""
+        return self._once(f"{system.key}-{count}", lambda folder: _push(system, folder, count))
+
+    def crowded(self, count: int, beside: int) -> Path:
+        """A Penstock queue with `count` waiting, and `beside` each delayed, leased and dead."""
+        source = self.waiting(Penstock, count)
+        return self._once(f"crowded-{count}-{beside}", lambda folder: _crowd(source, folder, beside))
+
+    def _once(self, name: str, build: Callable[[Path], None]) -> Path:
+        if name not in self.built:
+            print(f"building {name}", file=sys.stderr, flush=True)
+            folder = self.root / name
+            folder.mkdir()
+            build(folder)
+            self.built[name] = folder
+        return self.built[name]
+
+
+def _push(system: type[System], folder: Path, count: int) -> None:
+    handle = system(folder, "relaxed")
+    step = MOST_PER_CALL if system is Penstock else 1_000
+    batch = payloads(step)
+    try:
+        for start in range(0, count, step):
+            handle.push(batch[: count - start])
+    finally:
+        handle.close()
+
+
+def _crowd(source: Path, folder: Path, beside: int) -> None:
+    """Dead and leased come from the front of the queue, so what is pushed makes up for them."""
+    from penstock import LiteQueue
+
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    queue = LiteQueue(str(folder / "queue.db"), durability="relaxed", max_retries=0)
+    batch = payloads(MOST_PER_CALL)
+    try:
+        for start in range(0, beside, MOST_PER_CALL):
+            part = batch[: beside - start]
+            dying, leased = queue.pop_many(len(part)), queue.pop_many(len(part), timeout=LONG_S)
+            if len(dying) != len(part) or len(leased) != len(part):
+                raise RuntimeError(f"popped {len(dying)} and {len(leased)} of {len(part)}")
+            queue.nack_many(dying, error="boom")
+            queue.put_many(part, delay=LONG_S)
+            queue.put_many(part)
+            queue.put_many(part)
+    finally:
+        queue.close()

@@ -1,0 +1,185 @@
+"""What can go wrong, as a tree. Each error has a stable `code` and, where there is one, a hint on what to do.
+
+PenstockError
+├── InvalidInput            a value that can never be accepted (also a ValueError)
+│   ├── WrongType           (also a TypeError)
+│   ├── InvalidName
+│   ├── PayloadTooLarge
+│   └── BatchTooLarge
+├── NotFound                (also a LookupError)
+│   ├── UnknownQueue
+│   └── UnknownMessage
+├── Conflict
+│   ├── QueueExists
+│   ├── QueueNotEmpty
+│   └── LeaseLost
+├── TryLater                carries `retry_after_ms`
+│   ├── QueueFull
+│   └── RateLimited
+└── StoreError              the file or database itself
+    ├── StoreBusy
+    ├── StoreClosed
+    ├── CannotOpen
+    ├── NotADatabase
+    ├── SchemaTooNew
+    ├── ReadOnly
+    ├── DiskFull
+    └── Damaged
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Anything Penstock refuses or fails at."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        return f"{message} ({self.hint})" if self.hint else message
+
+
+class InvalidInput(PenstockError, ValueError):
+    """A value that can never be accepted; `field` names it."""
+
+    code = "invalid_value"
+
+    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
+
+
+class WrongType(InvalidInput, TypeError):
+    code = "wrong_type"
+
+
+class InvalidName(InvalidInput):
+    code = "invalid_name"
+
+
+class PayloadTooLarge(InvalidInput):
+    code = "payload_too_large"
+
+
+class BatchTooLarge(InvalidInput):
+    code = "batch_too_large"
+
+
+class NotFound(PenstockError, LookupError):
+    code = "not_found"
+
+
+class UnknownQueue(NotFound):
+    code = "unknown_queue"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"there is no queue {queue!r}", hint="create it first, or push to it")
+        self.queue = queue
+
+
+class UnknownMessage(NotFound):
+    code = "unknown_message"
+
+    def __init__(self, queue: str, message_id: int | str) -> None:
+        super().__init__(f"there is no message {message_id} in queue {queue!r}")
+        self.queue = queue
+        self.message_id = message_id
+
+
+class Conflict(PenstockError):
+    code = "conflict"
+
+
+class QueueExists(Conflict):
+    code = "queue_exists"
+
+    def __init__(self, queue: str, differing: list[str]) -> None:
+        super().__init__(
+            f"queue {queue!r} exists with other options: {', '.join(differing)}",
+            hint="change its options instead of creating it",
+        )
+        self.queue = queue
+        self.differing = differing
+
+
+class QueueNotEmpty(Conflict):
+    code = "queue_not_empty"
+
+    def __init__(self, queue: str, messages: int) -> None:
+        super().__init__(f"queue {queue!r} still holds {messages} messages", hint="purge it, or use force")
+        self.queue = queue
+        self.messages = messages
+
+
+class LeaseLost(Conflict):
+    """The lease has passed, or the message was settled already; nothing was changed."""
+
+    code = "lease_lost"
+
+    def __init__(self, message_id: int | str) -> None:
+        super().__init__(
+            f"the lease on message {message_id} is no longer yours",
+            hint="the work may have been handed to another consumer; extend the lease earlier, or make it longer",
+        )
+        self.message_id = message_id
+
+
+class TryLater(PenstockError):
+    """Well-formed, but not now: try again after `retry_after_ms`."""
+
+    code = "try_later"
+
+    def __init__(self, message: str, *, retry_after_ms: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_ms = retry_after_ms
+
+
+class QueueFull(TryLater):
+    code = "queue_full"
+
+
+class RateLimited(TryLater):
+    code = "rate_limited"
+
+
+class StoreError(PenstockError):
+    """The file or database did not do what was asked; nothing of the request was kept."""
+
+    code = "store_error"
+
+
+class StoreBusy(StoreError):
+    code = "store_busy"
+
+
+class StoreClosed(StoreError):
+    code = "store_closed"
+
+
+class CannotOpen(StoreError):
+    code = "cannot_open"
+
+
+class NotADatabase(StoreError):
+    code = "not_a_database"
+
+
+class SchemaTooNew(StoreError):
+    code = "schema_too_new"
+
+
+class ReadOnly(StoreError):
+    code = "read_only"
+
+
+class DiskFull(StoreError):
+    code = "disk_full"
+
+
+class Damaged(StoreError):
+    code = "damaged"

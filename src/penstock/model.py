@@ -1,0 +1,212 @@
+"""The nouns: options, messages, leases and what is known of a queue. No behaviour beyond checking and arithmetic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.errors import InvalidInput
+
+Clock = Callable[[], int]
+
+DAY_MS = 86_400_000
+LEASE_MS_MAX = 30 * DAY_MS
+DELAY_MS_MAX = 3650 * DAY_MS
+PRIORITY_MAX = 2**31 - 1
+BATCH_MAX = 10_000
+ATTEMPTS_MAX = 1_000
+ERROR_TEXT_MAX = 4_096
+KEY_LENGTH_MAX = 512
+HEADERS_BYTES_MAX = 16_384
+
+LeaseMs = Annotated[int, Meta(ge=1, le=LEASE_MS_MAX)]
+DelayMs = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Priority = Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+def system_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class State(StrEnum):
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    LEASED = "leased"
+    DEAD = "dead"
+    ARCHIVED = "archived"
+
+
+class Content(StrEnum):
+    """How a face pushed the payload, so that another face can show it."""
+
+    BYTES = "bytes"
+    TEXT = "text"
+    JSON = "json"
+
+
+class QueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    lease_ms: LeaseMs = 30_000
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 5
+    backoff: Literal["exponential", "fixed"] = "exponential"
+    backoff_ms: DelayMs = 1_000
+    backoff_max_ms: DelayMs = 3_600_000
+    max_in_flight: Positive | None = None
+    delay_ms: DelayMs = 0
+    window_ms: DelayMs = 0
+    ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
+    priority: Priority = 0
+    max_size: Positive | None = None
+    push_rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """Messages a second; `push_burst` of them may come at once."""
+    push_burst: Positive | None = None
+    dlq: bool = True
+    archive_ms: DelayMs | None = 0
+    """How long a done message is kept: 0 deletes it, None keeps it until it is removed."""
+    dedupe_ms: DelayMs = DAY_MS
+    journal: Literal["full", "meta", "off"] = "full"
+
+    def changed(self, changes: dict[str, Any]) -> QueueOptions:
+        """These options with some replaced, checked."""
+        try:
+            return msgspec.convert(msgspec.structs.asdict(self) | changes, QueueOptions)
+        except msgspec.ValidationError as error:
+            raise _invalid_option(str(error)) from None
+
+
+def _invalid_option(text: str) -> InvalidInput:
+    """msgspec says "Expected `int` >= 1 - at `$.lease_ms`"; name the field apart."""
+    reason, _, place = text.partition(" - at `$.")
+    field = place.rstrip("`") or None
+    if field is None and "unknown field" in reason:
+        field = reason.rpartition("field ")[2].strip("`")
+    return InvalidInput(f"option {field}: {reason[0].lower()}{reason[1:]}" if field else reason, field=field)
+
+
+def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:
+    """How long a nacked message waits. The jitter comes from id and attempt, so a retry can be foretold."""
+    if options.backoff == "fixed":
+        return options.backoff_ms
+    if attempts > 40:
+        return options.backoff_max_ms
+    full = options.backoff_ms << (attempts - 1)
+    spread = ((message_id * 2654435761 + attempts * 40503) & 0xFFFF) / 0xFFFF
+    return min(int(full * (1 + spread / 4)), options.backoff_max_ms)
+
+
+class NewMessage(Struct, kw_only=True, gc=False):
+    """What is pushed."""
+
+    payload: bytes
+    content: Content = Content.BYTES
+    priority: int = 0
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class Receipt(Struct, gc=False):
+    """What a pushed message is called from now on; for a duplicate, what the first one is called."""
+
+    id: int
+    uuid: str
+    created_at: int
+    duplicate: bool = False
+
+
+class Message(Struct, kw_only=True):
+    """A message as it stands in the store."""
+
+    id: int
+    uuid: str
+    queue: str
+    state: State
+    payload: bytes
+    content: Content
+    priority: int
+    attempts: int
+    created_at: int
+    available_at: int
+    expires_at: int | None = None
+    first_leased_at: int | None = None
+    leased_at: int | None = None
+    leased_until: int | None = None
+    worker: str | None = None
+    finished_at: int | None = None
+    """When it was archived or died."""
+    reason: str | None = None
+    """What used up its last attempt: `nacked` or `lapsed`."""
+    errors: list[Failure] = []
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class Failure(Struct, gc=False):
+    """One failed delivery."""
+
+    attempt: int
+    at: int
+    error: str
+
+
+class LeasedMessage(Struct, kw_only=True):
+    """A message in the hands of one consumer until `leased_until`. A taken message has no token: it is done."""
+
+    id: int
+    uuid: str
+    queue: str
+    payload: bytes
+    content: Content
+    priority: int
+    attempts: int
+    created_at: int
+    leased_until: int
+    token: str
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class QueueInfo(Struct, kw_only=True):
+    """A queue, its options and its kept counters."""
+
+    name: str
+    options: QueueOptions
+    paused: bool
+    created_at: int
+    ready: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    dead: int = 0
+    archived: int = 0
+    totals: Totals
+
+
+class Totals(Struct, kw_only=True, gc=False):
+    """How often each thing has happened since the queue was made."""
+
+    pushed: int = 0
+    leased: int = 0
+    acked: int = 0
+    nacked: int = 0
+    lapsed: int = 0
+    dead: int = 0
+    expired: int = 0
+    redriven: int = 0
+    removed: int = 0
+
+
+class QueueStats(Struct, kw_only=True):
+    """A queue's counters with what takes a look to know: age and rates."""
+
+    info: QueueInfo
+    oldest_age_ms: int | None
+    """Age of the message that would be leased next."""
+    rates: dict[str, dict[str, float]]
+    """Per second, by what happened, over the last `1m`, `5m` and `15m`."""

@@ -1,0 +1,1 @@
+"""Where messages are remembered."""

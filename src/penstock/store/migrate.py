@@ -1,0 +1,37 @@
+"""Schema migrations: numbered .sql files, each applied once, in order, in one transaction with the note that it was."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import NamedTuple
+
+
+class Migration(NamedTuple):
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
+
+
+def load_migrations(package: str) -> list[Migration]:
+    """The migrations of a store, from `migrations/0001_name.sql` beside its package."""
+    found = []
+    for file in resources.files(package).joinpath("migrations").iterdir():
+        if file.name.endswith(".sql"):
+            number, _, name = file.name.removesuffix(".sql").partition("_")
+            found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+def load_sql(package: str, verb: str) -> dict[str, str]:
+    """The statements of `sql/<verb>.sql`, each under its `-- :name` line."""
+    text = resources.files(package).joinpath("sql", f"{verb}.sql").read_text(encoding="utf-8")
+    statements = {}
+    for part in ("\n" + text).split("\n-- :")[1:]:
+        name, _, sql = part.partition("\n")
+        statements[name.strip()] = sql.strip()
+    return statements

@@ -1,0 +1,58 @@
+"""What every store does. The conformance suite holds each of them to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.commands import Command
+from penstock.errors import PenstockError
+from penstock.model import Message, QueueInfo, QueueStats, State
+
+Outcome = Any
+Progress = Callable[[int, int], None]
+"""Called with done and total."""
+
+
+class Store(Protocol):
+    """Synchronous, safe for threads. All state is in the database: any number of processes may use one at once."""
+
+    @property
+    def salt(self) -> int:
+        """Drawn once for each database; part of every message's UUID."""
+
+    def apply(self, commands: Sequence[Command[Any]]) -> list[Outcome | PenstockError]:
+        """Carry out a batch in one transaction, each command whole or not at all; answered when it is on disk.
+
+        An error of one command is its outcome. An error of the store itself is raised, and nothing was kept.
+        """
+
+    def version(self) -> int:
+        """Changes whenever another process, or another connection, may have changed the database."""
+
+    def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[Message], str | None]:
+        """Messages in the order they would be leased (dead and archived: newest first), and a cursor for the next."""
+
+    def get(self, queue: str, message_id: int) -> Message | None: ...
+
+    def find_queue(self, queue: str) -> QueueInfo | None: ...
+
+    def list_queues(
+        self, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[QueueInfo]: ...
+
+    def stats(self, queue: str) -> QueueStats: ...
+
+    def export(self, queue: str) -> Iterator[Message]:
+        """All that is in a queue, as of one moment, streamed."""
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        """A copy as of one moment, while others go on working."""
+
+    def compact(self) -> None:
+        """Give free space back to the file system."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,223 @@
+"""Remove, purge, redrive and sweep: what operators and time do to many messages, in bounded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
+from penstock.errors import InvalidInput
+from penstock.identity import ID_MAX
+from penstock.model import DAY_MS, State
+from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
+from penstock.store.sqlite.advance import SQL as ADVANCE
+from penstock.store.sqlite.configure import SQL
+from penstock.store.sqlite.push import SQL as PUSH
+from penstock.store.sqlite.queues import NEVER, Queue
+from penstock.store.sqlite.transaction import Transaction
+
+MINUTES_KEPT = 30 * 24 * 60
+KEY_CHECK_MS = DAY_MS // 24
+ANY_ATTEMPTS = 1
+
+
+def remove(tx: Transaction, command: Remove) -> Removed:
+    queue = tx.home(command.queue)
+    removed = sum(_remove_one(tx, queue, message_id) for message_id in command.ids)
+    if removed:
+        queue.n_removed += removed
+        tx.touch(queue)
+    return Removed(removed)
+
+
+def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
+    here = (message_id, queue.id)
+    places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
+    row = tx.execute(SQL["message_of"], places).fetchone()
+    if row is None:
+        return False
+    place, rank, available_at = row
+    if tx.execute(SQL["lease_of"], here).fetchone():
+        tx.execute(SQL["end_lease"], (message_id,))
+        tx.execute(SETTLE["forget_dead"], (message_id,))
+        queue.leased -= 1
+    elif tx.execute(SQL["dead_of"], here).fetchone():
+        tx.execute(SETTLE["forget_dead"], (message_id,))
+        queue.dead -= 1
+    elif tx.execute(SQL["archived_of"], here).fetchone():
+        tx.execute(SQL["end_archive"], (message_id,))
+        queue.archived -= 1
+    elif queue.cursor < place < queue.plain_end:
+        queue.ready -= 1
+    elif tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id)).rowcount:
+        queue.scheduled -= 1
+    else:
+        tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id))
+        queue.ready -= 1
+    forget_message(tx, message_id, place, ANY_ATTEMPTS)
+    return True
+
+
+def purge(tx: Transaction, command: Purge) -> Removed:
+    queue = tx.home(command.queue)
+    up_to = ID_MAX if command.up_to_id is None else min(command.up_to_id, ID_MAX)
+    removed = 0
+    for state in command.states:
+        removed += _PURGES[state](tx, queue, up_to, command.limit - removed)
+        if removed >= command.limit:
+            break
+    if removed:
+        queue.n_removed += removed
+        tx.touch(queue)
+    return Removed(removed, more=removed >= command.limit)
+
+
+def _purge_ready(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+    last = queue.place(up_to, plain=True)
+    places = [place for (place,) in tx.execute(SQL["purge_plain"], (queue.cursor, last, limit))]
+    if places:
+        tx.execute(SETTLE["delete_range"], (places[0], places[-1]))
+    rows = tx.execute(SQL["purge_ready"], (queue.id, up_to, limit - len(places))).fetchall()
+    for message_id, place, rank, available_at in rows:
+        tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id))
+        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+    queue.ready -= len(places) + len(rows)
+    return len(places) + len(rows)
+
+
+def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+    rows = tx.execute(SQL["purge_scheduled"], (queue.id, up_to, limit)).fetchall()
+    for message_id, place, available_at in rows:
+        tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id))
+        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+    queue.scheduled -= len(rows)
+    return len(rows)
+
+
+def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+    rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
+    for message_id, place, from_dead in rows:
+        tx.execute(SQL["end_lease"], (message_id,))
+        if from_dead:
+            tx.execute(SETTLE["forget_dead"], (message_id,))
+        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+    queue.leased -= len(rows)
+    return len(rows)
+
+
+def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+    rows = tx.execute(SQL["purge_dead"], (queue.id, up_to, limit)).fetchall()
+    for message_id, place in rows:
+        tx.execute(SETTLE["forget_dead"], (message_id,))
+        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+    queue.dead -= len(rows)
+    return len(rows)
+
+
+def _purge_archived(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+    rows = tx.execute(SQL["purge_archived"], (queue.id, up_to, limit)).fetchall()
+    _forget_archived(tx, queue, rows)
+    return len(rows)
+
+
+def _forget_archived(tx: Transaction, queue: Queue, rows: list[tuple[int, int]]) -> None:
+    for message_id, place in rows:
+        tx.execute(SQL["end_archive"], (message_id,))
+        tx.execute(SETTLE["delete_range"], (place, place))
+    queue.archived -= len(rows)
+
+
+_PURGES: dict[State, Callable[[Transaction, Queue, int, int], int]] = {
+    State.READY: _purge_ready,
+    State.SCHEDULED: _purge_scheduled,
+    State.LEASED: _purge_leased,
+    State.DEAD: _purge_dead,
+    State.ARCHIVED: _purge_archived,
+}
+
+
+def redrive(tx: Transaction, command: Redrive) -> Redriven:
+    queue = tx.home(command.queue)
+    died_at, message_id = _position(command.after)
+    died_before = NEVER if command.died_before is None else command.died_before
+    rows = tx.execute(
+        SQL["dead_letters"], (queue.id, died_at, message_id, died_before, command.limit)
+    ).fetchall()
+    wanted = None if command.ids is None else set(command.ids)
+    matched = [
+        row
+        for row in rows
+        if (wanted is None or row[0] in wanted)
+        and (command.error_contains is None or command.error_contains in (row[4] or ""))
+    ]
+    after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
+    if command.dry_run or not matched:
+        return Redriven(len(matched), 0, after)
+    at = max(tx.now, queue.newest_at)
+    for message_id, place, _, ttl_left_ms, _ in matched:
+        expires_at = None if ttl_left_ms is None else tx.now + ttl_left_ms
+        tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, place))
+        tx.execute(SETTLE["move"], (at, place))
+        tx.execute(SETTLE["forget_dead"], (message_id,))
+        tx.execute(SETTLE["forget_failures"], (message_id,))
+        if expires_at is not None:
+            queue.expiry_at = min(queue.expiry_at, expires_at)
+    queue.filed = True
+    queue.dead -= len(matched)
+    queue.ready += len(matched)
+    queue.n_redriven += len(matched)
+    tx.touch(queue)
+    return Redriven(len(matched), len(matched), after)
+
+
+def _position(after: str | None) -> tuple[int, int]:
+    if after is None:
+        return (-1, -1)
+    died_at, _, message_id = after.partition("-")
+    if not (died_at.isdigit() and message_id.isdigit()):
+        raise InvalidInput(f"{after!r} is not a position that an earlier step returned", field="after")
+    return int(died_at), int(message_id)
+
+
+def sweep(tx: Transaction, command: Sweep) -> Swept:
+    tx.write_counters()
+    swept = Swept()
+    for (name,) in tx.execute(SQL["busy_queues"]).fetchall():
+        queue = tx.queue(name)
+        moved = advance(tx, queue, command.limit)
+        swept.due += moved.due
+        swept.lapsed += moved.lapsed
+        swept.expired += moved.expired
+        swept.more |= moved.more
+        if queue.archived:
+            _trim_archive(tx, queue, command.limit, swept)
+        tx.execute(SQL["forget_minutes"], (queue.id, tx.now // 60_000 - MINUTES_KEPT))
+        at = wake_at(queue)
+        if at is not None:
+            swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
+    tx.execute(SQL["forget_minutes"], (0, tx.now // 60_000 - MINUTES_KEPT))
+    _forget_keys(tx, command.limit, swept)
+    return swept
+
+
+def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> None:
+    archive_ms = queue.options.archive_ms
+    if archive_ms is None:
+        return
+    rows = tx.execute(SQL["old_archive"], (queue.id, tx.now - archive_ms, limit)).fetchall()
+    if rows:
+        _forget_archived(tx, queue, rows)
+        tx.touch(queue)
+        swept.forgotten += len(rows)
+        swept.more |= len(rows) == limit
+
+
+def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
+    """A key lives as long as its window or its message, whichever is longer."""
+    rows = tx.execute(SQL["old_keys"], (tx.now, limit)).fetchall()
+    for space, key, message_id, place in rows:
+        if tx.execute(PUSH["is_alive"], (place, message_id)).fetchone():
+            tx.execute(SQL["keep_key"], (tx.now + KEY_CHECK_MS, space, key))
+        else:
+            tx.execute(SQL["forget_key"], (space, key))
+            swept.forgotten += 1
+    swept.more |= len(rows) == limit

@@ -1,0 +1,62 @@
+"""An online copy of a file: consistent as of one moment, checked, and put in place only when whole."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from penstock.errors import CannotOpen, Damaged
+from penstock.store.protocol import Progress
+from penstock.store.sqlite.connection import connect, translated, why_not
+
+STEP_PAGES = 2_048
+
+
+def backup(
+    path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: int, progress: Progress | None
+) -> None:
+    if target.exists():
+        raise CannotOpen(f"{target} exists already", hint="a backup never overwrites; choose another name")
+    partial = target.with_name(target.name + ".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with translated(path):
+            if shared is not None:
+                _copy(shared, partial, progress)
+            else:
+                with closing(connect(path, busy_ms=busy_ms)) as source:
+                    # An open read transaction pins the moment, so that writers cannot make the copy start over.
+                    source.execute("BEGIN")
+                    source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                    _copy(source, partial, progress)
+        _sync(partial)
+        partial.rename(target)
+        _sync(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _copy(source: sqlite3.Connection, partial: Path, progress: Progress | None) -> None:
+    def report(_status: int, remaining: int, total: int) -> None:
+        if progress is not None:
+            progress(total - remaining, total)
+
+    try:
+        copy = sqlite3.connect(partial)
+    except sqlite3.OperationalError as error:
+        raise CannotOpen(f"cannot write {partial}: {why_not(str(partial))}") from error
+    with closing(copy):
+        source.backup(copy, pages=STEP_PAGES, progress=report)
+        (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise Damaged(f"the copy does not pass its check: {verdict}", hint="run `penstock doctor` on the file")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

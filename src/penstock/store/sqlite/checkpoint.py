@@ -1,0 +1,71 @@
+"""Keeping the WAL short without letting a commit pay for it: a thread of its own copies pages to the database."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.commands import Command, Push
+from penstock.errors import StoreError
+from penstock.store.sqlite.connection import MEMORY, connect
+
+CHECKPOINT_BYTES = 8 << 20
+WAL_FRAMES_HIGH = 8_000
+COMMIT_BYTES = 16_384
+"""What a commit writes beside payloads, about."""
+
+
+class Checkpointer:
+    """Counts what is written and starts a short-lived thread when it is enough."""
+
+    def __init__(self, path: str, writer: sqlite3.Connection, lock: threading.RLock, busy_ms: int) -> None:
+        self._path = path
+        self._writer = writer
+        self._lock = lock
+        self._busy_ms = busy_ms
+        self._written_bytes = 0
+        self._thread: threading.Thread | None = None
+
+    def committed(self, commands: Sequence[Command[Any]]) -> None:
+        self._written_bytes += COMMIT_BYTES
+        for command in commands:
+            if type(command) is Push:
+                self._written_bytes += sum(len(message.payload) for message in command.messages)
+            else:
+                self._written_bytes += 2_048
+        if self._written_bytes > CHECKPOINT_BYTES and self._path != MEMORY:
+            running = self._thread
+            if running is None or not running.is_alive():
+                self._written_bytes = 0
+                self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            connection = connect(self._path, busy_ms=self._busy_ms)
+        except StoreError:
+            return  # The next commits meet the same trouble and report it.
+        try:
+            _, frames, copied = _checkpoint(connection)
+            if copied < frames and frames > WAL_FRAMES_HIGH:
+                # Commits that went on meanwhile keep the WAL from starting over: hold them for the short rest.
+                with self._lock:
+                    _checkpoint(connection)
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+def _checkpoint(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """(busy, frames in the WAL, frames copied); a checkpoint that another process runs already counts as done."""
+    try:
+        busy, frames, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.OperationalError:
+        return 1, 0, 0
+    return busy, frames, copied

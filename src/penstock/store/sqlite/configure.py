@@ -1,0 +1,76 @@
+"""Queues themselves: made, changed, paused, dropped."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.commands import Configure, Configured, Drop, Pause, Removed
+from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
+from penstock.identity import ID_BITS
+from penstock.model import QueueOptions
+from penstock.store.migrate import load_sql
+from penstock.store.sqlite.queues import Queue, encode_options
+from penstock.store.sqlite.transaction import Transaction
+
+SQL = load_sql("penstock.store.sqlite", "admin")
+QUEUES_MAX = 262_143
+
+
+def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
+    if tx.execute("SELECT 1 FROM penstock_queue WHERE id = ?", (QUEUES_MAX,)).fetchone():
+        raise Conflict(f"a file holds at most {QUEUES_MAX} queues", hint="drop some, or use another file")
+    (queue_id,) = tx.execute(SQL["add_queue"], (name, encode_options(options), tx.now)).fetchone()
+    tx.execute(SQL["add_counter"], (queue_id, queue_id << ID_BITS + 1))
+    return tx.queue(name)
+
+
+def configure(tx: Transaction, command: Configure) -> Configured:
+    queue = tx.find(command.queue)
+    if queue is None:
+        if command.create is None:
+            raise UnknownQueue(command.queue)
+        queue = create_queue(tx, command.queue, command.create.changed(command.changes))
+        return Configured(queue.info(), created=True, changed=True)
+    if command.exact and command.create is not None:
+        wanted = command.create.changed(command.changes)
+        differing = [
+            name
+            for name, value in msgspec.structs.asdict(wanted).items()
+            if value != getattr(queue.options, name)
+        ]
+        if differing:
+            raise QueueExists(queue.name, differing)
+        return Configured(queue.info(), created=False, changed=False)
+    options = queue.options.changed(command.changes)
+    changed = options != queue.options
+    if changed:
+        tx.execute(SQL["set_options"], (encode_options(options), queue.id))
+        queue.options = options
+    return Configured(queue.info(), created=False, changed=changed)
+
+
+def pause(tx: Transaction, command: Pause) -> Configured:
+    queue = tx.queue(command.queue)
+    changed = queue.paused != command.paused
+    if changed:
+        tx.execute(SQL["set_paused"], (int(command.paused), queue.id))
+        queue.paused = command.paused
+    return Configured(queue.info(), created=False, changed=changed)
+
+
+def drop(tx: Transaction, command: Drop) -> Removed:
+    queue = tx.queue(command.queue)
+    tx.write_counters()
+    held = queue.undone + queue.dead + queue.archived
+    if held and not command.force:
+        raise QueueNotEmpty(queue.name, held)
+    lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
+    tx.execute(SQL["forget_failures_between"], lanes)
+    tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
+    tx.execute(
+        SQL["subtract_from_all"], (queue.ready, queue.scheduled, queue.leased, queue.dead, queue.archived)
+    )
+    for statement in SQL["forget_queue"].split(";\n"):
+        tx.execute(statement, (queue.id,))
+    tx.dropped(queue)
+    return Removed(held)

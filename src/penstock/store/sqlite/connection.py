@@ -1,0 +1,134 @@
+"""One SQLite connection as Penstock wants it: settings, waiting for locks, and errors a person can act on."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.errors import (
+    CannotOpen,
+    Damaged,
+    DiskFull,
+    NotADatabase,
+    ReadOnly,
+    StoreBusy,
+    StoreError,
+)
+
+T = TypeVar("T")
+
+MEMORY = ":memory:"
+SQLITE_VERSION_MIN = (3, 37, 0)
+CACHE_KIB = 16_384
+WAL_PAGES_MAX = 20_000
+"""The checkpoint thread keeps the WAL far below this; if it cannot, a commit checkpoints by itself."""
+
+
+def connect(path: str, *, busy_ms: int) -> sqlite3.Connection:
+    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+        raise CannotOpen(
+            f"SQLite {sqlite3.sqlite_version} is too old", hint="Penstock needs the SQLite 3.37 of 2021 or newer"
+        )
+    with translated(path):
+        # A short wait inside SQLite, whose sleeps grow to 100 ms; the patient and fair one is `patiently`.
+        connection = sqlite3.connect(
+            path, timeout=0.004, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        try:
+            patiently(lambda: _configure(connection), busy_ms)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    for setting in (
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        "secure_delete = OFF",
+        "temp_store = MEMORY",
+        f"cache_size = -{CACHE_KIB}",
+        f"wal_autocheckpoint = {WAL_PAGES_MAX}",
+        "journal_size_limit = 67108864",
+    ):
+        connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+def patiently(step: Callable[[], T], busy_ms: int) -> T:
+    """Run a step that takes a lock, again and again while another process has it, up to `busy_ms`."""
+    try:
+        return step()
+    except sqlite3.OperationalError as error:
+        if not _is_busy(error):
+            raise
+    deadline = time.monotonic() + busy_ms / 1000
+    pause = 0.0005
+    while True:
+        time.sleep(random.uniform(0, pause))
+        pause = min(pause * 1.5, 0.02)
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            if time.monotonic() > deadline:
+                raise StoreBusy(
+                    f"another process has held the write lock for {busy_ms} ms",
+                    hint="end its long transaction, or raise busy_ms",
+                ) from error
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn SQLite's errors into ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+
+
+def _translate(error: sqlite3.Error, path: str) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary == sqlite3.SQLITE_NOTADB:
+        return NotADatabase(f"{path} is not a SQLite database", hint="choose another path, or move that file away")
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return Damaged(f"{path} is damaged: {error}", hint="run `penstock doctor` on it and restore a backup")
+    if primary == sqlite3.SQLITE_FULL:
+        return DiskFull(f"no room left for {path}", hint="free some disk space; nothing of this request was kept")
+    if primary == sqlite3.SQLITE_READONLY:
+        return ReadOnly(f"{path} cannot be written to", hint="check the permissions of the file and its folder")
+    if primary == sqlite3.SQLITE_CANTOPEN:
+        return CannotOpen(f"cannot open {path}: {why_not(path)}")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreBusy(f"{path} is locked by another process", hint="end its long transaction")
+    return StoreError(f"{path}: {error}")
+
+
+def why_not(path: str) -> str:
+    """The likeliest reason that a file cannot be opened."""
+    file = Path(path)
+    folder = file.parent
+    if not folder.exists():
+        return f"the folder {folder} does not exist"
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    if file.is_dir():
+        return "it is a folder"
+    if not file.exists() and not os.access(folder, os.W_OK):
+        return f"the folder {folder} cannot be written to"
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        return "no permission to read and write it"
+    return f"no permission, or no room, for the files that SQLite keeps beside it in {folder}"

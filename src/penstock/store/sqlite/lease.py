@@ -1,0 +1,264 @@
+"""Lease and take: the head of a queue, of its dead letters, or of all queues of a namespace or task."""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+from typing import Any
+
+import msgspec
+
+from penstock.commands import CatchUp, Lease, Leased, Take
+from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.model import LeasedMessage
+from penstock.store.migrate import load_sql
+from penstock.store.sqlite.advance import SETTLE, advance, wake_at
+from penstock.store.sqlite.push import CONTENTS
+from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.transaction import Transaction
+
+SQL = load_sql("penstock.store.sqlite", "lease")
+Row = tuple[Any, ...]
+
+
+def lease(tx: Transaction, command: Lease) -> Leased:
+    if command.scope is not None:
+        return _lease_scope(tx, command, command.scope)
+    assert command.queue is not None
+    queue = tx.find(command.queue)
+    if queue is None and command.queue.endswith(DLQ_SUFFIX):
+        return _lease_dead(tx, tx.home(command.queue), command)
+    return _lease_queue(tx, queue or tx.queue(command.queue), command)
+
+
+def take(tx: Transaction, command: Take) -> Leased:
+    queue = tx.queue(command.queue)
+    blocked = _blocked(tx, queue)
+    if blocked is not None:
+        return blocked
+    plain, filed, messages = _pick(tx, queue, command.limit, 0, "")
+    if messages:
+        _finish_picked(tx, queue, plain, filed)
+    return Leased(messages, wake_at=None if messages else wake_at(queue))
+
+
+def catch_up(tx: Transaction, command: CatchUp) -> Leased:
+    queue = tx.home(command.queue)
+    return Leased([], more=advance(tx, queue).more, wake_at=wake_at(queue))
+
+
+def _lease_queue(tx: Transaction, queue: Queue, command: Lease) -> Leased:
+    blocked = _blocked(tx, queue)
+    if blocked is not None:
+        return blocked
+    messages = _lease_head(tx, queue, command.limit, command, secrets.token_bytes(16))
+    return Leased(messages, wake_at=None if messages else wake_at(queue))
+
+
+def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
+    """What to answer when nothing may be leased now; brings the queue up to date on the way."""
+    if advance(tx, queue).more:
+        return Leased([], more=True)
+    if queue.paused:
+        return Leased([])
+    window_ms = queue.options.window_ms
+    if window_ms and queue.newest_at + window_ms > tx.now:
+        return Leased([], wake_at=queue.newest_at + window_ms)
+    return None
+
+
+def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease, token: bytes) -> list[LeasedMessage]:
+    options = queue.options
+    if options.max_in_flight is not None:
+        limit = min(limit, options.max_in_flight - queue.leased)
+    if limit <= 0 or not queue.ready:
+        return []
+    until = tx.now + (options.lease_ms if command.lease_ms is None else command.lease_ms)
+    plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
+    if not messages:
+        return messages
+    lease_of = (queue.id, token, tx.now, until, tx.now, command.worker)
+    if filed:
+        through = filed[-1][:3]
+        tx.execute(SQL["lease_filed"], (*lease_of, queue.id, *through))
+        tx.execute(SQL["unfile"], (queue.id, *through))
+    if len(plain) == 1:
+        place = plain[0][0]
+        tx.execute(SQL["lease_one_plain"], (place & ID_MAX, place, *lease_of))
+        queue.cursor = place
+    elif plain:
+        last = plain[-1][0]
+        tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
+        queue.cursor = last
+    queue.ready -= len(messages)
+    queue.leased += len(messages)
+    queue.n_leased += len(messages)
+    queue.lapse_at = min(queue.lapse_at, until)
+    tx.touch(queue)
+    return messages
+
+
+def _pick(
+    tx: Transaction, queue: Queue, limit: int, until: int, token: str
+) -> tuple[list[Row], list[Row], list[LeasedMessage]]:
+    """The first messages of a queue: those taken from the plain lane, those from the ready table, all in order."""
+    filed: list[Row] = tx.execute(SQL["filed"], (queue.id, limit)).fetchall() if queue.filed else []
+    if not filed:
+        queue.filed = False
+    plain: list[Row] = tx.execute(SQL["plain"], (queue.cursor, queue.plain_end, limit)).fetchall()
+    name, salt = queue.name, tx.salt
+    if not filed:
+        return plain, filed, [_from_plain(row, name, salt, until, token) for row in plain]
+    keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
+    merged = heapq.merge(keyed_plain, ((row[:3], row) for row in filed))
+    taken_plain, taken_filed, messages = [], [], []
+    for _, (_, row) in zip(range(limit), merged, strict=False):
+        if len(row) == 8:
+            taken_plain.append(row)
+            messages.append(_from_plain(row, name, salt, until, token))
+        else:
+            taken_filed.append(row)
+            messages.append(_from_row(row[2], row[4] + 1, row[5:], name, salt, until, token))
+    return taken_plain, taken_filed, messages
+
+
+def _from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
+    place, created_at, _, priority, content, key, headers, payload = row
+    return _from_row(
+        place & ID_MAX, 1, (created_at, priority, content, key, headers, payload), queue, salt, until, token
+    )
+
+
+def _from_row(
+    message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str
+) -> LeasedMessage:
+    created_at, priority, content, key, headers, payload = row
+    return LeasedMessage(
+        id=message_id,
+        uuid=message_uuid(message_id, created_at, salt),
+        queue=queue,
+        payload=payload,
+        content=CONTENTS[content],
+        priority=priority,
+        attempts=attempts,
+        created_at=created_at,
+        leased_until=until,
+        token=token,
+        key=key,
+        headers=None if headers is None else msgspec.json.decode(headers),
+    )
+
+
+def _finish_picked(tx: Transaction, queue: Queue, plain: list[Row], filed: list[Row]) -> None:
+    """A take: archive or delete what was picked, with no lease between."""
+    keep = queue.options.archive_ms != 0
+    archive_of = (queue.id, tx.now, tx.now, tx.now)
+    if filed:
+        through = (queue.id, *filed[-1][:3])
+        if keep:
+            tx.execute(SQL["archive_filed"], (*archive_of, *through))
+        else:
+            tx.connection.executemany(SETTLE["delete_range"], [(row[3], row[3]) for row in filed])
+        tx.connection.executemany(SETTLE["forget_failures"], [(row[2],) for row in filed if row[4]])
+        tx.execute(SQL["unfile"], through)
+    if plain:
+        last = plain[-1][0]
+        if keep:
+            tx.execute(SQL["archive_plain"], (*archive_of, queue.cursor, last))
+        else:
+            tx.execute(SETTLE["delete_range"], (queue.cursor + 1, last))
+        queue.cursor = last
+    count = len(plain) + len(filed)
+    queue.ready -= count
+    queue.archived += count if keep else 0
+    queue.n_leased += count
+    queue.n_acked += count
+    tx.touch(queue)
+
+
+def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
+    """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
+    if advance(tx, queue).more:
+        return Leased([], more=True)
+    rows: list[Row] = tx.execute(SQL["dead"], (queue.id, command.limit)).fetchall()
+    if not rows:
+        return Leased([], wake_at=wake_at(queue))
+    token = secrets.token_bytes(16)
+    until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
+    through = rows[-1][:2]
+    tx.execute(
+        SQL["lease_dead"], (queue.id, token, tx.now, until, tx.now, command.worker, queue.id, *through)
+    )
+    tx.execute(SQL["mark_dead_leased"], (queue.id, *through))
+    queue.dead -= len(rows)
+    queue.leased += len(rows)
+    queue.n_leased += len(rows)
+    queue.lapse_at = min(queue.lapse_at, until)
+    tx.touch(queue)
+    name = queue.name + DLQ_SUFFIX
+    return Leased([_from_row(row[1], row[3], row[4:], name, tx.salt, until, token.hex()) for row in rows])
+
+
+def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
+    """By queue priority, then whichever queue's next message is oldest. Only queues that hold messages are met."""
+    # Counters of this batch are written first: they keep the list of busy queues.
+    tx.write_counters()
+    names = tx.execute(SQL["busy_in_scope"], (scope + "/", scope + "0")).fetchall()
+    by_priority: dict[int, list[Queue]] = {}
+    wake: int | None = None
+    more = False
+    for (name,) in names:
+        queue = tx.queue(name)
+        blocked = _blocked(tx, queue)
+        if blocked is None:
+            by_priority.setdefault(-queue.options.priority, []).append(queue)
+        else:
+            more |= blocked.more
+        at = wake_at(queue) if blocked is None else blocked.wake_at
+        if at is not None:
+            wake = at if wake is None else min(wake, at)
+    if more:
+        return Leased([], more=True)
+    messages: list[LeasedMessage] = []
+    token = secrets.token_bytes(16)
+    for rank in sorted(by_priority):
+        messages += _lease_oldest(tx, by_priority[rank], command.limit - len(messages), command, token)
+        if len(messages) >= command.limit:
+            break
+    return Leased(messages, wake_at=None if messages else wake)
+
+
+def _lease_oldest(
+    tx: Transaction, queues: list[Queue], limit: int, command: Lease, token: bytes
+) -> list[LeasedMessage]:
+    """From queues of one priority: merge their heads by age, then lease each queue's share at once."""
+    if len(queues) == 1:
+        return _lease_head(tx, queues[0], limit, command, token)
+    heads = [(ages, queue) for queue in queues if (ages := _head_ages(tx, queue, limit))]
+    heap = [(ages[0], number, 0) for number, (ages, _) in enumerate(heads)]
+    heapq.heapify(heap)
+    order: list[int] = []
+    while heap and len(order) < limit:
+        _, number, taken = heap[0]
+        order.append(number)
+        ages = heads[number][0]
+        if taken + 1 < len(ages):
+            heapq.heapreplace(heap, (ages[taken + 1], number, taken + 1))
+        else:
+            heapq.heappop(heap)
+    shares = {
+        number: iter(_lease_head(tx, heads[number][1], order.count(number), command, token)) for number in set(order)
+    }
+    return [next(shares[number]) for number in order]
+
+
+def _head_ages(tx: Transaction, queue: Queue, limit: int) -> list[tuple[int, int]]:
+    """(available_at, id) of the messages that would be leased next, in that order."""
+    if queue.options.max_in_flight is not None:
+        limit = min(limit, queue.options.max_in_flight - queue.leased)
+    if limit <= 0 or not queue.ready:
+        return []
+    filed = tx.execute(SQL["heads"], (queue.id, limit)).fetchall() if queue.filed else []
+    plain = tx.execute(SQL["plain_heads"], (queue.cursor, queue.plain_end, limit)).fetchall()
+    merged = heapq.merge(filed, ((0, at, message_id) for at, message_id in plain))
+    return [(at, message_id) for _, (_, at, message_id) in zip(range(limit), merged, strict=False)]

@@ -1,0 +1,151 @@
+"""Push: a plain message is one row; any other also gets a row that says when and in which order it is leased."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.commands import Push, Pushed
+from penstock.errors import QueueFull, RateLimited, UnknownQueue
+from penstock.identity import message_uuid
+from penstock.model import Content, NewMessage, Receipt
+from penstock.store.migrate import load_sql
+from penstock.store.sqlite.configure import create_queue
+from penstock.store.sqlite.queues import SQL as COUNTER
+from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.transaction import Transaction
+
+SQL = load_sql("penstock.store.sqlite", "push")
+MESSAGE = SQL["message"]
+
+CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
+CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
+
+
+def push(tx: Transaction, command: Push) -> Pushed:
+    queue = tx.find(command.queue)
+    if queue is None:
+        if command.create is None:
+            raise UnknownQueue(command.queue)
+        queue = create_queue(tx, command.queue, command.create)
+    space = 0 if command.global_keys else queue.id
+    messages = command.messages
+    duplicates = _find_duplicates(tx, space, messages) if any(m.key is not None for m in messages) else {}
+    fresh = len(messages) - len(duplicates)
+    _admit(tx, queue, fresh)
+    if not duplicates:
+        return Pushed(_insert(tx, queue, space, messages))
+    inserted = iter(_insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
+    receipts: list[Receipt] = []
+    for number in range(len(messages)):
+        first = duplicates.get(number)
+        if first is None:
+            receipts.append(next(inserted))
+        elif isinstance(first, int):
+            twin = receipts[first]
+            receipts.append(Receipt(twin.id, twin.uuid, twin.created_at, True))
+        else:
+            receipts.append(first)
+    return Pushed(receipts)
+
+
+def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]) -> dict[int, Receipt | int]:
+    """By position: the receipt of the first message with that key, or its position in this same batch."""
+    found: dict[int, Receipt | int] = {}
+    seen: dict[str, int] = {}
+    for number, message in enumerate(messages):
+        if message.key is None:
+            continue
+        if message.key in seen:
+            found[number] = seen[message.key]
+            continue
+        row = tx.execute(SQL["find_key"], (space, message.key)).fetchone()
+        if row is not None:
+            first_id, place, created_at, expires_at = row
+            if expires_at > tx.now or tx.execute(SQL["is_alive"], (place, first_id)).fetchone():
+                found[number] = Receipt(first_id, message_uuid(first_id, created_at, tx.salt), created_at, True)
+                continue
+        seen[message.key] = number
+    return found
+
+
+def _admit(tx: Transaction, queue: Queue, count: int) -> None:
+    """Refuse what the queue's limits do not allow, before anything is written."""
+    options = queue.options
+    if options.max_size is not None and queue.undone + count > options.max_size:
+        raise QueueFull(
+            f"queue {queue.name!r} holds {queue.undone} of at most {options.max_size} messages", retry_after_ms=1_000
+        )
+    if options.push_rate is not None:
+        burst = options.push_burst or max(1, int(options.push_rate))
+        tokens = burst if queue.tokens is None else queue.tokens
+        elapsed_ms = max(0, tx.now - (queue.tokens_at or 0))
+        tokens = min(burst, tokens + elapsed_ms * options.push_rate / 1000)
+        # A batch larger than the burst passes when the bucket is full, and leaves a debt.
+        if tokens < min(count, burst):
+            wait_ms = int((min(count, burst) - tokens) * 1000 / options.push_rate) + 1
+            raise RateLimited(
+                f"queue {queue.name!r} takes {options.push_rate:g} messages a second", retry_after_ms=wait_ms
+            )
+        queue.tokens, queue.tokens_at = tokens - count, tx.now
+        tx.execute(COUNTER["tokens"], (queue.tokens, queue.tokens_at, queue.id))
+
+
+def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]) -> list[Receipt]:
+    now = tx.now
+    # A clock that steps back must not let a later push overtake an earlier one.
+    in_order_at = max(now, queue.newest_at)
+    moved_at = None if in_order_at == now else in_order_at
+    message_id = tx.next_ids(len(messages))
+    default_delay, default_ttl = queue.options.delay_ms, queue.options.ttl_ms
+    plain_start, salt = queue.plain_start, tx.salt
+    rows, ready, scheduled, keys, receipts = [], [], [], [], []
+    for message in messages:
+        delay_ms = default_delay if message.delay_ms is None else message.delay_ms
+        ttl_ms = default_ttl if message.ttl_ms is None else message.ttl_ms
+        priority, headers = message.priority, message.headers
+        if priority == 0 and delay_ms == 0 and ttl_ms is None:
+            place, available_at = plain_start | message_id, moved_at
+        else:
+            place = queue.place(message_id, plain=False)
+            expires_at = None if ttl_ms is None else now + ttl_ms
+            if delay_ms:
+                available_at = now + delay_ms
+                scheduled.append((queue.id, -priority, available_at, message_id, place, expires_at))
+                queue.due_at = min(queue.due_at, available_at)
+            else:
+                available_at = moved_at
+                ready.append((queue.id, -priority, in_order_at, message_id, place, expires_at))
+            if expires_at is not None:
+                queue.expiry_at = min(queue.expiry_at, expires_at)
+        rows.append(
+            (
+                place,
+                now,
+                available_at,
+                priority,
+                CONTENT_CODES[message.content],
+                message.key,
+                None if headers is None else msgspec.json.encode(headers).decode(),
+                message.payload,
+            )
+        )
+        if message.key is not None:
+            keys.append((space, message.key, message_id, place, now, now + queue.options.dedupe_ms))
+        receipts.append(Receipt(message_id, message_uuid(message_id, now, salt), now))
+        message_id += 1
+    tx.connection.executemany(MESSAGE, rows)
+    if ready:
+        queue.filed = True
+        tx.connection.executemany(SQL["ready"], ready)
+    if scheduled:
+        tx.connection.executemany(SQL["scheduled"], scheduled)
+    if keys:
+        tx.connection.executemany(SQL["keep_key"], keys)
+    queue.newest_at = in_order_at
+    queue.scheduled += len(scheduled)
+    queue.ready += len(rows) - len(scheduled)
+    queue.n_pushed += len(rows)
+    tx.touch(queue)
+    return receipts

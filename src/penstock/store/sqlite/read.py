@@ -1,0 +1,269 @@
+"""Looking without touching: peek, get, list, stats, export. Each sees one moment of the file."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidInput, UnknownQueue
+from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.model import Failure, Message, QueueInfo, QueueStats, State
+from penstock.store.migrate import load_sql
+from penstock.store.sqlite.push import CONTENTS
+from penstock.store.sqlite.queues import LOAD, NEVER, TOTALS, Queue
+
+SQL = load_sql("penstock.store.sqlite", "read")
+Row = tuple[Any, ...]
+Page = tuple[list[Message], str | None]
+EXPORT_PAGE = 1_000
+RATE_MINUTES = (1, 5, 15)
+
+
+class Reader:
+    """Reads on one connection. The caller holds its lock and, for several reads of one moment, its transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, salt: int, now: int) -> None:
+        self._execute = connection.execute
+        self._salt = salt
+        self._now = now
+
+    def find(self, name: str) -> Queue | None:
+        row = self._execute(LOAD, (name,)).fetchone()
+        return None if row is None else Queue(row)
+
+    def queue(self, name: str) -> Queue:
+        queue = self.find(name) or self.find(name.removesuffix(DLQ_SUFFIX))
+        if queue is None:
+            raise UnknownQueue(name)
+        return queue
+
+    def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
+        rows = self._execute(SQL["queues"], (after or "", prefix, limit))
+        return [Queue(row).info() for row in rows]
+
+    def peek(self, name: str, state: State, limit: int, after: str | None) -> Page:
+        if self.find(name) is None and name.endswith(DLQ_SUFFIX):
+            state = State.DEAD
+        return _PEEKS[state](self, self.queue(name), limit, after)
+
+    def _peek_ready(self, queue: Queue, limit: int, after: str | None) -> Page:
+        rank, available_at, message_id, cursor = _position(after, (-NEVER, 0, 0, queue.cursor))
+        filed = self._execute(SQL["ready"], (queue.id, rank, available_at, message_id, limit)).fetchall()
+        plain_start = max(cursor, queue.cursor)
+        plain = self._execute(SQL["plain"], (plain_start, queue.plain_end, limit)).fetchall()
+        tagged = heapq.merge(((row, False) for row in filed), ((row, True) for row in plain))
+        messages = []
+        for _, (row, is_plain) in zip(range(limit), tagged, strict=False):
+            if is_plain:
+                plain_start = queue.place(row[2], plain=True)
+            else:
+                rank, available_at, message_id = row[:3]
+            messages.append(
+                self._message(
+                    queue,
+                    State.READY,
+                    row[2],
+                    row[6:],
+                    available_at=row[1],
+                    attempts=row[3],
+                    first_leased_at=row[4],
+                    expires_at=row[5],
+                )
+            )
+        more = f"{rank}:{available_at}:{message_id}:{plain_start}"
+        return messages, more if len(messages) == limit else None
+
+    def _peek_scheduled(self, queue: Queue, limit: int, after: str | None) -> Page:
+        at, message_id = _position(after, (-1, -1))
+        rows = self._execute(SQL["scheduled"], (queue.id, at, message_id, limit)).fetchall()
+        messages = [
+            self._message(
+                queue,
+                State.SCHEDULED,
+                row[1],
+                row[5:],
+                available_at=row[0],
+                attempts=row[2],
+                first_leased_at=row[3],
+                expires_at=row[4],
+            )
+            for row in rows
+        ]
+        return messages, _next_page(rows, limit)
+
+    def _peek_leased(self, queue: Queue, limit: int, after: str | None) -> Page:
+        at, message_id = _position(after, (-1, -1))
+        rows = self._execute(SQL["leased"], (queue.id, at, message_id, limit)).fetchall()
+        return [self._leased(queue, row[:7], row[7:]) for row in rows], _next_page(rows, limit)
+
+    def _peek_dead(self, queue: Queue, limit: int, after: str | None) -> Page:
+        at, message_id = _position(after, (NEVER, NEVER))
+        rows = self._execute(SQL["dead"], (queue.id, at, message_id, limit)).fetchall()
+        return [self._dead(queue, row[:5], row[5:]) for row in rows], _next_page(rows, limit)
+
+    def _peek_archived(self, queue: Queue, limit: int, after: str | None) -> Page:
+        at, message_id = _position(after, (NEVER, NEVER))
+        rows = self._execute(SQL["archived"], (queue.id, at, message_id, limit)).fetchall()
+        return [self._archived(queue, row[:5], row[5:]) for row in rows], _next_page(rows, limit)
+
+    def get(self, name: str, message_id: int) -> Message | None:
+        queue = self.queue(name)
+        if not 0 < message_id <= ID_MAX:
+            return None
+        places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
+        row = self._execute(SQL["message"], places).fetchone()
+        if row is None:
+            return None
+        place, created_at, available_at, priority, *rest = row
+        body = (created_at, priority, *rest)
+        body_with_place = (created_at, available_at, priority, *rest)
+        here = (message_id, queue.id)
+        if lease := self._execute(SQL["lease_of"], here).fetchone():
+            return self._leased(queue, lease, body_with_place)
+        if dead := self._execute(SQL["dead_of"], here).fetchone():
+            return self._dead(queue, dead, body_with_place)
+        if archived := self._execute(SQL["archived_of"], here).fetchone():
+            return self._archived(queue, archived, body_with_place)
+        state, filed = State.READY, (0, None, None)
+        if not queue.cursor < place < queue.plain_end:
+            scheduled = self._execute(SQL["scheduled_of"], (queue.id, available_at, message_id)).fetchone()
+            if scheduled:
+                state = State.SCHEDULED
+            filed = (
+                scheduled
+                or self._execute(SQL["ready_of"], (queue.id, -priority, available_at, message_id)).fetchone()
+            )
+        attempts, first_leased_at, expires_at = filed
+        return self._message(
+            queue,
+            state,
+            message_id,
+            body,
+            available_at=available_at,
+            attempts=attempts,
+            first_leased_at=first_leased_at,
+            expires_at=expires_at,
+        )
+
+    def stats(self, name: str) -> QueueStats:
+        queue = self.queue(name)
+        head, _ = self._peek_ready(queue, 1, None)
+        oldest_age_ms = max(0, self._now - head[0].created_at) if head else None
+        return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue))
+
+    def _rates(self, queue: Queue) -> dict[str, dict[str, float]]:
+        totals = [getattr(queue, f"n_{name}") for name in TOTALS]
+        minute = self._now // 60_000
+        rates = {}
+        for span in RATE_MINUTES:
+            row = self._execute(SQL["totals_at"], (queue.id, minute - span)).fetchone()
+            before = row or (0,) * len(TOTALS)
+            seconds = span * 60 + self._now % 60_000 / 1000
+            rates[f"{span}m"] = {
+                name: round((total - old) / seconds, 3)
+                for name, total, old in zip(TOTALS, totals, before, strict=True)
+            }
+        return rates
+
+    def export(self, name: str) -> Iterator[Message]:
+        queue = self.queue(name)
+        for peek in _PEEKS.values():
+            after: str | None = None
+            while True:
+                messages, after = peek(self, queue, EXPORT_PAGE, after)
+                yield from messages
+                if after is None:
+                    break
+
+    def _leased(self, queue: Queue, lease: Row, body: Row) -> Message:
+        leased_until, message_id, attempts, first_leased_at, expires_at, leased_at, worker = lease
+        return self._message(
+            queue,
+            State.LEASED,
+            message_id,
+            (body[0], *body[2:]),
+            available_at=body[1],
+            attempts=attempts,
+            first_leased_at=first_leased_at,
+            expires_at=expires_at,
+            leased_at=leased_at,
+            leased_until=leased_until,
+            worker=worker,
+        )
+
+    def _dead(self, queue: Queue, dead: Row, body: Row) -> Message:
+        died_at, message_id, attempts, first_leased_at, reason = dead
+        return self._message(
+            queue,
+            State.DEAD,
+            message_id,
+            (body[0], *body[2:]),
+            available_at=body[1],
+            attempts=attempts,
+            first_leased_at=first_leased_at,
+            finished_at=died_at,
+            reason=reason,
+        )
+
+    def _archived(self, queue: Queue, archived: Row, body: Row) -> Message:
+        archived_at, message_id, attempts, first_leased_at, leased_at = archived
+        return self._message(
+            queue,
+            State.ARCHIVED,
+            message_id,
+            (body[0], *body[2:]),
+            available_at=body[1],
+            attempts=attempts,
+            first_leased_at=first_leased_at,
+            leased_at=leased_at,
+            finished_at=archived_at,
+        )
+
+    def _message(self, queue: Queue, state: State, message_id: int, body: Row, **known: Any) -> Message:
+        created_at, priority, content, key, headers, payload = body
+        errors: list[Failure] = []
+        if known["attempts"]:
+            errors = [Failure(*row) for row in self._execute(SQL["failures"], (message_id,))]
+        return Message(
+            id=message_id,
+            uuid=message_uuid(message_id, created_at, self._salt),
+            queue=queue.name,
+            state=state,
+            payload=payload,
+            content=CONTENTS[content],
+            priority=priority,
+            created_at=created_at,
+            key=key,
+            headers=None if headers is None else msgspec.json.decode(headers),
+            errors=errors,
+            **known,
+        )
+
+
+_PEEKS: dict[State, Callable[[Reader, Queue, int, str | None], Page]] = {
+    State.READY: Reader._peek_ready,
+    State.SCHEDULED: Reader._peek_scheduled,
+    State.LEASED: Reader._peek_leased,
+    State.DEAD: Reader._peek_dead,
+    State.ARCHIVED: Reader._peek_archived,
+}
+
+
+def _next_page(rows: list[Row], limit: int) -> str | None:
+    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
+
+
+def _position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
+    if after is None:
+        return start
+    try:
+        position = tuple(int(part) for part in after.split(":"))
+        if len(position) != len(start) or any(abs(part) > NEVER for part in position):
+            raise ValueError
+    except ValueError:
+        raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
+    return position

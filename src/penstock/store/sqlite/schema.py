@@ -1,0 +1,78 @@
+"""Bringing a file's schema up to date, once, whichever of many processes comes first."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from penstock.errors import Damaged, SchemaTooNew
+from penstock.identity import new_salt
+from penstock.store.migrate import Migration, load_migrations
+from penstock.store.sqlite.connection import patiently
+
+MIGRATIONS = load_migrations("penstock.store.sqlite")
+SCHEMA_VERSION = MIGRATIONS[-1].version
+
+_NOTE = """
+CREATE TABLE IF NOT EXISTS penstock_migration (
+  version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL
+) STRICT"""
+
+
+def migrate(connection: sqlite3.Connection, now: int, busy_ms: int) -> int:
+    """Apply what is missing; answers the file's salt."""
+    if schema_version(connection) < SCHEMA_VERSION:
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_ms)
+        try:
+            _apply_missing(connection, now)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    (salt,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'salt'").fetchone()
+    return int(salt)
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """0 for a file that holds no Penstock tables yet; a file from a newer release is refused."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'penstock_migration'").fetchone():
+        return 0
+    applied = connection.execute("SELECT version, checksum FROM penstock_migration ORDER BY version").fetchall()
+    newest: int = applied[-1][0] if applied else 0
+    if newest > SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"the file's schema is version {newest}, and this Penstock knows {SCHEMA_VERSION}",
+            hint="use the newer Penstock that wrote it",
+        )
+    for (version, checksum), migration in zip(applied, MIGRATIONS, strict=False):
+        if (version, checksum) != (migration.version, migration.checksum):
+            raise Damaged(f"migration {version} of this file is not the one that this Penstock knows")
+    return newest
+
+
+def _apply_missing(connection: sqlite3.Connection, now: int) -> None:
+    done = schema_version(connection)
+    connection.execute(_NOTE)
+    for migration in MIGRATIONS:
+        if migration.version > done:
+            _apply(connection, migration, now)
+    connection.execute("INSERT OR IGNORE INTO penstock_setting VALUES ('salt', ?)", (new_salt(),))
+
+
+def _apply(connection: sqlite3.Connection, migration: Migration, now: int) -> None:
+    # executescript would commit first; the migration and the note that it was applied belong together.
+    for statement in _statements(migration.sql):
+        connection.execute(statement)
+    connection.execute(
+        "INSERT INTO penstock_migration VALUES (?, ?, ?, ?)",
+        (migration.version, migration.name, migration.checksum, now),
+    )
+
+
+def _statements(script: str) -> list[str]:
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

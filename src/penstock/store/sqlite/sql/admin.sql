@@ -1,0 +1,96 @@
+-- :add_queue
+INSERT INTO penstock_queue (id, name, options, created_at)
+SELECT ifnull(max(id), 0) + 1, ?, ?, ? FROM penstock_queue WHERE true RETURNING id
+
+-- :add_counter
+INSERT INTO penstock_counter (queue_id, cursor) VALUES (?, ?)
+
+-- :set_options
+UPDATE penstock_queue SET options = ? WHERE id = ?
+
+-- :set_paused
+UPDATE penstock_queue SET paused = ? WHERE id = ?
+
+-- :forget_failures_between
+DELETE FROM penstock_failure WHERE id IN (SELECT place & 17592186044415 FROM penstock_message
+                                           WHERE place BETWEEN ? AND ?)
+
+-- :forget_queue
+DELETE FROM penstock_ready WHERE queue_id = ?1;
+DELETE FROM penstock_scheduled WHERE queue_id = ?1;
+DELETE FROM penstock_lease WHERE queue_id = ?1;
+DELETE FROM penstock_dead WHERE queue_id = ?1;
+DELETE FROM penstock_archive WHERE queue_id = ?1;
+DELETE FROM penstock_key WHERE space = ?1;
+DELETE FROM penstock_minute WHERE queue_id = ?1;
+DELETE FROM penstock_busy WHERE queue_id = ?1;
+DELETE FROM penstock_counter WHERE queue_id = ?1;
+DELETE FROM penstock_queue WHERE id = ?1
+
+-- :subtract_from_all
+UPDATE penstock_counter
+   SET ready = ready - ?, scheduled = scheduled - ?, leased = leased - ?, dead = dead - ?, archived = archived - ?
+ WHERE queue_id = 0
+
+-- :lease_of
+SELECT place FROM penstock_lease WHERE id = ? AND queue_id = ?
+
+-- :dead_of
+SELECT place FROM penstock_dead WHERE id = ? AND queue_id = ? AND NOT leased
+
+-- :archived_of
+SELECT place FROM penstock_archive WHERE id = ? AND queue_id = ?
+
+-- :message_of
+SELECT place, -priority, ifnull(available_at, created_at) FROM penstock_message WHERE place IN (?, ?)
+
+-- :end_lease
+DELETE FROM penstock_lease WHERE id = ?
+
+-- :end_archive
+DELETE FROM penstock_archive WHERE id = ?
+
+-- :purge_plain
+SELECT place FROM penstock_message WHERE place > ? AND place <= ? ORDER BY place LIMIT ?
+
+-- :purge_ready
+SELECT id, place, rank, available_at FROM penstock_ready WHERE queue_id = ? AND id <= ? LIMIT ?
+
+-- :purge_scheduled
+SELECT id, place, available_at FROM penstock_scheduled WHERE queue_id = ? AND id <= ? LIMIT ?
+
+-- :purge_leased
+SELECT id, place, from_dead FROM penstock_lease WHERE queue_id = ? AND id <= ? LIMIT ?
+
+-- :purge_dead
+SELECT id, place FROM penstock_dead WHERE queue_id = ? AND NOT leased AND id <= ? LIMIT ?
+
+-- :purge_archived
+SELECT id, place FROM penstock_archive WHERE queue_id = ? AND id <= ? LIMIT ?
+
+-- :dead_letters
+SELECT id, place, died_at, ttl_left_ms, error FROM penstock_dead
+ WHERE queue_id = ? AND NOT leased AND (died_at, id) > (?, ?) AND died_at <= ? ORDER BY died_at, id LIMIT ?
+
+-- :revive
+INSERT INTO penstock_ready (available_at, expires_at, queue_id, id, place, rank, attempts)
+SELECT ?, ?, ?, ?, place, -priority, 0 FROM penstock_message WHERE place = ?
+
+-- :busy_queues
+SELECT q.name FROM penstock_counter c JOIN penstock_queue q ON q.id = c.queue_id
+ WHERE c.queue_id > 0 AND c.ready + c.scheduled + c.leased + c.archived > 0 ORDER BY q.name
+
+-- :old_archive
+SELECT id, place FROM penstock_archive WHERE queue_id = ? AND archived_at <= ? ORDER BY archived_at LIMIT ?
+
+-- :old_keys
+SELECT space, key, id, place FROM penstock_key WHERE check_at <= ? ORDER BY check_at LIMIT ?
+
+-- :forget_key
+DELETE FROM penstock_key WHERE space = ? AND key = ?
+
+-- :keep_key
+UPDATE penstock_key SET check_at = ? WHERE space = ? AND key = ?
+
+-- :forget_minutes
+DELETE FROM penstock_minute WHERE queue_id = ? AND minute < ?

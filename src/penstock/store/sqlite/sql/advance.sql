@@ -1,0 +1,43 @@
+-- :first_due
+SELECT available_at FROM penstock_scheduled WHERE queue_id = ? ORDER BY available_at LIMIT 1
+
+-- :due
+SELECT available_at, id FROM penstock_scheduled
+ WHERE queue_id = ? AND available_at <= ? ORDER BY available_at, id LIMIT ?
+
+-- :file_due
+INSERT INTO penstock_ready (queue_id, rank, available_at, id, place, attempts, first_leased_at, expires_at)
+SELECT queue_id, rank, available_at, id, place, attempts, first_leased_at, expires_at
+  FROM penstock_scheduled WHERE queue_id = ? AND (available_at, id) <= (?, ?)
+
+-- :unschedule_due
+DELETE FROM penstock_scheduled WHERE queue_id = ? AND (available_at, id) <= (?, ?)
+
+-- :first_lapse
+SELECT leased_until FROM penstock_lease WHERE queue_id = ? ORDER BY leased_until LIMIT 1
+
+-- :lapsed
+SELECT id, place, attempts, first_leased_at, expires_at, from_dead
+  FROM penstock_lease WHERE queue_id = ? AND leased_until <= ? ORDER BY leased_until, id LIMIT ?
+
+-- :first_expiry
+SELECT min(expires_at) FROM (
+  SELECT * FROM (SELECT expires_at FROM penstock_ready
+                  WHERE queue_id = ?1 AND expires_at IS NOT NULL ORDER BY expires_at LIMIT 1)
+  UNION ALL
+  SELECT * FROM (SELECT expires_at FROM penstock_scheduled
+                  WHERE queue_id = ?1 AND expires_at IS NOT NULL ORDER BY expires_at LIMIT 1))
+
+-- :expired_ready
+SELECT rank, available_at, id, place, attempts FROM penstock_ready
+ WHERE queue_id = ? AND expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
+
+-- :expired_scheduled
+SELECT available_at, id, place, attempts FROM penstock_scheduled
+ WHERE queue_id = ? AND expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
+
+-- :drop_ready
+DELETE FROM penstock_ready WHERE queue_id = ? AND rank = ? AND available_at = ? AND id = ?
+
+-- :drop_scheduled
+DELETE FROM penstock_scheduled WHERE queue_id = ? AND available_at = ? AND id = ?

@@ -1,0 +1,71 @@
+-- :message
+SELECT place, created_at, ifnull(available_at, created_at), priority, content, key, headers, payload
+  FROM penstock_message WHERE place IN (?, ?)
+
+-- :ready
+SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
+  FROM penstock_ready r CROSS JOIN penstock_message m ON m.place = r.place
+ WHERE r.queue_id = ? AND (r.rank, r.available_at, r.id) > (?, ?, ?)
+ ORDER BY r.rank, r.available_at, r.id LIMIT ?
+
+-- :plain
+SELECT 0, ifnull(available_at, created_at), place & 17592186044415, 0, NULL, NULL,
+       created_at, priority, content, key, headers, payload
+  FROM penstock_message WHERE place > ? AND place < ? ORDER BY place LIMIT ?
+
+-- :scheduled
+SELECT s.available_at, s.id, s.attempts, s.first_leased_at, s.expires_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
+  FROM penstock_scheduled s CROSS JOIN penstock_message m ON m.place = s.place
+ WHERE s.queue_id = ? AND (s.available_at, s.id) > (?, ?) ORDER BY s.available_at, s.id LIMIT ?
+
+-- :leased
+SELECT l.leased_until, l.id, l.attempts, l.first_leased_at, l.expires_at, l.leased_at, l.worker,
+       m.created_at, ifnull(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM penstock_lease l CROSS JOIN penstock_message m ON m.place = l.place
+ WHERE l.queue_id = ? AND (l.leased_until, l.id) > (?, ?) ORDER BY l.leased_until, l.id LIMIT ?
+
+-- :dead
+SELECT d.died_at, d.id, d.attempts, d.first_leased_at, d.reason,
+       m.created_at, ifnull(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM penstock_dead d CROSS JOIN penstock_message m ON m.place = d.place
+ WHERE d.queue_id = ? AND NOT d.leased AND (d.died_at, d.id) < (?, ?) ORDER BY d.died_at DESC, d.id DESC LIMIT ?
+
+-- :archived
+SELECT a.archived_at, a.id, a.attempts, a.first_leased_at, a.leased_at,
+       m.created_at, ifnull(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM penstock_archive a CROSS JOIN penstock_message m ON m.place = a.place
+ WHERE a.queue_id = ? AND (a.archived_at, a.id) < (?, ?) ORDER BY a.archived_at DESC, a.id DESC LIMIT ?
+
+-- :lease_of
+SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
+  FROM penstock_lease WHERE id = ? AND queue_id = ?
+
+-- :dead_of
+SELECT died_at, id, attempts, first_leased_at, reason FROM penstock_dead WHERE id = ? AND queue_id = ?
+
+-- :archived_of
+SELECT archived_at, id, attempts, first_leased_at, leased_at FROM penstock_archive WHERE id = ? AND queue_id = ?
+
+-- :scheduled_of
+SELECT attempts, first_leased_at, expires_at FROM penstock_scheduled
+ WHERE queue_id = ? AND available_at = ? AND id = ?
+
+-- :ready_of
+SELECT attempts, first_leased_at, expires_at FROM penstock_ready
+ WHERE queue_id = ? AND rank = ? AND available_at = ? AND id = ?
+
+-- :failures
+SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY at DESC, attempt DESC
+
+-- :queues
+SELECT q.id, q.name, q.options, q.paused, q.created_at, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
+       c.ready, c.scheduled, c.leased, c.dead, c.archived,
+       c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed
+  FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id
+ WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, length(?2)) = ?2 ORDER BY q.name LIMIT ?
+
+-- :totals_at
+SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
+  FROM penstock_minute WHERE queue_id = ? AND minute <= ? ORDER BY minute DESC LIMIT 1

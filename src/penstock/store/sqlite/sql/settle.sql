@@ -1,0 +1,63 @@
+-- :end_one
+DELETE FROM penstock_lease WHERE id = ? AND token = ? AND queue_id = ? AND leased_until > ?
+RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead
+
+-- :end_many
+DELETE FROM penstock_lease
+ WHERE id IN (SELECT value FROM json_each(?)) AND token = ? AND queue_id = ? AND leased_until > ?
+RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead
+
+-- :end_current
+DELETE FROM penstock_lease WHERE id = ? AND queue_id = ? AND leased_until > ?
+RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead
+
+-- :extend
+UPDATE penstock_lease SET leased_until = ? WHERE id = ? AND token = ? AND queue_id = ? AND leased_until > ?
+
+-- :extend_current
+UPDATE penstock_lease SET leased_until = ? WHERE id = ? AND queue_id = ? AND leased_until > ?
+
+-- :is_known
+SELECT 1 FROM penstock_message m WHERE m.place IN (?, ?)
+   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = ?)
+
+-- :delete_range
+DELETE FROM penstock_message WHERE place BETWEEN ? AND ?
+
+-- :delete_places
+DELETE FROM penstock_message WHERE place IN (SELECT value FROM json_each(?))
+
+-- :archive
+INSERT INTO penstock_archive (id, place, queue_id, archived_at, attempts, first_leased_at, leased_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- :forget_dead
+DELETE FROM penstock_dead WHERE id = ?
+
+-- :return_dead
+UPDATE penstock_dead SET leased = 0 WHERE id = ?
+
+-- :forget_failures
+DELETE FROM penstock_failure WHERE id = ?
+
+-- :remember_failure
+INSERT OR REPLACE INTO penstock_failure (id, attempt, at, error) VALUES (?, ?, ?, ?)
+
+-- :trim_failures
+DELETE FROM penstock_failure WHERE id = ?1 AND (at, attempt) NOT IN
+  (SELECT at, attempt FROM penstock_failure WHERE id = ?1 ORDER BY at DESC, attempt DESC LIMIT ?2)
+
+-- :die
+INSERT INTO penstock_dead (id, place, queue_id, died_at, attempts, first_leased_at, ttl_left_ms, reason, error)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- :move
+UPDATE penstock_message SET available_at = ? WHERE place = ?
+
+-- :schedule
+INSERT INTO penstock_scheduled (available_at, attempts, first_leased_at, expires_at, queue_id, id, place, rank)
+SELECT ?, ?, ?, ?, ?, ?, place, -priority FROM penstock_message WHERE place = ?
+
+-- :file
+INSERT INTO penstock_ready (attempts, first_leased_at, expires_at, queue_id, id, place, rank, available_at)
+SELECT ?, ?, ?, ?, ?, place, -priority, ifnull(available_at, created_at) FROM penstock_message WHERE place = ?

