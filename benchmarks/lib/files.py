@@ -26,7 +26,7 @@ class Backlog:
     def crowded(self, count: int, beside: int) -> Path:
         """A Penstock queue with `count` waiting, and `beside` each delayed, leased and dead."""
         source = self.waiting(Penstock, count)
-        return self._once(f"crowded-{count}-{beside}", lambda folder: _crowd(source, folder, beside))
+        return self._once(f"crowded-{count}-{beside}", lambda folder: _crowd(source, folder, count, beside))
 
     def _once(self, name: str, build: Callable[[Path], None]) -> Path:
         if name not in self.built:
@@ -49,22 +49,25 @@ def _push(system: type[System], folder: Path, count: int) -> None:
         handle.close()
 
 
-def _crowd(source: Path, folder: Path, beside: int) -> None:
-    """Dead and leased come from the front of the queue, so what is pushed makes up for them."""
+def _crowd(source: Path, folder: Path, count: int, beside: int) -> None:
+    """Dead and leased come from the front of the queue, so twice as many are pushed to its end."""
     from penstock import LiteQueue
 
     shutil.copytree(source, folder, dirs_exist_ok=True)
+    # Without retries, the first nack makes a message dead; the first push tells the queue so.
     queue = LiteQueue(str(folder / "queue.db"), durability="relaxed", max_retries=0)
     batch = payloads(MOST_PER_CALL)
     try:
         for start in range(0, beside, MOST_PER_CALL):
             part = batch[: beside - start]
-            dying, leased = queue.pop_many(len(part)), queue.pop_many(len(part), timeout=LONG_S)
+            for delay in (0, 0, LONG_S):
+                queue.put_many(part, delay=delay)
+            dying = queue.pop_many(len(part))
+            queue.nack_many(dying, error="boom")
+            leased = queue.pop_many(len(part), timeout=LONG_S)
             if len(dying) != len(part) or len(leased) != len(part):
                 raise RuntimeError(f"popped {len(dying)} and {len(leased)} of {len(part)}")
-            queue.nack_many(dying, error="boom")
-            queue.put_many(part, delay=LONG_S)
-            queue.put_many(part)
-            queue.put_many(part)
+        if queue.qsize() != count + beside:
+            raise RuntimeError(f"{queue.qsize():,} are waiting or delayed, not {count + beside:,}")
     finally:
         queue.close()

@@ -71,7 +71,8 @@ class Penstock(System):
     def pop_ack(self, count: int) -> int:
         if count > 1:
             messages = self.queue.pop_many(count)
-            self.queue.ack_many(messages)
+            if self.queue.ack_many(messages):
+                raise RuntimeError("a lease was lost")
             return len(messages)
         message = self.queue.pop()
         if message is None:

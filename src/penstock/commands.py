@@ -123,6 +123,8 @@ class Release(Command[SettledAll], kw_only=True):
 class Removed(Struct):
     removed: int
     more: bool = False
+    up_to_id: int | None = None
+    """After a purge's step: the newest message there was, for the next step."""
 
 
 class Remove(Command[Removed], kw_only=True):

@@ -59,7 +59,7 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
 
 def purge(tx: Transaction, command: Purge) -> Removed:
     queue = tx.home(command.queue)
-    up_to = ID_MAX if command.up_to_id is None else min(command.up_to_id, ID_MAX)
+    up_to = tx.next_ids(0) - 1 if command.up_to_id is None else min(command.up_to_id, ID_MAX)
     removed = 0
     for state in command.states:
         removed += _PURGES[state](tx, queue, up_to, command.limit - removed)
@@ -68,7 +68,7 @@ def purge(tx: Transaction, command: Purge) -> Removed:
     if removed:
         queue.n_removed += removed
         tx.touch(queue)
-    return Removed(removed, more=removed >= command.limit)
+    return Removed(removed, more=removed >= command.limit, up_to_id=up_to)
 
 
 def _purge_ready(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:

@@ -1,0 +1,378 @@
+"""The verbs, once for all faces. Each checks its arguments, becomes a command, and wakes whoever waited for it.
+
+This is the asynchronous broker; `penstock._sync.broker` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from penstock.commands import (
+    Ack,
+    CatchUp,
+    Command,
+    Configure,
+    Configured,
+    Drop,
+    Extend,
+    Lease,
+    Leased,
+    Nack,
+    Pause,
+    Purge,
+    Push,
+    Redrive,
+    Redriven,
+    Release,
+    Remove,
+    Settled,
+    SettledAll,
+    SettleItem,
+    Sweep,
+    Swept,
+    Take,
+    Transact,
+)
+from penstock.committer import Committer
+from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
+from penstock.identity import check_new_queue_name, check_queue_name, check_scope
+from penstock.model import (
+    BATCH_MAX,
+    DELAY_MS_MAX,
+    ERROR_TEXT_MAX,
+    HEADERS_BYTES_MAX,
+    KEY_LENGTH_MAX,
+    LEASE_MS_MAX,
+    PRIORITY_MAX,
+    Clock,
+    LeasedMessage,
+    Message,
+    NewMessage,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+    State,
+    system_clock,
+)
+from penstock.store.protocol import Progress, Store
+from penstock.wakeups import Wakeups
+
+T = TypeVar("T")
+ALL_STATES = tuple(State)
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    payload_bytes: int = 512 << 10
+    batch_bytes: int = 64 << 20
+    batch_messages: int = BATCH_MAX
+    page: int = 1_000
+
+
+class Broker:
+    def __init__(self, store: Store, *, clock: Clock = system_clock, limits: Limits | None = None) -> None:
+        self.store = store
+        self.limits = limits or Limits()
+        self._clock = clock
+        self._committer = Committer(store)
+        self._wakeups = Wakeups(store.version)
+        self._commit = self._committer.submit
+
+    async def push(
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        create: QueueOptions | None = None,
+        global_keys: bool = False,
+    ) -> list[Receipt]:
+        """Put messages into a queue; answered when they are on disk."""
+        command = self.push_command(queue, messages, create=create, global_keys=global_keys)
+        pushed = await self._commit(command)
+        self._wakeups.wake(queue, len(messages))
+        return pushed.receipts
+
+    def push_command(
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        create: QueueOptions | None = None,
+        global_keys: bool = False,
+    ) -> Push:
+        check_new_queue_name(queue)
+        if len(messages) > self.limits.batch_messages:
+            raise BatchTooLarge(
+                f"{len(messages)} messages in one batch", hint=f"at most {self.limits.batch_messages}: push in parts"
+            )
+        size = 0
+        for message in messages:
+            size += len(message.payload)
+            _check_message(message, self.limits.payload_bytes)
+        if size > self.limits.batch_bytes:
+            raise BatchTooLarge(
+                f"{size} bytes in one batch", hint=f"at most {self.limits.batch_bytes}: push in parts"
+            )
+        return Push(queue=queue, messages=messages, create=create, global_keys=global_keys)
+
+    async def lease(
+        self,
+        queue: str | None = None,
+        *,
+        scope: str | None = None,
+        limit: int = 1,
+        lease_ms: int | None = None,
+        worker: str | None = None,
+        wait_ms: int = 0,
+    ) -> list[LeasedMessage]:
+        """Hand messages to one consumer for a time; with `wait_ms`, wait for the first to come."""
+        if lease_ms is not None:
+            _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
+        _check_range("limit", limit, 1, self.limits.batch_messages)
+        if scope is not None:
+            command = Lease(scope=check_scope(scope), limit=limit, lease_ms=lease_ms, worker=worker)
+            return await self._wait_for(scope + "/", command, wait_ms)
+        if queue is None:
+            raise InvalidInput("lease from a queue or from a scope", field="queue")
+        command = Lease(queue=check_queue_name(queue), limit=limit, lease_ms=lease_ms, worker=worker)
+        return await self._wait_for(queue, command, wait_ms)
+
+    async def take(self, queue: str, *, limit: int = 1, wait_ms: int = 0) -> list[LeasedMessage]:
+        """Lease and finish in one step: whoever loses the answer loses the messages."""
+        _check_range("limit", limit, 1, self.limits.batch_messages)
+        return await self._wait_for(queue, Take(queue=check_queue_name(queue), limit=limit), wait_ms)
+
+    async def _wait_for(self, interest: str, command: Command[Leased], wait_ms: int) -> list[LeasedMessage]:
+        deadline = self._clock() + wait_ms
+        while True:
+            leased = await self._commit(command)
+            if leased.messages:
+                self._wakeups.wake_one(interest)
+                return leased.messages
+            if leased.more:
+                continue
+            now = self._clock()
+            if now >= deadline or self._wakeups.closed:
+                return leased.messages
+            until = deadline if leased.wake_at is None else min(deadline, max(leased.wake_at, now + 1))
+            await self._wakeups.wait(interest, (until - now) / 1000)
+
+    async def ack(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
+        """Done: archived or deleted."""
+        outcome = await self._commit(self.ack_command(queue, items))
+        # An ack may open a place in a queue that limits how many are in flight.
+        self._wakeups.wake(queue, len(items))
+        return outcome.results
+
+    async def nack(self, queue: str, items: Sequence[SettleItem]) -> SettledAll:
+        """Failed: tried again after a delay, or dead when no attempts are left."""
+        outcome = await self._commit(self.nack_command(queue, items))
+        self._wakeups.wake(queue, len(items))
+        return outcome
+
+    async def extend(
+        self, queue: str, items: Sequence[SettleItem], *, lease_ms: int | None = None
+    ) -> SettledAll:
+        """Keep leases for `lease_ms` from now."""
+        if lease_ms is not None:
+            _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
+        self._check_items(queue, items)
+        return await self._commit(Extend(queue=queue, items=items, lease_ms=lease_ms))
+
+    async def release(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
+        """Give back leases that never reached their consumer."""
+        self._check_items(queue, items)
+        outcome = await self._commit(Release(queue=queue, items=items))
+        self._wakeups.wake(queue, len(items))
+        return outcome.results
+
+    def ack_command(self, queue: str, items: Sequence[SettleItem]) -> Ack:
+        self._check_items(queue, items)
+        return Ack(queue=queue, items=items)
+
+    def nack_command(self, queue: str, items: Sequence[SettleItem]) -> Nack:
+        self._check_items(queue, items)
+        for item in items:
+            if item.delay_ms is not None:
+                _check_range("delay_ms", item.delay_ms, 0, DELAY_MS_MAX)
+            if item.error is not None:
+                item.error = item.error[:ERROR_TEXT_MAX]
+        return Nack(queue=queue, items=items)
+
+    def _check_items(self, queue: str, items: Sequence[SettleItem]) -> None:
+        check_queue_name(queue)
+        if len(items) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(items)} items in one batch", hint=f"at most {self.limits.batch_messages}")
+
+    async def transact(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """All of these commands or none."""
+        if len(commands) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(commands)} commands in one transaction")
+        outcome = await self._commit(Transact(commands=commands))
+        for command in commands:
+            if isinstance(command, Push):
+                self._wakeups.wake(command.queue, len(command.messages))
+        return outcome.outcomes
+
+    async def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[Message], str | None]:
+        """Look at messages without leasing them, and get a cursor for the next page."""
+        _check_range("limit", limit, 1, self.limits.page)
+        await self._catch_up(queue)
+        return await self._committer.call(lambda: self.store.peek(queue, state=state, limit=limit, after=after))
+
+    async def get(self, queue: str, message_id: int) -> Message | None:
+        await self._catch_up(queue)
+        return await self._committer.call(lambda: self.store.get(queue, message_id))
+
+    async def stats(self, queue: str) -> QueueStats:
+        await self._catch_up(queue)
+        return await self._committer.call(lambda: self.store.stats(queue))
+
+    async def find_queue(self, queue: str) -> QueueInfo | None:
+        check_queue_name(queue)
+        return await self._committer.call(lambda: self.store.find_queue(queue))
+
+    async def list_queues(
+        self, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[QueueInfo]:
+        _check_range("limit", limit, 1, self.limits.page)
+        return await self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
+
+    def export(self, queue: str) -> Iterator[Message]:
+        return self.store.export(check_queue_name(queue))
+
+    async def _catch_up(self, queue: str) -> None:
+        check_queue_name(queue)
+        while (await self._commit(CatchUp(queue=queue))).more:
+            pass
+
+    async def remove(self, queue: str, ids: Sequence[int]) -> int:
+        if len(ids) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(ids)} ids in one batch", hint=f"at most {self.limits.batch_messages}")
+        return (await self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
+
+    async def purge(self, queue: str, states: Sequence[State] = (State.READY, State.SCHEDULED)) -> int:
+        """Remove all messages in these states; those that arrive meanwhile stay."""
+        check_queue_name(queue)
+        removed = 0
+        up_to_id: int | None = None
+        while True:
+            step = await self._commit(Purge(queue=queue, states=states, up_to_id=up_to_id))
+            removed += step.removed
+            up_to_id = step.up_to_id
+            if not step.more:
+                return removed
+
+    async def redrive(
+        self,
+        queue: str,
+        *,
+        ids: Sequence[int] | None = None,
+        error_contains: str | None = None,
+        died_before: int | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Put dead letters back into their queue; those that die meanwhile stay."""
+        check_queue_name(queue)
+        if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
+            raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
+        total = Redriven(0, 0)
+        command = Redrive(
+            queue=queue,
+            ids=ids,
+            error_contains=error_contains,
+            died_before=self._clock() if died_before is None else died_before,
+            dry_run=dry_run,
+        )
+        if rate_per_s is not None:
+            command.limit = max(1, min(1_000, int(rate_per_s / 10)))
+        while True:
+            step = await self._commit(command)
+            total.matched += step.matched
+            total.moved += step.moved
+            self._wakeups.wake(queue, step.moved)
+            command.after = step.after
+            if step.after is None:
+                return total
+            if rate_per_s is not None and step.moved:
+                await self._wakeups.sleep(step.moved / rate_per_s)
+
+    async def sweep(self) -> Swept:
+        """One bounded step of what time moves, in all queues."""
+        return await self._commit(Sweep())
+
+    async def configure(
+        self,
+        queue: str,
+        changes: dict[str, Any] | None = None,
+        *,
+        create: QueueOptions | None = None,
+        exact: bool = False,
+    ) -> Configured:
+        """Change a queue's options; with `create`, make it when it is missing."""
+        check_new_queue_name(queue)
+        if create is not None:
+            create.changed(changes or {})
+        configured = await self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
+        self._wakeups.wake(queue, 1)
+        return configured
+
+    async def pause(self, queue: str, *, paused: bool = True) -> QueueInfo:
+        """Pausing stops leases, not pushes."""
+        configured = await self._commit(Pause(queue=check_queue_name(queue), paused=paused))
+        if not paused:
+            self._wakeups.wake(queue, configured.info.ready)
+        return configured.info
+
+    async def drop(self, queue: str, *, force: bool = False) -> int:
+        """Remove a queue; with `force`, also what it holds."""
+        check_queue_name(queue)
+        removed = await self.purge(queue, ALL_STATES) if force else 0
+        return removed + (await self._commit(Drop(queue=queue, force=force))).removed
+
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        await self._committer.call(lambda: self.store.backup(target, progress))
+
+    async def compact(self) -> None:
+        await self._committer.call(self.store.compact)
+
+    async def close(self) -> None:
+        """End all waiting, finish what was accepted, close the store."""
+        self._wakeups.close()
+        await self._committer.close()
+        self.store.close()
+
+
+def _check_message(message: NewMessage, payload_bytes_max: int) -> None:
+    if len(message.payload) > payload_bytes_max:
+        raise PayloadTooLarge(
+            f"a payload of {len(message.payload)} bytes",
+            field="payload",
+            hint=f"at most {payload_bytes_max}; store large data elsewhere and push where it is",
+        )
+    if message.priority:
+        _check_range("priority", message.priority, -PRIORITY_MAX, PRIORITY_MAX)
+    if message.delay_ms is not None:
+        _check_range("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
+    if message.ttl_ms is not None:
+        _check_range("ttl_ms", message.ttl_ms, 1, DELAY_MS_MAX)
+    if message.key is not None and not 0 < len(message.key) <= KEY_LENGTH_MAX:
+        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} characters", field="key")
+    if message.headers is not None:
+        size = sum(len(name) + len(value) for name, value in message.headers.items())
+        if size > HEADERS_BYTES_MAX:
+            raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
+
+
+def _check_range(field: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
+    if not low <= value <= high:
+        raise InvalidInput(f"{field} is {value}, and must be {low} to {high}", field=field)

@@ -1,0 +1,46 @@
+"""Make the synchronous twins in src/penstock/_sync from the asynchronous modules; `--check` only compares."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "penstock"
+MODULES = ("broker.py",)
+
+REPLACEMENTS = (
+    (r"\basync (def|with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"\bCommitter\b", "ThreadCommitter"),
+    (r"\bWakeups\b", "ThreadWakeups"),
+    (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
+    (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
+    (r"This is the asynchronous broker;.*?unasync\.py\.", "Made from penstock.broker by tools/unasync.py: change that."),
+)
+
+
+def to_sync(source: str) -> str:
+    for pattern, replacement in REPLACEMENTS:
+        source = re.sub(pattern, replacement, source, flags=re.DOTALL)
+    return source
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for module in MODULES:
+        target = PACKAGE / "_sync" / module
+        wanted = to_sync((PACKAGE / module).read_text(encoding="utf-8"))
+        if not target.exists() or target.read_text(encoding="utf-8") != wanted:
+            stale.append(module)
+            if not check:
+                target.write_text(wanted, encoding="utf-8")
+    if check and stale:
+        print(f"stale: {', '.join(stale)}; run `make sync`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
