@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format provision bench-embedded lock clean force
+.PHONY: help serve test test-fast lint types format sync provision bench-embedded lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
 
 types: $(STAMPS)/test ## mypy, strict
 	$(BIN)/mypy
+
+sync: ## make the synchronous twins anew
+	$(PYTHON) tools/unasync.py
 
 format: $(STAMPS)/test ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix
@@ -62,6 +65,7 @@ clean: ## remove .venv and every cache
 # Every part runs even after one has failed; pytest comes last, so that its closing line ends the output.
 define gate
 failed=; \
+$(BIN)/python tools/unasync.py --check || failed="$$failed sync"; \
 $(BIN)/ruff check || failed="$$failed lint"; \
 $(BIN)/ruff format --check || failed="$$failed format"; \
 $(BIN)/mypy || failed="$$failed types"; \

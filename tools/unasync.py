@@ -16,7 +16,10 @@ REPLACEMENTS = (
     (r"\bWakeups\b", "ThreadWakeups"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
-    (r"This is the asynchronous broker;.*?unasync\.py\.", "Made from penstock.broker by tools/unasync.py: change that."),
+    (
+        r"This is the asynchronous broker;.*?unasync\.py\.",
+        "Made from penstock.broker by tools/unasync.py: change that.",
+    ),
 )
 
 

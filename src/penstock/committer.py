@@ -51,7 +51,7 @@ class ThreadCommitter:
         return mine.outcome  # type: ignore[no-any-return]
 
     def _commit(self) -> None:
-        batch = []
+        batch: list[_Waiting] = []
         while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
             batch.append(self._waiting.popleft())
         try:
@@ -100,7 +100,7 @@ class Committer:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                batch = []
+                batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
                 while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
                     command, future = self._waiting.popleft()
                     # Whoever has gone before the batch was taken asks for nothing any more.

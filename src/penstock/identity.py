@@ -1,7 +1,8 @@
 """Names and ids: what a queue may be called, and the UUID that each message has beside its integer.
 
 The UUID is version 7 and is not stored: 48 bits of creation time, 44 bits of the message's integer id, 30 bits of a
-salt drawn once for each store. So it sorts by age, is unique across stores, and leads back to its message with no index.
+salt drawn once for each store. So it sorts by age, is unique across stores, and leads back to its message without an
+index.
 """
 
 from __future__ import annotations

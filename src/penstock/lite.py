@@ -85,7 +85,9 @@ class LiteQueue:
         self._known: set[str] = set()
         self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms)
         self._broker = Broker(
-            self._store, clock=clock, limits=Limits(payload_bytes=max_bytes, batch_bytes=max(64 << 20, max_bytes))
+            self._store,
+            clock=clock,
+            limits=Limits(payload_bytes=max_bytes, batch_bytes=max(64 << 20, max_bytes)),
         )
 
     def put(
@@ -152,9 +154,7 @@ class LiteQueue:
         if not found:
             return None
         stored = found[0]
-        return Message(
-            stored.uuid, stored.payload, stored.queue, stored.attempts, stored.created_at // 1000
-        )
+        return Message(stored.uuid, stored.payload, stored.queue, stored.attempts, stored.created_at // 1000)
 
     def ack(self, message: Message) -> None:
         """Done: the message is gone for good. LeaseLost when it is no longer yours."""
@@ -182,9 +182,7 @@ class LiteQueue:
             lost += [m for m, result in zip(group, results, strict=True) if result is not Settled.OK]
         return lost
 
-    def _nack(
-        self, qname: str, messages: Sequence[Message], delay: Seconds | None, error: str | None
-    ) -> list[Settled]:
+    def _nack(self, qname: str, messages: Sequence[Message], delay: Seconds | None, error: str | None) -> list[Settled]:
         delay_ms = None if delay is None else _ms("delay", delay)
         items = [SettleItem(_lease(m).id, _lease(m).token, delay_ms, error) for m in messages]
         return self._broker.nack(qname, items).results
@@ -195,9 +193,7 @@ class LiteQueue:
         self._require(message, outcome.results[0])
 
     @contextmanager
-    def process(
-        self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0
-    ) -> Iterator[Message | None]:
+    def process(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Iterator[Message | None]:
         """Pop for the length of a `with` block: a clean exit acks, an exception counts a retry and goes on up."""
         message = self.pop(qname, timeout, wait=wait)
         if message is None:
@@ -259,12 +255,12 @@ class LiteQueue:
             raise LeaseLost(message.id)
 
 
-def _new_message(
-    data: bytes, delay: Seconds, priority: int, ttl: Seconds | None, key: str | None
-) -> NewMessage:
+def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None, key: str | None) -> NewMessage:
     if type(data) is not bytes:
         raise WrongType(
-            f"data is bytes, not {type(data).__name__}", field="data", hint="encode it first, for example as JSON"
+            f"data is bytes, not {type(data).__name__}",
+            field="data",
+            hint="encode it first, for example as JSON",
         )
     return NewMessage(
         payload=data,

@@ -107,16 +107,15 @@ class Broker:
         check_new_queue_name(queue)
         if len(messages) > self.limits.batch_messages:
             raise BatchTooLarge(
-                f"{len(messages)} messages in one batch", hint=f"at most {self.limits.batch_messages}: push in parts"
+                f"{len(messages)} messages in one batch",
+                hint=f"at most {self.limits.batch_messages}: push in parts",
             )
         size = 0
         for message in messages:
             size += len(message.payload)
             _check_message(message, self.limits.payload_bytes)
         if size > self.limits.batch_bytes:
-            raise BatchTooLarge(
-                f"{size} bytes in one batch", hint=f"at most {self.limits.batch_bytes}: push in parts"
-            )
+            raise BatchTooLarge(f"{size} bytes in one batch", hint=f"at most {self.limits.batch_bytes}: push in parts")
         return Push(queue=queue, messages=messages, create=create, global_keys=global_keys)
 
     def lease(
@@ -174,9 +173,7 @@ class Broker:
         self._wakeups.wake(queue, len(items))
         return outcome
 
-    def extend(
-        self, queue: str, items: Sequence[SettleItem], *, lease_ms: int | None = None
-    ) -> SettledAll:
+    def extend(self, queue: str, items: Sequence[SettleItem], *, lease_ms: int | None = None) -> SettledAll:
         """Keep leases for `lease_ms` from now."""
         if lease_ms is not None:
             _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
@@ -238,9 +235,7 @@ class Broker:
         check_queue_name(queue)
         return self._committer.call(lambda: self.store.find_queue(queue))
 
-    def list_queues(
-        self, *, prefix: str = "", after: str | None = None, limit: int = 100
-    ) -> list[QueueInfo]:
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
         _check_range("limit", limit, 1, self.limits.page)
         return self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
 

@@ -139,9 +139,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     queue = tx.home(command.queue)
     died_at, message_id = _position(command.after)
     died_before = NEVER if command.died_before is None else command.died_before
-    rows = tx.execute(
-        SQL["dead_letters"], (queue.id, died_at, message_id, died_before, command.limit)
-    ).fetchall()
+    rows = tx.execute(SQL["dead_letters"], (queue.id, died_at, message_id, died_before, command.limit)).fetchall()
     wanted = None if command.ids is None else set(command.ids)
     matched = [
         row

@@ -72,7 +72,17 @@ def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
             continue
         queue.n_lapsed += 1
         if attempts >= queue.options.max_attempts:
-            die(tx, queue, message_id, place, attempts, first_leased_at, expires_at, "lapsed", "the lease expired")
+            die(
+                tx,
+                queue,
+                message_id,
+                place,
+                attempts,
+                first_leased_at,
+                expires_at,
+                "lapsed",
+                "the lease expired",
+            )
         else:
             remember_failure(tx, message_id, attempts, "the lease expired")
             file_again(tx, queue, message_id, place, attempts, first_leased_at, expires_at)
@@ -149,7 +159,17 @@ def die(
         return
     remember_failure(tx, message_id, attempts, error)
     ttl_left_ms = None if expires_at is None else max(0, expires_at - tx.now)
-    row: tuple[Any, ...] = (message_id, place, queue.id, tx.now, attempts, first_leased_at, ttl_left_ms, reason, error)
+    row: tuple[Any, ...] = (
+        message_id,
+        place,
+        queue.id,
+        tx.now,
+        attempts,
+        first_leased_at,
+        ttl_left_ms,
+        reason,
+        error,
+    )
     tx.execute(SETTLE["die"], row)
     queue.dead += 1
 

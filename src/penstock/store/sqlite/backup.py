@@ -14,9 +14,7 @@ from penstock.store.sqlite.connection import connect, translated, why_not
 STEP_PAGES = 2_048
 
 
-def backup(
-    path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: int, progress: Progress | None
-) -> None:
+def backup(path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: int, progress: Progress | None) -> None:
     if target.exists():
         raise CannotOpen(f"{target} exists already", hint="a backup never overwrites; choose another name")
     partial = target.with_name(target.name + ".partial")

@@ -34,9 +34,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
     if command.exact and command.create is not None:
         wanted = command.create.changed(command.changes)
         differing = [
-            name
-            for name, value in msgspec.structs.asdict(wanted).items()
-            if value != getattr(queue.options, name)
+            name for name, value in msgspec.structs.asdict(wanted).items() if value != getattr(queue.options, name)
         ]
         if differing:
             raise QueueExists(queue.name, differing)
@@ -67,9 +65,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
-    tx.execute(
-        SQL["subtract_from_all"], (queue.ready, queue.scheduled, queue.leased, queue.dead, queue.archived)
-    )
+    tx.execute(SQL["subtract_from_all"], (queue.ready, queue.scheduled, queue.leased, queue.dead, queue.archived))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
     tx.dropped(queue)

@@ -33,7 +33,8 @@ WAL_PAGES_MAX = 20_000
 def connect(path: str, *, busy_ms: int) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         raise CannotOpen(
-            f"SQLite {sqlite3.sqlite_version} is too old", hint="Penstock needs the SQLite 3.37 of 2021 or newer"
+            f"SQLite {sqlite3.sqlite_version} is too old",
+            hint="Penstock needs the SQLite 3.37 of 2021 or newer",
         )
     with translated(path):
         # A short wait inside SQLite, whose sleeps grow to 100 ms; the patient and fair one is `patiently`.

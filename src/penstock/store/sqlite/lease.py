@@ -129,9 +129,7 @@ def _from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> Leas
     )
 
 
-def _from_row(
-    message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str
-) -> LeasedMessage:
+def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
     created_at, priority, content, key, headers, payload = row
     return LeasedMessage(
         id=message_id,
@@ -186,9 +184,7 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     token = secrets.token_bytes(16)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     through = rows[-1][:2]
-    tx.execute(
-        SQL["lease_dead"], (queue.id, token, tx.now, until, tx.now, command.worker, queue.id, *through)
-    )
+    tx.execute(SQL["lease_dead"], (queue.id, token, tx.now, until, tx.now, command.worker, queue.id, *through))
     tx.execute(SQL["mark_dead_leased"], (queue.id, *through))
     queue.dead -= len(rows)
     queue.leased += len(rows)

@@ -75,7 +75,8 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
     options = queue.options
     if options.max_size is not None and queue.undone + count > options.max_size:
         raise QueueFull(
-            f"queue {queue.name!r} holds {queue.undone} of at most {options.max_size} messages", retry_after_ms=1_000
+            f"queue {queue.name!r} holds {queue.undone} of at most {options.max_size} messages",
+            retry_after_ms=1_000,
         )
     if options.push_rate is not None:
         burst = options.push_burst or max(1, int(options.push_rate))

@@ -107,11 +107,12 @@ class Queue:
         self._written = _counters(self)
 
     def place(self, message_id: int, *, plain: bool) -> int:
-        return (self.plain_start if plain else self.plain_end) | message_id
+        lane: int = self.plain_start if plain else self.plain_end
+        return lane | message_id
 
     @property
     def undone(self) -> int:
-        return self.ready + self.scheduled + self.leased
+        return int(self.ready + self.scheduled + self.leased)
 
     def write(self, connection: sqlite3.Connection, last_id: int, now: int) -> None:
         """Add what changed to the kept counters, closing the minute first if it is over."""

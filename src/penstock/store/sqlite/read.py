@@ -134,8 +134,7 @@ class Reader:
             if scheduled:
                 state = State.SCHEDULED
             filed = (
-                scheduled
-                or self._execute(SQL["ready_of"], (queue.id, -priority, available_at, message_id)).fetchone()
+                scheduled or self._execute(SQL["ready_of"], (queue.id, -priority, available_at, message_id)).fetchone()
             )
         attempts, first_leased_at, expires_at = filed
         return self._message(
@@ -164,8 +163,7 @@ class Reader:
             before = row or (0,) * len(TOTALS)
             seconds = span * 60 + self._now % 60_000 / 1000
             rates[f"{span}m"] = {
-                name: round((total - old) / seconds, 3)
-                for name, total, old in zip(TOTALS, totals, before, strict=True)
+                name: round((total - old) / seconds, 3) for name, total, old in zip(TOTALS, totals, before, strict=True)
             }
         return rates
 

@@ -50,10 +50,7 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
         queue.archived += len(ended)
         tx.connection.executemany(
             SQL["archive"],
-            [
-                (e.id, e.place, queue.id, tx.now, e.attempts, e.first_leased_at, e.leased_at)
-                for e in ended
-            ],
+            [(e.id, e.place, queue.id, tx.now, e.attempts, e.first_leased_at, e.leased_at) for e in ended],
         )
     for lease in ended:
         if lease.attempts > 1:
@@ -115,7 +112,15 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
         return State.READY
     available_at = tx.now + delay_ms
     tx.execute(SQL["move"], (available_at, lease.place))
-    row = (available_at, lease.attempts, lease.first_leased_at, lease.expires_at, queue.id, lease.id, lease.place)
+    row = (
+        available_at,
+        lease.attempts,
+        lease.first_leased_at,
+        lease.expires_at,
+        queue.id,
+        lease.id,
+        lease.place,
+    )
     tx.execute(SQL["schedule"], row)
     queue.scheduled += 1
     queue.due_at = min(queue.due_at, available_at)
@@ -157,9 +162,7 @@ def release(tx: Transaction, command: Release) -> SettledAll:
     return SettledAll(results)
 
 
-def _end_leases(
-    tx: Transaction, queue: Queue, items: Sequence[SettleItem]
-) -> tuple[list[Settled], list[Ended]]:
+def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
     """End each item's lease; one statement for all items that share a token."""
     ids = {item.id for item in items}
     tokens = {item.token for item in items}

@@ -174,9 +174,7 @@ class SqliteStore:
         found = self._read(lambda reader: reader.find(queue))
         return None if found is None else found.info()
 
-    def list_queues(
-        self, *, prefix: str = "", after: str | None = None, limit: int = 100
-    ) -> list[QueueInfo]:
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
         return self._read(lambda reader: reader.list_queues(prefix, after, limit))
 
     def stats(self, queue: str) -> QueueStats:

@@ -1,0 +1,206 @@
+"""A look at the health of a queue's file: what is wrong, how bad it is, and what to do about it. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from penstock.errors import PenstockError
+from penstock.lite import LiteQueue
+from penstock.model import DAY_MS, system_clock
+from penstock.store.sqlite.connection import connect, translated
+from penstock.store.sqlite.queues import GAUGES
+from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
+
+Level = Literal["ok", "note", "problem"]
+
+WAL_BYTES_HIGH = 256 << 20
+DISK_BYTES_LOW = 1 << 30
+FREE_SHARE_HIGH = 0.5
+OVERDUE_MS_HIGH = 60_000
+
+
+class Finding(Struct):
+    level: Level
+    what: str
+    detail: str
+    advice: str | None = None
+
+
+def examine(path: Path) -> list[Finding]:
+    """All that there is to say about one file."""
+    if not path.is_file():
+        return [Finding("problem", "file", f"{path} is not there", "check the path; a first put makes the file")]
+    findings = [Finding("ok", "sqlite", f"SQLite {sqlite3.sqlite_version}")]
+    try:
+        with translated(str(path)), closing(connect(str(path), busy_ms=5_000)) as connection:
+            for look in (_schema, _integrity, _counters, _leases, _dead_letters, _sizes):
+                findings += look(connection, path)
+                if look is _schema and findings[-1].level == "problem":
+                    break
+    except PenstockError as error:
+        findings.append(Finding("problem", "file", str(error.args[0]), error.hint))
+    findings += _self_test(path.parent)
+    return findings
+
+
+def _schema(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    version = schema_version(connection)
+    if version == 0:
+        yield Finding("problem", "schema", f"{path} holds no Penstock tables", "is this the right file?")
+    elif version < SCHEMA_VERSION:
+        yield Finding("note", "schema", f"version {version}; this Penstock upgrades it to {SCHEMA_VERSION} on opening")
+    else:
+        yield Finding("ok", "schema", f"version {version}")
+
+
+def _integrity(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    verdicts = [row[0] for row in connection.execute("PRAGMA integrity_check(10)")]
+    if verdicts == ["ok"]:
+        yield Finding("ok", "integrity", "every page and index is consistent")
+    else:
+        yield Finding(
+            "problem",
+            "integrity",
+            "; ".join(verdicts),
+            "stop all writers, keep a copy of the file with its -wal, and restore the last backup",
+        )
+
+
+def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """Kept counters against a recount."""
+    kept = connection.execute(f"SELECT {', '.join(GAUGES)} FROM penstock_counter WHERE queue_id = 0").fetchone()
+    (plain,) = connection.execute(
+        "SELECT count(*) FROM penstock_counter c JOIN penstock_message m"
+        " ON m.place > c.cursor AND m.place < (c.queue_id * 2 + 1) << 44 WHERE c.queue_id > 0"
+    ).fetchone()
+    tables = ("ready", "scheduled", "lease", "dead WHERE NOT leased", "archive")
+    counted = [connection.execute(f"SELECT count(*) FROM penstock_{table}").fetchone()[0] for table in tables]
+    counted[0] += plain
+    shown = ", ".join(f"{count} {name}" for name, count in zip(GAUGES, counted, strict=True))
+    if list(kept) == counted:
+        yield Finding("ok", "messages", shown)
+    else:
+        yield Finding("problem", "counters", f"kept {list(kept)}, counted {counted}", "please report this as a bug")
+
+
+def _leases(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    now = system_clock()
+    stuck = connection.execute(
+        "SELECT q.name, count(*), min(l.leased_until), max(l.worker) FROM penstock_lease l"
+        " JOIN penstock_queue q ON q.id = l.queue_id WHERE l.leased_until <= ? GROUP BY q.name",
+        (now - OVERDUE_MS_HIGH,),
+    ).fetchall()
+    for name, count, oldest, worker in stuck:
+        of = f", last of worker {worker}" if worker else ""
+        yield Finding(
+            "note",
+            "leases",
+            f"queue {name!r}: {count} leases ran out, the oldest {_age(now - oldest)} ago{of}",
+            "they come back with the next pop of that queue; is a consumer running?",
+        )
+    long = connection.execute("SELECT count(*) FROM penstock_lease WHERE leased_until > ?", (now + DAY_MS,)).fetchone()[
+        0
+    ]
+    if long:
+        yield Finding(
+            "note",
+            "leases",
+            f"{long} leases last for more than a day",
+            "a crashed worker's message stays away that long",
+        )
+    if not stuck and not long:
+        yield Finding("ok", "leases", "none is stuck")
+
+
+def _dead_letters(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    now = system_clock()
+    rows = connection.execute(
+        "SELECT q.name, count(*), max(d.died_at) FROM penstock_dead d"
+        " JOIN penstock_queue q ON q.id = d.queue_id GROUP BY q.name"
+    ).fetchall()
+    for name, count, newest in rows:
+        yield Finding(
+            "note",
+            "dead letters",
+            f"queue {name!r}: {count}, the newest {_age(now - newest)} ago",
+            "look at their errors with LiteQueue.dlq(), then redrive() or leave them",
+        )
+    if not rows:
+        yield Finding("ok", "dead letters", "none")
+
+
+def _sizes(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    pages, free, page_bytes = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    file_bytes = pages * page_bytes
+    detail = f"{_bytes(file_bytes)}, of which {_bytes(free * page_bytes)} free"
+    if free > pages * FREE_SHARE_HIGH and file_bytes > 64 << 20:
+        yield Finding("note", "size", detail, "free pages are used again; to give them back, compact the file")
+    else:
+        yield Finding("ok", "size", detail)
+    wal = path.with_name(path.name + "-wal")
+    wal_bytes = wal.stat().st_size if wal.exists() else 0
+    if wal_bytes > WAL_BYTES_HIGH:
+        yield Finding(
+            "problem",
+            "wal",
+            _bytes(wal_bytes),
+            "a reader holds an old snapshot open: find and end that process",
+        )
+    else:
+        yield Finding("ok", "wal", _bytes(wal_bytes))
+    disk_free = shutil.disk_usage(path.parent).free
+    low = disk_free < DISK_BYTES_LOW
+    yield Finding("problem" if low else "ok", "disk", f"{_bytes(disk_free)} free", "make room" if low else None)
+
+
+def _self_test(folder: Path) -> Iterator[Finding]:
+    """A message's round trip through a scratch file beside the real one: same disk, same permissions."""
+    noise = bytes(range(256)) + os.urandom(4096)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".penstock-doctor-", dir=folder) as scratch,
+            LiteQueue(Path(scratch) / "self-test.db") as queue,
+        ):
+            queue.put(noise)
+            message = queue.pop()
+            intact = message is not None and message.data == noise and type(message.created_at) is int
+            if message is not None:
+                queue.ack(message)
+            if intact and queue.pop() is None:
+                yield Finding("ok", "self test", "put, pop and ack of 4 KiB of noise, bit for bit")
+            else:
+                yield Finding(
+                    "problem",
+                    "self test",
+                    "a message did not come back as it went in",
+                    "report this as a bug",
+                )
+    except (OSError, PenstockError) as error:
+        yield Finding("problem", "self test", str(error), "check the permissions and the free space of the folder")
+
+
+def _age(ms: int) -> str:
+    for unit, size in (("d", DAY_MS), ("h", 3_600_000), ("min", 60_000)):
+        if ms >= size:
+            return f"{ms // size} {unit}"
+    return f"{max(0, ms) // 1000} s"
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
