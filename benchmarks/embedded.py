@@ -75,9 +75,7 @@ def run(chosen: Plan, root: Path) -> dict[str, Any]:
 def check_disk(chosen: Plan, root: Path) -> None:
     kind = machine.filesystem(root)
     if kind in ("tmpfs", "ramfs"):
-        scenarios.say(
-            f"warning: the files are on {kind}, where fsync costs nothing; set TMPDIR to a real disk"
-        )
+        scenarios.say(f"warning: the files are on {kind}, where fsync costs nothing; set TMPDIR to a real disk")
     free = shutil.disk_usage(root).free
     if free < chosen.free_bytes:
         sys.exit(f"{chosen.free_bytes / 1e9:.0f} GB are needed and {free / 1e9:.1f} GB are free; set TMPDIR")

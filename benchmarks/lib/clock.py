@@ -76,9 +76,7 @@ def _measure(handles: list[System], cell: Cell, seconds: float) -> float:
     while spent < seconds and (not moved or perf_counter() < give_up):
         if cell.operation == "pop+ack":
             fill(handles[0], refill, fill_batch)
-        steps = [
-            step_of(handles[index % len(handles)], cell.operation, batch) for index in range(cell.threads)
-        ]
+        steps = [step_of(handles[index % len(handles)], cell.operation, batch) for index in range(cell.threads)]
         count, took = phase(steps, seconds - spent, cap)
         if not count:
             raise RuntimeError("no message moved")

@@ -35,9 +35,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     rows = results.get("throughput", [])
     for threads in unique(rows, "threads"):
         part = [
-            row
-            for row in rows
-            if (row["operation"], row["durability"], row["threads"]) == ("cycle", "full", threads)
+            row for row in rows if (row["operation"], row["durability"], row["threads"]) == ("cycle", "full", threads)
         ]
         panels.append(partial(cycles, rows=part, threads=threads))
     if results.get("backlog"):
@@ -143,8 +141,6 @@ def costs(axes: Axes, rows: list[Row]) -> None:
         axes.scatter(places, [part[group]["p99"] for group in groups], marker="_", s=90, color="#444444")
     axes.set_yscale("log")
     axes.set_xticks(range(len(groups)), [f"pop of {batch}\n{durability}" for batch, durability in groups])
-    axes.set_title(
-        "What a Penstock pop costs, µs (bar: median, tick: p99)", fontsize=10, fontweight="bold", loc="left"
-    )
+    axes.set_title("What a Penstock pop costs, µs (bar: median, tick: p99)", fontsize=10, fontweight="bold", loc="left")
     axes.margins(y=0.3)
     axes.legend(fontsize=7.5, frameon=False, loc="upper left")

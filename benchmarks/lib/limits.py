@@ -76,8 +76,7 @@ class RawSqlite(System):
         with self.lock:
             self.conn.execute("BEGIN IMMEDIATE")
             rows = self.conn.execute(
-                "DELETE FROM message WHERE id IN (SELECT id FROM message ORDER BY id LIMIT ?)"
-                " RETURNING id, data",
+                "DELETE FROM message WHERE id IN (SELECT id FROM message ORDER BY id LIMIT ?) RETURNING id, data",
                 (count,),
             ).fetchall()
             self.conn.execute("COMMIT")

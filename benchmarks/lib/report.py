@@ -105,9 +105,7 @@ def throughput_table(rows: list[Row]) -> str:
     columns = list(product(unique(rows, "operation"), unique(rows, "batch")))
     found = {(row["system"], row["operation"], row["batch"]): row for row in rows}
     keys = unique(rows, "system")
-    lines = [
-        [label(key), *(rate(found.get((key, *column))) for column in columns), form_mark(key)] for key in keys
-    ]
+    lines = [[label(key), *(rate(found.get((key, *column))) for column in columns), form_mark(key)] for key in keys]
     ratios = [ratio([found[(key, *column)] for key in keys]) for column in columns]
     lines.append(["Penstock / best acking peer", *(times(value) for value in ratios), ""])
     return table(["msg/s", *(f"{operation} ×{batch}" for operation, batch in columns), "batch"], lines)
@@ -148,9 +146,7 @@ def state(rows: list[Row]) -> list[str]:
 
 
 def pop_ratio(row: Row, rows: list[Row]) -> float:
-    same = [
-        other for other in rows if (other["batch"], other["durability"]) == (row["batch"], row["durability"])
-    ]
+    same = [other for other in rows if (other["batch"], other["durability"]) == (row["batch"], row["durability"])]
     return float(row["median"] / same[0]["median"])
 
 

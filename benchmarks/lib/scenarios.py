@@ -67,9 +67,7 @@ def throughput(plan: Plan, root: Path) -> list[Row]:
     rows: list[Row] = []
     cells = [
         Cell(operation, batch, threads, durability)
-        for durability, threads, operation, batch in product(
-            DURABILITIES, plan.threads, OPERATIONS, plan.batches
-        )
+        for durability, threads, operation, batch in product(DURABILITIES, plan.threads, OPERATIONS, plan.batches)
     ]
     for number, cell in enumerate(cells, 1):
         say(f"throughput {number}/{len(cells)}: {cell}")
@@ -78,9 +76,7 @@ def throughput(plan: Plan, root: Path) -> list[Row]:
 
 
 def _throughput_cell(plan: Plan, root: Path, cell: Cell) -> list[Row]:
-    rows = {
-        system: {"system": system.key, **vars(cell), "unit": "msg/s", "rounds": []} for system in plan.systems
-    }
+    rows = {system: {"system": system.key, **vars(cell), "unit": "msg/s", "rounds": []} for system in plan.systems}
     for system in turns(list(plan.systems), plan.rounds):
         attempt(rows[system], plan.round_s, partial(round_per_s, system, root, cell, plan.round_s))
     return list(rows.values())

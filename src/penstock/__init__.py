@@ -1,5 +1,8 @@
 """Penstock: a message queue that starts as a SQLite file inside your program and grows with it."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from penstock.errors import (
     BatchTooLarge,
     CannotOpen,
@@ -27,7 +30,9 @@ from penstock.errors import (
     UnknownQueue,
     WrongType,
 )
-from penstock.lite import DeadMessage, LiteQueue, Message
+
+if TYPE_CHECKING:
+    from penstock.lite import DeadMessage, LiteQueue, Message
 
 __all__ = [
     "BatchTooLarge",
@@ -59,3 +64,18 @@ __all__ = [
     "UnknownQueue",
     "WrongType",
 ]
+
+# Loaded when first asked for: a command that only talks to a server starts without SQLite and asyncio.
+_LATE = {"DeadMessage": "penstock.lite", "LiteQueue": "penstock.lite", "Message": "penstock.lite"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LATE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,9 @@ This is the asynchronous broker; `penstock._sync.broker` is made from it by tool
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ from msgspec import Struct
 
 from penstock.commands import (
     Ack,
+    AddKey,
     CatchUp,
     Command,
     Configure,
@@ -29,6 +32,8 @@ from penstock.commands import (
     Redriven,
     Release,
     Remove,
+    RemoveKey,
+    SetSecret,
     Settled,
     SettledAll,
     SettleItem,
@@ -38,8 +43,9 @@ from penstock.commands import (
     Transact,
 )
 from penstock.committer import Committer
-from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
-from penstock.identity import check_new_queue_name, check_queue_name, check_scope
+from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, TryLater, WrongType
+from penstock.events import Events
+from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name, check_scope
 from penstock.model import (
     BATCH_MAX,
     DELAY_MS_MAX,
@@ -48,6 +54,7 @@ from penstock.model import (
     KEY_LENGTH_MAX,
     LEASE_MS_MAX,
     PRIORITY_MAX,
+    ApiKey,
     Clock,
     LeasedMessage,
     Message,
@@ -78,9 +85,16 @@ class Broker:
         self.store = store
         self.limits = limits or Limits()
         self._clock = clock
-        self._committer = Committer(store)
+        self._committer = Committer(store, self._undo)
         self._wakeups = Wakeups(store.version)
         self._commit = self._committer.submit
+        self.events = Events()
+        self.pressure: str | None = None
+        """Set by whoever watches the store: why pushes are refused for now."""
+        self.polls = 0
+        """Polls that wait now."""
+        self.given_back = 0
+        """Leases given back because their client had gone."""
 
     async def push(
         self,
@@ -92,9 +106,15 @@ class Broker:
     ) -> list[Receipt]:
         """Put messages into a queue; answered when they are on disk."""
         command = self.push_command(queue, messages, create=create, global_keys=global_keys)
+        self._check_pressure()
         pushed = await self._commit(command)
         self._wakeups.wake(queue, len(messages))
+        self.events.publish(queue, "pushed", count=len(messages))
         return pushed.receipts
+
+    def _check_pressure(self) -> None:
+        if self.pressure is not None:
+            raise TryLater(self.pressure, retry_after_ms=2_000, hint="a long-running reader keeps it from shrinking")
 
     def push_command(
         self,
@@ -127,65 +147,113 @@ class Broker:
         lease_ms: int | None = None,
         worker: str | None = None,
         wait_ms: int = 0,
+        on_wait: Callable[[], None] | None = None,
     ) -> list[LeasedMessage]:
-        """Hand messages to one consumer for a time; with `wait_ms`, wait for the first to come."""
+        """Hand messages to one consumer for a time; with `wait_ms`, wait for the first to come.
+
+        `on_wait` is called once there is nothing and the waiting begins.
+        """
         if lease_ms is not None:
             _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
         _check_range("limit", limit, 1, self.limits.batch_messages)
         if scope is not None:
             command = Lease(scope=check_scope(scope), limit=limit, lease_ms=lease_ms, worker=worker)
-            return await self._wait_for(scope + "/", command, wait_ms)
+            return await self._wait_for(scope + "/", command, wait_ms, on_wait)
         if queue is None:
             raise InvalidInput("lease from a queue or from a scope", field="queue")
         command = Lease(queue=check_queue_name(queue), limit=limit, lease_ms=lease_ms, worker=worker)
-        return await self._wait_for(queue, command, wait_ms)
+        return await self._wait_for(queue, command, wait_ms, on_wait)
 
     async def take(self, queue: str, *, limit: int = 1, wait_ms: int = 0) -> list[LeasedMessage]:
         """Lease and finish in one step: whoever loses the answer loses the messages."""
         _check_range("limit", limit, 1, self.limits.batch_messages)
         return await self._wait_for(queue, Take(queue=check_queue_name(queue), limit=limit), wait_ms)
 
-    async def _wait_for(self, interest: str, command: Command[Leased], wait_ms: int) -> list[LeasedMessage]:
-        deadline = self._clock() + wait_ms
+    async def _wait_for(
+        self,
+        interest: str,
+        command: Command[Leased],
+        wait_ms: int,
+        on_wait: Callable[[], None] | None = None,
+    ) -> list[LeasedMessage]:
+        # The clock on the wall may be set, and a test's may stand still: patience is measured by another.
+        deadline = time.monotonic() + wait_ms / 1000
         while True:
-            leased = await self._commit(command)
+            ticket = self._wakeups.ticket() if wait_ms else None
+            try:
+                leased = await self._commit(command)
+            except BaseException:
+                # It may have been woken for a message that it now leaves to the next.
+                self._wakeups.wake_one(interest)
+                raise
             if leased.messages:
                 self._wakeups.wake_one(interest)
+                self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
                 return leased.messages
             if leased.more:
                 continue
-            now = self._clock()
-            if now >= deadline or self._wakeups.closed:
+            look_in = None if leased.wake_at is None else max(leased.wake_at - self._clock(), 1) / 1000
+            left = deadline - time.monotonic()
+            if left <= 0 or self._wakeups.closed:
+                self._wakeups.look_in(interest, look_in)
                 return leased.messages
-            until = deadline if leased.wake_at is None else min(deadline, max(leased.wake_at, now + 1))
-            await self._wakeups.wait(interest, (until - now) / 1000)
+            if on_wait is not None:
+                on_wait()
+                on_wait = None
+            await self._wakeups.wait(interest, left, ticket, look_in)
 
     async def ack(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
         """Done: archived or deleted."""
         outcome = await self._commit(self.ack_command(queue, items))
-        # An ack may open a place in a queue that limits how many are in flight.
-        self._wakeups.wake(queue, len(items))
+        self._acked(queue, len(items))
         return outcome.results
+
+    def _acked(self, queue: str, count: int) -> None:
+        # An ack may open a place in a queue that limits how many are in flight.
+        self._wakeups.wake(queue, count)
+        self.events.publish(queue, "acked", count=count)
 
     async def nack(self, queue: str, items: Sequence[SettleItem]) -> SettledAll:
         """Failed: tried again after a delay, or dead when no attempts are left."""
         outcome = await self._commit(self.nack_command(queue, items))
-        self._wakeups.wake(queue, len(items))
+        self._nacked(queue, outcome)
         return outcome
+
+    def _nacked(self, queue: str, outcome: SettledAll) -> None:
+        dead = outcome.states.count(State.DEAD)
+        self._wakeups.wake(queue, len(outcome.results))
+        if dead:
+            self._wakeups.wake(queue + DLQ_SUFFIX, dead)
+        self.events.publish(queue, "nacked", count=len(outcome.results), dead=dead)
 
     async def extend(self, queue: str, items: Sequence[SettleItem], *, lease_ms: int | None = None) -> SettledAll:
         """Keep leases for `lease_ms` from now."""
         if lease_ms is not None:
             _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
         self._check_items(queue, items)
-        return await self._commit(Extend(queue=queue, items=items, lease_ms=lease_ms))
+        outcome = await self._commit(Extend(queue=queue, items=items, lease_ms=lease_ms))
+        # It may end sooner than those who wait for its end have been told.
+        self._wakeups.wake(queue, 1)
+        return outcome
 
-    async def release(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
-        """Give back leases that never reached their consumer."""
-        self._check_items(queue, items)
-        outcome = await self._commit(Release(queue=queue, items=items))
-        self._wakeups.wake(queue, len(items))
-        return outcome.results
+    def give_back(self, messages: Sequence[LeasedMessage]) -> None:
+        """Leases that never reached their consumer, without waiting for it. What was taken is gone: at most once."""
+        by_queue: dict[str, list[SettleItem]] = {}
+        for message in messages:
+            if message.token:
+                by_queue.setdefault(message.queue, []).append(SettleItem(message.id, message.token))
+        for queue, items in by_queue.items():
+            self._committer.post(Release(queue=queue, items=items), partial(self._given_back, queue))
+
+    def _given_back(self, queue: str, outcome: SettledAll) -> None:
+        count = outcome.results.count(Settled.OK)
+        self.given_back += count
+        self._wakeups.wake(queue, count)
+
+    def _undo(self, command: Command[Any], outcome: Any) -> None:
+        """The command was carried out, but whoever asked has gone meanwhile."""
+        if isinstance(outcome, Leased):
+            self.give_back(outcome.messages)
 
     def ack_command(self, queue: str, items: Sequence[SettleItem]) -> Ack:
         self._check_items(queue, items)
@@ -209,11 +277,18 @@ class Broker:
         """All of these commands or none."""
         if len(commands) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(commands)} commands in one transaction")
-        outcome = await self._commit(Transact(commands=commands))
-        for command in commands:
+        if any(isinstance(command, Push) for command in commands):
+            self._check_pressure()
+        done = await self._commit(Transact(commands=commands))
+        for command, outcome in zip(commands, done.outcomes, strict=True):
             if isinstance(command, Push):
                 self._wakeups.wake(command.queue, len(command.messages))
-        return outcome.outcomes
+                self.events.publish(command.queue, "pushed", count=len(command.messages))
+            elif isinstance(command, Nack):
+                self._nacked(command.queue, outcome)
+            elif isinstance(command, Ack):
+                self._acked(command.queue, len(command.items))
+        return done.outcomes
 
     async def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
@@ -250,11 +325,15 @@ class Broker:
     async def remove(self, queue: str, ids: Sequence[int]) -> int:
         if len(ids) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(ids)} ids in one batch", hint=f"at most {self.limits.batch_messages}")
-        return (await self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
+        removed = (await self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
+        # Among them may have been leases that filled a queue's limit.
+        self._wakeups.wake(queue, removed)
+        self.events.publish(queue, "removed", count=removed)
+        return removed
 
     async def purge(self, queue: str, states: Sequence[State] = (State.READY, State.SCHEDULED)) -> int:
         """Remove all messages in these states; those that arrive meanwhile stay."""
-        check_queue_name(queue)
+        await self._catch_up(queue)
         removed = 0
         up_to_id: int | None = None
         while True:
@@ -262,6 +341,8 @@ class Broker:
             removed += step.removed
             up_to_id = step.up_to_id
             if not step.more:
+                self._wakeups.wake(queue, 1)
+                self.events.publish(queue, "purged", count=removed)
                 return removed
 
     async def redrive(
@@ -275,7 +356,7 @@ class Broker:
         dry_run: bool = False,
     ) -> Redriven:
         """Put dead letters back into their queue; those that die meanwhile stay."""
-        check_queue_name(queue)
+        await self._catch_up(queue)
         if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
             raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
         total = Redriven(0, 0)
@@ -294,7 +375,8 @@ class Broker:
             total.moved += step.moved
             self._wakeups.wake(queue, step.moved)
             command.after = step.after
-            if step.after is None:
+            if step.after is None or self._wakeups.closed:
+                self.events.publish(queue, "redriven", count=total.moved)
                 return total
             if rate_per_s is not None and step.moved:
                 await self._wakeups.sleep(step.moved / rate_per_s)
@@ -324,23 +406,66 @@ class Broker:
         configured = await self._commit(Pause(queue=check_queue_name(queue), paused=paused))
         if not paused:
             self._wakeups.wake(queue, configured.info.ready)
+        self.events.publish(queue, "paused" if paused else "resumed")
         return configured.info
 
     async def drop(self, queue: str, *, force: bool = False) -> int:
         """Remove a queue; with `force`, also what it holds."""
         check_queue_name(queue)
         removed = await self.purge(queue, ALL_STATES) if force else 0
-        return removed + (await self._commit(Drop(queue=queue, force=force))).removed
+        removed += (await self._commit(Drop(queue=queue, force=force))).removed
+        # Whoever waits for it is told that there is nothing to wait for.
+        self._wakeups.wake(queue, 1)
+        self.events.publish(queue, "dropped")
+        return removed
+
+    async def add_key(self, queue: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
+        command = AddKey(queue=check_queue_name(queue), id=id, name=name, hash=hash, rights=rights)
+        return await self._commit(command)
+
+    async def remove_key(self, queue: str, key_id: str) -> bool:
+        return (await self._commit(RemoveKey(queue=check_queue_name(queue), id=key_id))).removed > 0
+
+    async def find_key(self, key_id: str) -> ApiKey | None:
+        return await self._committer.call(lambda: self.store.find_key(key_id))
+
+    async def list_keys(self, queue: str) -> list[ApiKey]:
+        check_queue_name(queue)
+        return await self._committer.call(lambda: self.store.list_keys(queue))
+
+    async def set_secret(self, queue: str, secret: str | None) -> None:
+        """From now on take only messages signed with this secret; None takes any."""
+        await self._commit(SetSecret(queue=check_queue_name(queue), secret=secret))
+
+    async def find_secret(self, queue: str) -> str | None:
+        return await self._committer.call(lambda: self.store.find_secret(queue))
+
+    @property
+    def closing(self) -> bool:
+        return self._wakeups.closed
+
+    @property
+    def committer(self) -> Committer:
+        return self._committer
+
+    async def read(self, look: Callable[[], T]) -> T:
+        """Run something long that reads the store where it holds nobody up."""
+        return await self._committer.call(look, long=True)
+
+    def stop_waiting(self) -> None:
+        """Every poll that waits ends now, empty."""
+        self._wakeups.close()
+        self.events.close()
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
-        await self._committer.call(lambda: self.store.backup(target, progress))
+        await self._committer.call(lambda: self.store.backup(target, progress), long=True)
 
     async def compact(self) -> None:
-        await self._committer.call(self.store.compact)
+        await self._committer.call(self.store.compact, long=True)
 
     async def close(self) -> None:
         """End all waiting, finish what was accepted, close the store."""
-        self._wakeups.close()
+        self.stop_waiting()
         await self._committer.close()
         self.store.close()
 

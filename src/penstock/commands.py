@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from penstock.model import LeasedMessage, NewMessage, QueueInfo, QueueOptions, Receipt, State
+from penstock.model import ApiKey, LeasedMessage, NewMessage, QueueInfo, QueueOptions, Receipt, State
 
 OutcomeT = TypeVar("OutcomeT", covariant=True)
 
@@ -203,6 +203,26 @@ class Pause(Command[Configured], kw_only=True):
 class Drop(Command[Removed], kw_only=True):
     queue: str
     force: bool = False
+
+
+class AddKey(Command[ApiKey], kw_only=True):
+    queue: str
+    id: str
+    name: str
+    hash: bytes
+    rights: Sequence[str]
+
+
+class RemoveKey(Command[Removed], kw_only=True):
+    queue: str
+    id: str
+
+
+class SetSecret(Command[None], kw_only=True):
+    """From now on the queue takes only messages signed with this; None: any message."""
+
+    queue: str
+    secret: str | None
 
 
 class Transacted(Struct):

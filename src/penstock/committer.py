@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import copy
 from typing import Any, TypeVar
 
+from penstock import forks
 from penstock.commands import Command
-from penstock.errors import StoreClosed
+from penstock.errors import PenstockError, StoreClosed, StoreError, TryLater
 from penstock.store.protocol import Store
 
 T = TypeVar("T")
+Undo = Callable[[Command[Any], Any], None]
 BATCH_COMMANDS_MAX = 512
+INTERRUPTED = StoreError(
+    "the commit was interrupted in another thread", hint="look whether it was kept before trying again"
+)
 
 
 class _Waiting:
@@ -35,34 +43,71 @@ class _Waiting:
 class ThreadCommitter:
     """The first thread to come commits for all who wait; the others find their answer when they get the lock."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, undo: Undo | None = None) -> None:
         self._store = store
-        self._waiting: deque[_Waiting] = deque()
-        self._lead = threading.Lock()
+        self.after_fork_in_child()
+        forks.register(self)
 
     def submit(self, command: Command[T]) -> T:
+        if not self._waiting and self._lead.acquire(blocking=False):
+            # Nobody else is here: no need to queue up.
+            try:
+                outcome: Any = self._store.apply((command,))[0]
+            finally:
+                self._lead.release()
+        else:
+            outcome = self._queue_up(command)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome  # type: ignore[no-any-return]
+
+    def _queue_up(self, command: Command[Any]) -> Any:
         mine = _Waiting(command)
         self._waiting.append(mine)
-        with self._lead:
-            if not mine.done:
-                self._commit()
-        if isinstance(mine.outcome, BaseException):
-            raise mine.outcome
-        return mine.outcome  # type: ignore[no-any-return]
+        try:
+            with self._lead:
+                while not mine.done:
+                    self._commit()
+        except BaseException:
+            # Interrupted while waiting: whoever has gone asks for nothing any more.
+            with suppress(ValueError):
+                self._waiting.remove(mine)
+            raise
+        return mine.outcome
 
     def _commit(self) -> None:
         batch: list[_Waiting] = []
-        while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
-            batch.append(self._waiting.popleft())
+        outcomes: list[Any] = []
         try:
+            while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
+                if not self._waiting[0].done:
+                    batch.append(self._waiting[0])
+                self._waiting.popleft()
             outcomes = self._store.apply([waiting.command for waiting in batch])
-        except BaseException as error:
+        except PenstockError as error:
+            outcomes = [copy(error) for _ in batch]
+        except Exception as error:
             outcomes = [error] * len(batch)
-        for waiting, outcome in zip(batch, outcomes, strict=True):
-            waiting.outcome = outcome
-            waiting.done = True
+        finally:
+            # Ctrl-C in the thread that commits, which may come before or after the commit, is for that thread alone.
+            for waiting, outcome in zip(batch, outcomes or [INTERRUPTED] * len(batch), strict=True):
+                waiting.outcome = outcome
+                waiting.done = True
 
-    def call(self, look: Callable[[], T]) -> T:
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self._lead = threading.Lock()
+
+    def post(self, command: Command[T], done: Callable[[T], None]) -> None:
+        done(self.submit(command))
+
+    def call(self, look: Callable[[], T], *, long: bool = False) -> T:
         """Read from the store."""
         return look()
 
@@ -71,15 +116,22 @@ class ThreadCommitter:
 
 
 class Committer:
-    """One batch is with the store at any time, on a thread of its own; the event loop gathers the next."""
+    """One batch is with the store at any time. Its statements run on the event loop, where they cost least; only the
+    wait for the disk, and for other processes' locks, is on a thread, while the loop gathers the next batch.
+    """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
         self._store = store
+        self._undo = undo
         self._waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="penstock-commit")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-read")
+        self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
         self._closed = False
+        self.depth_max = depth_max
+        self.committed: Callable[[int, float], None] | None = None
+        """Told of each batch: how many commands, and the seconds it took."""
 
     @property
     def depth(self) -> int:
@@ -89,15 +141,35 @@ class Committer:
     async def submit(self, command: Command[T]) -> T:
         if self._closed:
             raise StoreClosed("the broker is shutting down")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        if len(self._waiting) >= self.depth_max:
+            raise TryLater(f"{len(self._waiting)} commands wait for the disk already", retry_after_ms=1_000)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._enqueue(command, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Cancelled after the answer had come, but before it was taken.
+            if not future.cancelled() and future.exception() is None:
+                self._abandon(command, future.result())
+            raise
+
+    def post(self, command: Command[T], done: Callable[[T], None]) -> None:
+        """Submit for nobody in particular; `done` is told the outcome, unless there is none."""
+
+        def tell(future: asyncio.Future[T]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                done(future.result())
+
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(tell)
+        self._enqueue(command, future)
+
+    def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         self._waiting.append((command, future))
         if self._running is None:
-            self._running = loop.create_task(self._run())
-        return await future
+            self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
@@ -106,31 +178,59 @@ class Committer:
                     # Whoever has gone before the batch was taken asks for nothing any more.
                     if not future.cancelled():
                         batch.append((command, future))
-                if not batch:
-                    continue
-                commands = [command for command, _ in batch]
-                try:
-                    outcomes = await loop.run_in_executor(self._writer, self._store.apply, commands)
-                except Exception as error:
-                    outcomes = [error] * len(batch)
-                for (_, future), outcome in zip(batch, outcomes, strict=True):
-                    if future.cancelled():
-                        continue
-                    if isinstance(outcome, BaseException):
-                        future.set_exception(outcome)
-                    else:
-                        future.set_result(outcome)
+                if batch:
+                    await self._commit(batch)
         finally:
             self._running = None
 
-    async def call(self, look: Callable[[], T]) -> T:
-        """Read from the store, without holding up the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, look)
+    async def _commit(self, batch: list[tuple[Command[Any], asyncio.Future[Any]]]) -> None:
+        started = time.perf_counter()
+        commands = [command for command, _ in batch]
+        outcomes: Sequence[Any]
+        try:
+            outcomes = await self._carry_out(commands)
+        except PenstockError as error:
+            outcomes = [copy(error) for _ in batch]
+        except Exception as error:
+            outcomes = [error] * len(batch)
+        if self.committed is not None:
+            self.committed(len(batch), time.perf_counter() - started)
+        for (command, future), outcome in zip(batch, outcomes, strict=True):
+            if future.cancelled():
+                self._abandon(command, outcome)
+            elif isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+    async def _carry_out(self, commands: Sequence[Command[Any]]) -> Sequence[Any]:
+        loop = asyncio.get_running_loop()
+        prepared = self._store.prepare(commands)
+        if prepared is None:
+            return await loop.run_in_executor(self._writer, self._store.apply, commands)
+        try:
+            if prepared.waits_for_disk:
+                await loop.run_in_executor(self._writer, prepared.commit)
+            else:
+                prepared.commit()
+        finally:
+            prepared.release()
+        return prepared.outcomes
+
+    def _abandon(self, command: Command[Any], outcome: Any) -> None:
+        """Its caller left while the command was with the store."""
+        if self._undo is not None and not isinstance(outcome, BaseException):
+            self._undo(command, outcome)
+
+    async def call(self, look: Callable[[], T], *, long: bool = False) -> T:
+        """Read from the store, without holding up the loop; `long` work does not hold up other reads either."""
+        executor = self._long_reader if long else self._reader
+        return await asyncio.get_running_loop().run_in_executor(executor, look)
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
         self._closed = True
         while self._running is not None:
             await asyncio.wait([self._running])
-        self._writer.shutdown()
-        self._reader.shutdown()
+        for executor in (self._writer, self._reader, self._long_reader):
+            executor.shutdown()

@@ -77,7 +77,8 @@ def _integrity(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
 
 def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     """Kept counters against a recount."""
-    kept = connection.execute(f"SELECT {', '.join(GAUGES)} FROM penstock_counter WHERE queue_id = 0").fetchone()
+    sums = ", ".join(f"ifnull(sum({gauge}), 0)" for gauge in GAUGES)
+    kept = connection.execute(f"SELECT {sums} FROM penstock_counter").fetchone()
     (plain,) = connection.execute(
         "SELECT count(*) FROM penstock_counter c JOIN penstock_message m"
         " ON m.place > c.cursor AND m.place < (c.queue_id * 2 + 1) << 44 WHERE c.queue_id > 0"

@@ -29,6 +29,8 @@ PenstockError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PenstockError(Exception):
     """Anything Penstock refuses or fails at."""
@@ -42,6 +44,16 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         message = str(self.args[0])
         return f"{message} ({self.hint})" if self.hint else message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default an exception is unpickled by calling its class with `args`, which are not what ours are made from.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[PenstockError], args: tuple[Any, ...], data: dict[str, Any]) -> PenstockError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(data)
+    return error
 
 
 class InvalidInput(PenstockError, ValueError):

@@ -25,10 +25,10 @@ _known_names: set[str] = set()
 
 def check_queue_name(name: str) -> str:
     """A flat name, or a path of namespace/task/queue; anything else is refused."""
-    if name in _known_names:
-        return name
     if not isinstance(name, str):
         raise WrongType(f"a queue name is a str, not {type(name).__name__}", field="queue")
+    if name in _known_names:
+        return name
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name!r} is not a queue name",

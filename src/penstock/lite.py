@@ -7,20 +7,38 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from types import TracebackType
+from typing import Any
 
 from penstock._sync.broker import Broker, Limits
-from penstock.commands import Settled, SettleItem
-from penstock.errors import InvalidInput, LeaseLost, UnknownQueue, WrongType
-from penstock.model import ATTEMPTS_MAX, Clock, LeasedMessage, NewMessage, QueueOptions, State, system_clock
+from penstock.commands import Command, Configure, Settled, SettleItem
+from penstock.errors import InvalidInput, LeaseLost, PenstockError, UnknownQueue, WrongType
+from penstock.identity import DLQ_SUFFIX, check_queue_name
+from penstock.model import (
+    ATTEMPTS_MAX,
+    BATCH_MAX,
+    DELAY_MS_MAX,
+    LEASE_MS_MAX,
+    PRIORITY_MAX,
+    Clock,
+    LeasedMessage,
+    NewMessage,
+    QueueOptions,
+    State,
+    system_clock,
+)
 from penstock.model import Message as StoredMessage
 from penstock.store.sqlite import Durability, SqliteStore
 
 DEFAULT_OPTIONS = QueueOptions(lease_ms=60_000, max_attempts=6)
 MAX_BYTES = 16 << 20
+BLOB_BYTES_MAX = 1_000_000_000 - (1 << 20)
+"""SQLite takes rows of up to a billion bytes."""
+BUSY_MS_MAX = 3_600_000
 Seconds = int | float
 
 
@@ -77,9 +95,12 @@ class LiteQueue:
         if durability not in ("full", "relaxed"):
             raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}", field="durability")
         self._options, self._changes = DEFAULT_OPTIONS, {}
+        _check_int("max_bytes", max_bytes, 1, BLOB_BYTES_MAX)
+        _check_int("busy_ms", busy_ms, 0, BUSY_MS_MAX)
+        if not callable(clock):
+            raise WrongType("clock is a function that answers milliseconds since 1970", field="clock")
         if max_retries is not None:
-            if type(max_retries) is not int or not 0 <= max_retries < ATTEMPTS_MAX:
-                raise InvalidInput(f"max_retries is an int from 0 to {ATTEMPTS_MAX - 1}", field="max_retries")
+            _check_int("max_retries", max_retries, 0, ATTEMPTS_MAX - 1)
             self._changes = {"max_attempts": max_retries + 1}
             self._options = DEFAULT_OPTIONS.changed(self._changes)
         self._known: set[str] = set()
@@ -105,24 +126,35 @@ class LiteQueue:
 
         With `conn`, a connection of yours to the same file, the message becomes part of your own transaction.
         """
-        message = _new_message(data, delay, priority, ttl, key)
-        if conn is not None:
-            command = self._broker.push_command(qname, [message], create=self._options)
-            id_: str = self._store.apply_on(conn, [command])[0].receipts[0].uuid
-            return id_
-        return self._push(qname, [message])[0]
+        if delay == 0 and priority == 0 and ttl is None and key is None and type(data) is bytes:
+            message = NewMessage(payload=data)
+        else:
+            message = _new_message(data, delay, priority, ttl, key)
+        if conn is None:
+            return self._push(qname, [message])[0]
+        commands: list[Command[Any]] = [self._broker.push_command(qname, [message], create=self._options)]
+        if self._changes and qname not in self._known:
+            commands.insert(0, Configure(queue=qname, changes=self._changes, create=self._options))
+        id_: str = self._store.apply_on(conn, commands)[-1].receipts[0].uuid
+        return id_
 
     def put_many(self, data: Iterable[bytes], qname: str = "default", delay: Seconds = 0) -> list[str]:
         """Add messages, all or none, in one commit."""
-        if isinstance(data, bytes | bytearray | str):
+        if isinstance(data, bytes | bytearray | str) or not isinstance(data, Iterable):
             raise WrongType("put_many takes many messages; use put for one", field="data")
-        return self._push(qname, [_new_message(each, delay, 0, None, None) for each in data])
+        some = islice(data, BATCH_MAX + 1)
+        return self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
 
     def _push(self, qname: str, messages: Sequence[NewMessage]) -> list[str]:
-        if self._changes and qname not in self._known:
-            self._broker.configure(qname, self._changes, create=self._options)
-            self._known.add(qname)
+        if self._changes:
+            self._change(qname, create=self._options)
         return [receipt.uuid for receipt in self._broker.push(qname, messages, create=self._options)]
+
+    def _change(self, qname: str, *, create: QueueOptions | None) -> None:
+        """Bring an explicit `max_retries` to a queue, once."""
+        if self._changes and check_queue_name(qname) not in self._known:
+            self._broker.configure(qname, self._changes, create=create)
+            self._known.add(qname)
 
     def pop(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Message | None:
         """Lease the next message for `timeout` seconds; None when there is none, after waiting up to `wait`."""
@@ -133,11 +165,11 @@ class LiteQueue:
         self, limit: int, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0
     ) -> list[Message]:
         """Lease up to `limit` messages in one commit."""
-        lease_ms = _ms("timeout", timeout)
+        lease_ms, wait_ms = _ms("timeout", timeout, 1, LEASE_MS_MAX), _ms("wait", wait)
         try:
-            leased = self._broker.lease(qname, limit=limit, lease_ms=lease_ms)
-            if not leased and wait:
-                leased = self._broker.lease(qname, limit=limit, lease_ms=lease_ms, wait_ms=_ms("wait", wait))
+            if self._changes and not check_queue_name(qname).endswith(DLQ_SUFFIX):
+                self._change(qname, create=None)
+            leased = self._broker.lease(qname, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms)
         except UnknownQueue:
             if not wait:
                 return []
@@ -154,43 +186,59 @@ class LiteQueue:
         if not found:
             return None
         stored = found[0]
-        return Message(stored.uuid, stored.payload, stored.queue, stored.attempts, stored.created_at // 1000)
+        retry_count = stored.attempts - (stored.state is State.DEAD)
+        return Message(stored.uuid, stored.payload, stored.queue, retry_count, stored.created_at // 1000)
 
     def ack(self, message: Message) -> None:
         """Done: the message is gone for good. LeaseLost when it is no longer yours."""
-        self._require(message, self._broker.ack(message.queue_name, [_lease(message)])[0])
+        if self.ack_many([message]):
+            raise LeaseLost(message.id)
 
-    def ack_many(self, messages: Sequence[Message]) -> list[Message]:
+    def ack_many(self, messages: Iterable[Message]) -> list[Message]:
         """Ack in one commit for each queue; answers those whose lease was lost."""
-        lost: list[Message] = []
-        for qname, group in _by_queue(messages):
-            results = self._broker.ack(qname, [_lease(message) for message in group])
-            lost += [m for m, result in zip(group, results, strict=True) if result is not Settled.OK]
-        return lost
+        return self._settle(messages, self._broker.ack)
 
     def nack(self, message: Message, delay: Seconds | None = None, error: str | None = None) -> None:
         """Failed: comes back after `delay` (default: exponential back-off), or goes to the DLQ."""
-        results = self._nack(message.queue_name, [message], delay, error)
-        self._require(message, results[0])
+        if self.nack_many([message], delay, error):
+            raise LeaseLost(message.id)
 
     def nack_many(
-        self, messages: Sequence[Message], delay: Seconds | None = None, error: str | None = None
+        self, messages: Iterable[Message], delay: Seconds | None = None, error: str | None = None
     ) -> list[Message]:
-        lost: list[Message] = []
-        for qname, group in _by_queue(messages):
-            results = self._nack(qname, group, delay, error)
-            lost += [m for m, result in zip(group, results, strict=True) if result is not Settled.OK]
-        return lost
-
-    def _nack(self, qname: str, messages: Sequence[Message], delay: Seconds | None, error: str | None) -> list[Settled]:
+        """Nack in one commit for each queue; answers those whose lease was lost."""
         delay_ms = None if delay is None else _ms("delay", delay)
-        items = [SettleItem(_lease(m).id, _lease(m).token, delay_ms, error) for m in messages]
-        return self._broker.nack(qname, items).results
+        if error is not None:
+            _check_text("error", error)
+            error = error.encode("utf-8", "backslashreplace").decode()
+
+        def nack(qname: str, leases: Sequence[SettleItem]) -> list[Settled]:
+            items = [SettleItem(lease.id, lease.token, delay_ms, error) for lease in leases]
+            return self._broker.nack(qname, items).results
+
+        return self._settle(messages, nack)
 
     def extend(self, message: Message, timeout: Seconds = 60) -> None:
         """Keep the message for `timeout` seconds from now."""
-        outcome = self._broker.extend(message.queue_name, [_lease(message)], lease_ms=_ms("timeout", timeout))
-        self._require(message, outcome.results[0])
+        lease_ms = _ms("timeout", timeout, 1, LEASE_MS_MAX)
+
+        def extend(qname: str, leases: Sequence[SettleItem]) -> list[Settled]:
+            return self._broker.extend(qname, leases, lease_ms=lease_ms).results
+
+        if self._settle([message], extend):
+            raise LeaseLost(message.id)
+
+    def _settle(
+        self, messages: Iterable[Message], settle: Callable[[str, Sequence[SettleItem]], list[Settled]]
+    ) -> list[Message]:
+        lost: list[Message] = []
+        for qname, group in _by_queue(messages).items():
+            try:
+                results = settle(qname, [lease for _, lease in group])
+            except UnknownQueue:
+                results = [Settled.UNKNOWN] * len(group)
+            lost += [m for (m, _), result in zip(group, results, strict=True) if result is not Settled.OK]
+        return lost
 
     @contextmanager
     def process(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Iterator[Message | None]:
@@ -202,8 +250,11 @@ class LiteQueue:
         try:
             yield message
         except BaseException as error:
-            # The block's own error matters more than a lease lost meanwhile.
-            self._nack(qname, [message], None, f"{type(error).__name__}: {error}")
+            # The block's own error matters more than what becomes of the lease, which ends by itself.
+            try:
+                self.nack_many([message], error=_describe(error))
+            except PenstockError as trouble:
+                error.add_note(f"and the message could not be nacked: {trouble}")
             raise
         self.ack(message)
 
@@ -232,6 +283,8 @@ class LiteQueue:
 
     def redrive(self, qname: str = "default", *, reason_contains: str | None = None) -> int:
         """Give dead letters a new life in their queue; answers how many."""
+        if reason_contains is not None:
+            _check_text("reason_contains", reason_contains)
         try:
             return self._broker.redrive(qname, error_contains=reason_contains).moved
         except UnknownQueue:
@@ -249,11 +302,6 @@ class LiteQueue:
     ) -> None:
         self.close()
 
-    @staticmethod
-    def _require(message: Message, result: Settled) -> None:
-        if result is not Settled.OK:
-            raise LeaseLost(message.id)
-
 
 def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None, key: str | None) -> NewMessage:
     if type(data) is not bytes:
@@ -262,23 +310,45 @@ def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None
             field="data",
             hint="encode it first, for example as JSON",
         )
+    _check_int("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+    if key is not None:
+        _check_text("key", key)
+        if key.encode("utf-8", "replace").decode() != key:
+            raise InvalidInput("key is no valid Unicode text", field="key")
     return NewMessage(
         payload=data,
         priority=priority,
-        delay_ms=_ms("delay", delay) if delay else None,
-        ttl_ms=None if ttl is None else _ms("ttl", ttl),
+        delay_ms=_ms("delay", delay) or None,
+        ttl_ms=None if ttl is None else _ms("ttl", ttl, 1),
         key=key,
     )
 
 
-def _ms(field: str, seconds: Seconds) -> int:
-    if type(seconds) is int:
-        return seconds * 1000
-    if type(seconds) is not float:
+def _ms(field: str, seconds: Seconds, low_ms: int = 0, high_ms: int = DELAY_MS_MAX) -> int:
+    if type(seconds) not in (int, float):
         raise WrongType(f"{field} is a number of seconds, not {type(seconds).__name__}", field=field)
-    if not abs(seconds) < 1e12:
-        raise InvalidInput(f"{field} is {seconds}, which is no time", field=field)
+    if not low_ms <= seconds * 1000 <= high_ms:
+        raise InvalidInput(f"{field} is {low_ms / 1000:g} to {high_ms // 1000} seconds", field=field)
     return round(seconds * 1000)
+
+
+def _check_int(field: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
+    if not low <= value <= high:
+        raise InvalidInput(f"{field} is an int from {low} to {high}", field=field)
+
+
+def _check_text(field: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise WrongType(f"{field} is a str, not {type(text).__name__}", field=field)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__  # Its own text cannot be had.
 
 
 def _message(leased: LeasedMessage) -> Message:
@@ -314,8 +384,11 @@ def _lease(message: Message) -> SettleItem:
     return message.lease
 
 
-def _by_queue(messages: Sequence[Message]) -> Iterable[tuple[str, list[Message]]]:
-    groups: dict[str, list[Message]] = {}
+def _by_queue(messages: Iterable[Message]) -> dict[str, list[tuple[Message, SettleItem]]]:
+    if not isinstance(messages, Iterable):
+        raise WrongType(f"messages are a list from pop_many, not {type(messages).__name__}", field="messages")
+    groups: dict[str, list[tuple[Message, SettleItem]]] = {}
     for message in messages:
-        groups.setdefault(message.queue_name, []).append(message)
-    return groups.items()
+        lease = _lease(message)
+        groups.setdefault(message.queue_name, []).append((message, lease))
+    return groups

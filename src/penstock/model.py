@@ -202,6 +202,17 @@ class Totals(Struct, kw_only=True, gc=False):
     removed: int = 0
 
 
+class ApiKey(Struct, gc=False):
+    """A right to use one queue. The secret itself is shown once and never stored."""
+
+    id: str
+    queue: str
+    name: str
+    hash: bytes
+    rights: list[str]
+    created_at: int
+
+
 class QueueStats(Struct, kw_only=True):
     """A queue's counters with what takes a look to know: age and rates."""
 
@@ -210,3 +221,5 @@ class QueueStats(Struct, kw_only=True):
     """Age of the message that would be leased next."""
     rates: dict[str, dict[str, float]]
     """Per second, by what happened, over the last `1m`, `5m` and `15m`."""
+    latency: dict[str, dict[str, int | None]] = {}
+    """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from penstock import forks
 from penstock.errors import StoreError
 
 WATCH_SECONDS = 0.01
+WATCH_SECONDS_PER_INTEREST = 0.0002
+"""A foreign write may concern any of them, so all must look: the more they are, the less often."""
 WAIT_SECONDS_MAX = 3600.0
+LINGER_LOOKS = 100
+"""How long nobody need wait before the watching ends: longer than a poll is on its way to the store."""
 
 
 def interests(queue: str) -> Iterator[str]:
@@ -26,28 +31,48 @@ def interests(queue: str) -> Iterator[str]:
         yield queue + "/"
 
 
+class _Waiters:
+    """Those who wait for one interest, and the time at which one of them is to look by itself."""
+
+    __slots__ = ("alarm", "alarm_at", "futures")
+
+    def __init__(self) -> None:
+        self.futures: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.alarm: asyncio.TimerHandle | None = None
+        self.alarm_at = 0.0
+
+    def clear_alarm(self) -> None:
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+
+
 class Wakeups:
     """For coroutines of one event loop."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, _Waiters] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._changes = 0
         self.closed = False
 
-    @property
-    def count(self) -> int:
-        return sum(len(waiters) for waiters in self._waiting.values())
+    def ticket(self) -> int:
+        """To be taken before looking for messages: what others write from then on ends the `wait` that follows."""
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch(self._version()))
+        return self._changes
 
-    async def wait(self, interest: str, seconds: float) -> None:
-        """Until woken, or until the time has passed."""
-        if self.closed:
+    async def wait(
+        self, interest: str, seconds: float, ticket: int | None, look_in_seconds: float | None = None
+    ) -> None:
+        """Until woken, or until the time has passed; one of those who wait looks again in `look_in_seconds`."""
+        if self.closed or ticket != self._changes:
             return
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(interest, deque()).append(future)
-        if self._watcher is None:
-            self._watcher = loop.create_task(self._watch())
+        self._waiting.setdefault(interest, _Waiters()).futures[future] = None
+        self.look_in(interest, look_in_seconds)
         timer = loop.call_later(min(seconds, WAIT_SECONDS_MAX), _wake, future)
         try:
             await future
@@ -59,6 +84,24 @@ class Wakeups:
             timer.cancel()
             self._forget(interest, future)
 
+    def look_in(self, interest: str, seconds: float | None) -> None:
+        """One alarm wakes one of all who wait for the same time; whoever finds something wakes the next."""
+        waiters = self._waiting.get(interest)
+        if waiters is None or seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(seconds, WAIT_SECONDS_MAX)
+        if waiters.alarm is None or at < waiters.alarm_at:
+            waiters.clear_alarm()
+            waiters.alarm_at = at
+            waiters.alarm = loop.call_at(at, self._ring, interest)
+
+    def _ring(self, interest: str) -> None:
+        waiters = self._waiting.get(interest)
+        if waiters is not None:
+            waiters.alarm = None
+            self.wake_one(interest)
+
     def wake(self, queue: str, count: int) -> None:
         """`count` messages may be ready in this queue."""
         if not self._waiting:
@@ -69,21 +112,25 @@ class Wakeups:
 
     def wake_one(self, interest: str) -> bool:
         waiters = self._waiting.get(interest)
-        while waiters:
-            future = waiters.popleft()
+        while waiters and waiters.futures:
+            future, _ = waiters.futures.popitem(last=False)
             if not future.done():
                 future.set_result(None)
                 return True
         return False
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        """As asyncio's, but not past the end."""
+        deadline = time.monotonic() + seconds
+        while not self.closed and (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.1))
 
     def close(self) -> None:
         """Everyone goes home."""
         self.closed = True
         for waiters in self._waiting.values():
-            for future in waiters:
+            waiters.clear_alarm()
+            for future in waiters.futures:
                 _wake(future)
         if self._watcher is not None:
             self._watcher.cancel()
@@ -92,25 +139,28 @@ class Wakeups:
         waiters = self._waiting.get(interest)
         if waiters is None:
             return
-        if future in waiters:
-            waiters.remove(future)
-        if not waiters:
+        waiters.futures.pop(future, None)
+        if not waiters.futures:
+            waiters.clear_alarm()
             del self._waiting[interest]
 
-    async def _watch(self) -> None:
+    async def _watch(self, seen: int) -> None:
         try:
-            seen = self._version()
-            while self._waiting:
-                await asyncio.sleep(WATCH_SECONDS)
+            idle = 0
+            while idle < LINGER_LOOKS:
+                await asyncio.sleep(max(WATCH_SECONDS, len(self._waiting) * WATCH_SECONDS_PER_INTEREST))
+                idle = 0 if self._waiting else idle + 1
                 version = self._version()
                 if version != seen:
                     seen = version
+                    self._changes += 1
                     for interest in list(self._waiting):
                         self.wake_one(interest)
         except StoreError:
             pass  # The waiters' own time limits hold; their next lease reports the trouble.
         finally:
             self._watcher = None
+            self._changes += 1  # Nobody watches any more, so a ticket taken before tells nothing.
 
 
 def _wake(future: asyncio.Future[None]) -> None:
@@ -123,30 +173,56 @@ class ThreadWakeups:
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
-        self._changed = threading.Condition()
-        self._pushes = 0
         self.closed = False
+        self.after_fork_in_child()
+        forks.register(self)
 
-    def wait(self, interest: str, seconds: float) -> None:
+    def ticket(self) -> tuple[int, int]:
+        """To be taken before looking for messages: what is written from then on ends the `wait` that follows."""
+        return self._pushes, self._version()
+
+    def wait(
+        self, interest: str, seconds: float, ticket: tuple[int, int] | None, look_in_seconds: float | None = None
+    ) -> None:
+        assert ticket is not None
+        pushes, version = ticket
+        if look_in_seconds is not None:
+            seconds = min(seconds, look_in_seconds)
         deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
-        seen = self._version()
         with self._changed:
-            pushes = self._pushes
-            while not self.closed and self._pushes == pushes:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return
-                self._changed.wait(min(left, WATCH_SECONDS))
-                if self._version() != seen:
-                    return
+            self._waiting += 1
+        try:
+            while self._version() == version:
+                with self._changed:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self.closed or self._pushes != pushes:
+                        return
+                    self._changed.wait(min(left, WATCH_SECONDS))
+        finally:
+            with self._changed:
+                self._waiting -= 1
 
     def wake(self, queue: str, count: int) -> None:
-        with self._changed:
-            self._pushes += 1
-            self._changed.notify_all()
+        self._pushes += 1
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        self._changed = threading.Condition()
+        self._pushes = self._waiting = 0
 
     def wake_one(self, interest: str) -> bool:
         return False
+
+    def look_in(self, interest: str, seconds: float | None) -> None:
+        pass
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -1,24 +1,32 @@
-"""`penstock serve`, for now: a LiteQueue at work in a scratch file."""
+"""`penstock serve`: the server."""
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
-from penstock.lite import LiteQueue
+from penstock.config import load_settings
 
 
 @click.command("serve")
-def command() -> None:
-    """Show a queue at work."""
-    with tempfile.TemporaryDirectory() as folder, LiteQueue(Path(folder) / "demo.db") as queue:
-        click.echo(f"a queue in {folder}: every put is on disk before it is answered")
-        queue.put_many([f"order {number}".encode() for number in range(1, 4)])
-        while True:
-            with queue.process() as message:
-                if message is None:
-                    break
-                click.echo(f"{message.id}  {message.data.decode()}")
-        click.echo("all done, and gone")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help="Port; 0 picks a free one.  [default: 8888]")
+@click.option(
+    "--data", type=click.Path(file_okay=False), help="Folder that holds everything.  [default: ./penstock-data]"
+)
+@click.option("--db", type=click.Path(dir_okay=False), help="A SQLite file elsewhere than in the data folder.")
+@click.option("--store", help="A database by URL: sqlite:///path.")
+@click.option("--durability", type=click.Choice(["full", "relaxed"]), help="[default: full]")
+@click.option("--insecure", is_flag=True, default=None, help="Listen beyond this machine without a token.")
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False))
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False))
+@click.option("--access-log/--no-access-log", default=None, help="One JSON line a request.  [default: on]")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file of settings.")
+def command(config: Path | None, **flags: Any) -> None:
+    """Serve queues over HTTP. AUTH_TOKEN, or PENSTOCK_AUTH_TOKEN, is the admin token."""
+    settings = load_settings(flags, file=config)
+    from penstock.server.serve import run
+
+    run(settings)

@@ -8,11 +8,22 @@ from typing import Any, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import Message, QueueInfo, QueueStats, State
+from penstock.model import ApiKey, Message, QueueInfo, QueueStats, State
 
 Outcome = Any
 Progress = Callable[[int, int], None]
 """Called with done and total."""
+
+
+class Prepared(Protocol):
+    """A batch that lacks only its commit. `commit` on any thread, then `release` on the one that prepared it."""
+
+    outcomes: list[Any]
+    waits_for_disk: bool
+
+    def commit(self) -> None: ...
+
+    def release(self) -> None: ...
 
 
 class Store(Protocol):
@@ -27,6 +38,9 @@ class Store(Protocol):
 
         An error of one command is its outcome. An error of the store itself is raised, and nothing was kept.
         """
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
+        """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
 
     def version(self) -> int:
         """Changes whenever another process, or another connection, may have changed the database."""
@@ -43,6 +57,12 @@ class Store(Protocol):
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...
 
     def stats(self, queue: str) -> QueueStats: ...
+
+    def find_key(self, key_id: str) -> ApiKey | None: ...
+
+    def list_keys(self, queue: str) -> list[ApiKey]: ...
+
+    def find_secret(self, queue: str) -> str | None: ...
 
     def export(self, queue: str) -> Iterator[Message]:
         """All that is in a queue, as of one moment, streamed."""

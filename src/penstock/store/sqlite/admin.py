@@ -30,29 +30,31 @@ def remove(tx: Transaction, command: Remove) -> Removed:
 
 
 def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
+    if not 0 < message_id <= ID_MAX:
+        return False
     here = (message_id, queue.id)
     places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
     row = tx.execute(SQL["message_of"], places).fetchone()
     if row is None:
         return False
     place, rank, available_at = row
-    if tx.execute(SQL["lease_of"], here).fetchone():
-        tx.execute(SQL["end_lease"], (message_id,))
-        tx.execute(SETTLE["forget_dead"], (message_id,))
-        queue.leased -= 1
+    if queue.cursor < place < queue.plain_end:
+        queue.ready -= 1
     elif tx.execute(SQL["dead_of"], here).fetchone():
         tx.execute(SETTLE["forget_dead"], (message_id,))
         queue.dead -= 1
     elif tx.execute(SQL["archived_of"], here).fetchone():
         tx.execute(SQL["end_archive"], (message_id,))
         queue.archived -= 1
-    elif queue.cursor < place < queue.plain_end:
-        queue.ready -= 1
     elif tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id)).rowcount:
         queue.scheduled -= 1
-    else:
-        tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id))
+    elif tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id)).rowcount:
         queue.ready -= 1
+    else:
+        tx.execute(SQL["end_lease"], (queue.id, message_id))
+        tx.execute(SETTLE["forget_extension"], (message_id,))
+        tx.execute(SETTLE["forget_dead"], (message_id,))
+        queue.leased -= 1
     forget_message(tx, message_id, place, ANY_ATTEMPTS)
     return True
 
@@ -60,8 +62,10 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
 def purge(tx: Transaction, command: Purge) -> Removed:
     queue = tx.home(command.queue)
     up_to = tx.next_ids(0) - 1 if command.up_to_id is None else min(command.up_to_id, ID_MAX)
+    # As in peek, the name of the dead letters means them alone.
+    states = command.states if command.queue == queue.name else (State.DEAD,)
     removed = 0
-    for state in command.states:
+    for state in states:
         removed += _PURGES[state](tx, queue, up_to, command.limit - removed)
         if removed >= command.limit:
             break
@@ -95,8 +99,9 @@ def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> i
 
 def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
-    for message_id, place, from_dead in rows:
-        tx.execute(SQL["end_lease"], (message_id,))
+    for leased_until, message_id, place, from_dead in rows:
+        tx.execute(SQL["end_lease_at"], (queue.id, leased_until, message_id))
+        tx.execute(SETTLE["forget_extension"], (message_id,))
         if from_dead:
             tx.execute(SETTLE["forget_dead"], (message_id,))
         forget_message(tx, message_id, place, ANY_ATTEMPTS)

@@ -26,7 +26,12 @@ class Moved:
         self.more = False
 
 
+NOTHING = Moved()
+
+
 def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
+    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
+        return NOTHING
     moved = Moved()
     if queue.lapse_at <= tx.now:
         _lapse(tx, queue, step, moved)
@@ -65,8 +70,11 @@ def _make_due(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
 
 def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     rows = tx.execute(SQL["lapsed"], (queue.id, tx.now, step)).fetchall()
-    for message_id, place, attempts, first_leased_at, expires_at, from_dead in rows:
-        tx.execute("DELETE FROM penstock_lease WHERE id = ?", (message_id,))
+    if rows:
+        tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
+    for _, message_id, place, attempts, first_leased_at, expires_at, from_dead, extended in rows:
+        if extended:
+            tx.execute(SETTLE["forget_extension"], (message_id,))
         if from_dead:
             return_to_dead(tx, queue, message_id)
             continue
@@ -168,7 +176,7 @@ def die(
         first_leased_at,
         ttl_left_ms,
         reason,
-        error,
+        error[:ERROR_TEXT_MAX],
     )
     tx.execute(SETTLE["die"], row)
     queue.dead += 1

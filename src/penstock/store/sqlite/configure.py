@@ -65,7 +65,6 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
-    tx.execute(SQL["subtract_from_all"], (queue.ready, queue.scheduled, queue.leased, queue.dead, queue.archived))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
     tx.dropped(queue)

@@ -15,10 +15,12 @@ from penstock.errors import (
     CannotOpen,
     Damaged,
     DiskFull,
+    InvalidInput,
     NotADatabase,
     ReadOnly,
     StoreBusy,
     StoreError,
+    WrongType,
 )
 
 T = TypeVar("T")
@@ -28,6 +30,15 @@ SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
 WAL_PAGES_MAX = 20_000
 """The checkpoint thread keeps the WAL far below this; if it cannot, a commit checkpoints by itself."""
+
+
+def full_path(path: str | os.PathLike[str]) -> str:
+    """The path that stays right when the program changes its folder."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
+        raise WrongType(f"path is a str or a Path, not {type(path).__name__}", field="path")
+    if not text or "\0" in text:
+        raise InvalidInput(f"{text!r} is no path", field="path", hint="name a file, or :memory:")
+    return text if text == MEMORY else str(Path(text).absolute())
 
 
 def connect(path: str, *, busy_ms: int) -> sqlite3.Connection:
@@ -61,6 +72,22 @@ def _configure(connection: sqlite3.Connection) -> None:
         "journal_size_limit = 67108864",
     ):
         connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+@contextmanager
+def as_we_read(connection: sqlite3.Connection) -> Iterator[None]:
+    """Rows as plain tuples and text as str, whatever the connection's owner has chosen."""
+    chosen = connection.row_factory, connection.text_factory
+    connection.row_factory, connection.text_factory = None, str
+    try:
+        yield
+    finally:
+        connection.row_factory, connection.text_factory = chosen
+
+
+def commits_itself(connection: sqlite3.Connection) -> bool:
+    """Whether the connection's owner expects each statement to commit (from Python 3.12 on there are two ways to)."""
+    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
 def patiently(step: Callable[[], T], busy_ms: int) -> T:
@@ -97,17 +124,17 @@ def translated(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _translate(error, path) from error
+        raise translate(error, path) from error
 
 
-def _translate(error: sqlite3.Error, path: str) -> StoreError:
+def translate(error: sqlite3.Error, path: str) -> StoreError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary == sqlite3.SQLITE_NOTADB:
         return NotADatabase(f"{path} is not a SQLite database", hint="choose another path, or move that file away")
     if primary == sqlite3.SQLITE_CORRUPT:
         return Damaged(f"{path} is damaged: {error}", hint="run `penstock doctor` on it and restore a backup")
-    if primary == sqlite3.SQLITE_FULL:
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFull(f"no room left for {path}", hint="free some disk space; nothing of this request was kept")
     if primary == sqlite3.SQLITE_READONLY:
         return ReadOnly(f"{path} cannot be written to", hint="check the permissions of the file and its folder")
@@ -115,6 +142,8 @@ def _translate(error: sqlite3.Error, path: str) -> StoreError:
         return CannotOpen(f"cannot open {path}: {why_not(path)}")
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreBusy(f"{path} is locked by another process", hint="end its long transaction")
+    if primary == sqlite3.SQLITE_IOERR:
+        return StoreError(f"{path}: {error}", hint="the disk fails, or a quota or a limit on file sizes was reached")
     return StoreError(f"{path}: {error}")
 
 

@@ -51,7 +51,7 @@ def _lease_queue(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     blocked = _blocked(tx, queue)
     if blocked is not None:
         return blocked
-    messages = _lease_head(tx, queue, command.limit, command, secrets.token_bytes(16))
+    messages = _lease_head(tx, queue, command.limit, command)
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
 
@@ -67,13 +67,14 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
     return None
 
 
-def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease, token: bytes) -> list[LeasedMessage]:
+def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:
     options = queue.options
     if options.max_in_flight is not None:
         limit = min(limit, options.max_in_flight - queue.leased)
     if limit <= 0 or not queue.ready:
         return []
     until = tx.now + (options.lease_ms if command.lease_ms is None else command.lease_ms)
+    token = new_token(until)
     plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
     if not messages:
         return messages
@@ -96,6 +97,11 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease, token
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue)
     return messages
+
+
+def new_token(until: int) -> bytes:
+    """A secret that begins with the time under which its lease is found."""
+    return until.to_bytes(6, "big") + secrets.token_bytes(10)
 
 
 def _pick(
@@ -123,10 +129,7 @@ def _pick(
 
 
 def _from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
-    place, created_at, _, priority, content, key, headers, payload = row
-    return _from_row(
-        place & ID_MAX, 1, (created_at, priority, content, key, headers, payload), queue, salt, until, token
-    )
+    return _from_row(row[0] & ID_MAX, 1, (row[1], *row[3:]), queue, salt, until, token)
 
 
 def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
@@ -181,8 +184,8 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     rows: list[Row] = tx.execute(SQL["dead"], (queue.id, command.limit)).fetchall()
     if not rows:
         return Leased([], wake_at=wake_at(queue))
-    token = secrets.token_bytes(16)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
+    token = new_token(until)
     through = rows[-1][:2]
     tx.execute(SQL["lease_dead"], (queue.id, token, tx.now, until, tx.now, command.worker, queue.id, *through))
     tx.execute(SQL["mark_dead_leased"], (queue.id, *through))
@@ -216,20 +219,17 @@ def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
     if more:
         return Leased([], more=True)
     messages: list[LeasedMessage] = []
-    token = secrets.token_bytes(16)
     for rank in sorted(by_priority):
-        messages += _lease_oldest(tx, by_priority[rank], command.limit - len(messages), command, token)
+        messages += _lease_oldest(tx, by_priority[rank], command.limit - len(messages), command)
         if len(messages) >= command.limit:
             break
     return Leased(messages, wake_at=None if messages else wake)
 
 
-def _lease_oldest(
-    tx: Transaction, queues: list[Queue], limit: int, command: Lease, token: bytes
-) -> list[LeasedMessage]:
+def _lease_oldest(tx: Transaction, queues: list[Queue], limit: int, command: Lease) -> list[LeasedMessage]:
     """From queues of one priority: merge their heads by age, then lease each queue's share at once."""
     if len(queues) == 1:
-        return _lease_head(tx, queues[0], limit, command, token)
+        return _lease_head(tx, queues[0], limit, command)
     heads = [(ages, queue) for queue in queues if (ages := _head_ages(tx, queue, limit))]
     heap = [(ages[0], number, 0) for number, (ages, _) in enumerate(heads)]
     heapq.heapify(heap)
@@ -242,9 +242,7 @@ def _lease_oldest(
             heapq.heapreplace(heap, (ages[taken + 1], number, taken + 1))
         else:
             heapq.heappop(heap)
-    shares = {
-        number: iter(_lease_head(tx, heads[number][1], order.count(number), command, token)) for number in set(order)
-    }
+    shares = {number: iter(_lease_head(tx, heads[number][1], order.count(number), command)) for number in set(order)}
     return [next(shares[number]) for number in order]
 
 

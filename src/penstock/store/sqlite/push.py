@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.commands import Push, Pushed
-from penstock.errors import QueueFull, RateLimited, UnknownQueue
+from penstock.commands import Drop, Push, Pushed
+from penstock.errors import QueueFull, RateLimited, TryLater, UnknownQueue
 from penstock.identity import message_uuid
-from penstock.model import Content, NewMessage, Receipt
+from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
-from penstock.store.sqlite.configure import create_queue
+from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.queues import SQL as COUNTER
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
@@ -24,16 +24,19 @@ CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 
 
 def push(tx: Transaction, command: Push) -> Pushed:
-    queue = tx.find(command.queue)
-    if queue is None:
-        if command.create is None:
-            raise UnknownQueue(command.queue)
-        queue = create_queue(tx, command.queue, command.create)
+    found = tx.find(command.queue)
+    if found is None and command.create is None:
+        raise UnknownQueue(command.queue)
+    queue = found or create_queue(tx, command.queue, command.create or QueueOptions())
     space = 0 if command.global_keys else queue.id
     messages = command.messages
     duplicates = _find_duplicates(tx, space, messages) if any(m.key is not None for m in messages) else {}
-    fresh = len(messages) - len(duplicates)
-    _admit(tx, queue, fresh)
+    try:
+        _admit(tx, queue, len(messages) - len(duplicates))
+    except TryLater:
+        if found is None:
+            drop(tx, Drop(queue=queue.name))
+        raise
     if not duplicates:
         return Pushed(_insert(tx, queue, space, messages))
     inserted = iter(_insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
@@ -72,6 +75,8 @@ def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]
 
 def _admit(tx: Transaction, queue: Queue, count: int) -> None:
     """Refuse what the queue's limits do not allow, before anything is written."""
+    if not count:
+        return
     options = queue.options
     if options.max_size is not None and queue.undone + count > options.max_size:
         raise QueueFull(
@@ -94,6 +99,8 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
 
 
 def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]) -> list[Receipt]:
+    if not messages:
+        return []
     now = tx.now
     # A clock that steps back must not let a later push overtake an earlier one.
     in_order_at = max(now, queue.newest_at)
@@ -136,7 +143,10 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
             keys.append((space, message.key, message_id, place, now, now + queue.options.dedupe_ms))
         receipts.append(Receipt(message_id, message_uuid(message_id, now, salt), now))
         message_id += 1
-    tx.connection.executemany(MESSAGE, rows)
+    if len(rows) == 1:
+        tx.execute(MESSAGE, rows[0])
+    else:
+        tx.connection.executemany(MESSAGE, rows)
     if ready:
         queue.filed = True
         tx.connection.executemany(SQL["ready"], ready)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, ne
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ from penstock.model import QueueInfo, QueueOptions, Totals
 from penstock.store.migrate import load_sql
 
 SQL = load_sql("penstock.store.sqlite", "counter")
-LOAD, LAST_ID, ADD, END_MINUTE = SQL["load"], SQL["last_id"], SQL["add"], SQL["end_minute"]
+LOAD, LAST_ID, SET_LAST_ID = SQL["load"], SQL["last_id"], SQL["set_last_id"]
+END_MINUTE = SQL["end_minute"]
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
-_counters = attrgetter(*GAUGES, *(f"n_{name}" for name in TOTALS))
+KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute")
+_kept = attrgetter(*KEPT)
 
 NEVER = 1 << 62
 
@@ -30,6 +33,14 @@ def decode_options(text: str) -> QueueOptions:
 
 def encode_options(options: QueueOptions) -> str:
     return msgspec.json.encode(options).decode()
+
+
+@lru_cache(maxsize=4096)
+def _statement(changed: tuple[bool, ...]) -> tuple[str, Callable[[Any], tuple[int, ...]]]:
+    """An update of only what changed, and what picks the values for it."""
+    columns = [name for name, is_changed in zip(KEPT, changed, strict=True) if is_changed]
+    assignments = ", ".join(f"{name} = ?" for name in columns)
+    return f"UPDATE penstock_counter SET {assignments} WHERE queue_id = ?", attrgetter(*columns, "id")
 
 
 class Queue:
@@ -104,7 +115,7 @@ class Queue:
         self.due_at = self.lapse_at = self.expiry_at = 0
         self.filed = True
         """Whether the ready table may hold rows of this queue."""
-        self._written = _counters(self)
+        self._written = _kept(self)
 
     def place(self, message_id: int, *, plain: bool) -> int:
         lane: int = self.plain_start if plain else self.plain_end
@@ -114,25 +125,16 @@ class Queue:
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
-    def write(self, connection: sqlite3.Connection, last_id: int, now: int) -> None:
-        """Add what changed to the kept counters, closing the minute first if it is over."""
-        counters = _counters(self)
-        before = self._written
+    def write(self, connection: sqlite3.Connection, now: int) -> None:
+        """Write what changed, closing the minute first if it is over."""
         minute = now // 60_000
         if minute > self.minute:
-            connection.execute(END_MINUTE, (self.id, minute - 1))
+            connection.execute(END_MINUTE, (self.id,))
             self.minute = minute
-        connection.execute(
-            ADD,
-            (
-                *[new - old for new, old in zip(counters, before, strict=True)],
-                last_id,
-                self.cursor,
-                self.newest_at,
-                self.minute,
-                self.id,
-            ),
-        )
+        kept = _kept(self)
+        before = self._written
+        update, values = _statement(tuple(map(ne, kept, before)))
+        connection.execute(update, values(self))
         if "/" in self.name:
             was_busy = before[0] + before[1] + before[2] > 0
             if was_busy != (self.undone > 0):
@@ -140,7 +142,7 @@ class Queue:
                     connection.execute(SQL["idle"], (self.name,))
                 else:
                     connection.execute(SQL["busy"], (self.name, self.id))
-        self._written = counters
+        self._written = kept
 
     def info(self) -> QueueInfo:
         return QueueInfo(

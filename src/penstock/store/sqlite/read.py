@@ -122,8 +122,6 @@ class Reader:
         body = (created_at, priority, *rest)
         body_with_place = (created_at, available_at, priority, *rest)
         here = (message_id, queue.id)
-        if lease := self._execute(SQL["lease_of"], here).fetchone():
-            return self._leased(queue, lease, body_with_place)
         if dead := self._execute(SQL["dead_of"], here).fetchone():
             return self._dead(queue, dead, body_with_place)
         if archived := self._execute(SQL["archived_of"], here).fetchone():
@@ -136,6 +134,9 @@ class Reader:
             filed = (
                 scheduled or self._execute(SQL["ready_of"], (queue.id, -priority, available_at, message_id)).fetchone()
             )
+        if filed is None:
+            lease = self._execute(SQL["lease_of"], (queue.id, message_id)).fetchone()
+            return self._leased(queue, lease, body_with_place)
         attempts, first_leased_at, expires_at = filed
         return self._message(
             queue,
@@ -159,8 +160,11 @@ class Reader:
         minute = self._now // 60_000
         rates = {}
         for span in RATE_MINUTES:
-            row = self._execute(SQL["totals_at"], (queue.id, minute - span)).fetchone()
-            before = row or (0,) * len(TOTALS)
+            last = minute - span - 1
+            before = totals
+            if queue.minute > last:
+                row = self._execute(SQL["totals_at"], (queue.id, last)).fetchone()
+                before = row or (0,) * len(TOTALS)
             seconds = span * 60 + self._now % 60_000 / 1000
             rates[f"{span}m"] = {
                 name: round((total - old) / seconds, 3) for name, total, old in zip(TOTALS, totals, before, strict=True)

@@ -26,7 +26,8 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int) -> int:
             _apply_missing(connection, now)
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
     (salt,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'salt'").fetchone()
     return int(salt)
@@ -45,7 +46,10 @@ def schema_version(connection: sqlite3.Connection) -> int:
         )
     for (version, checksum), migration in zip(applied, MIGRATIONS, strict=False):
         if (version, checksum) != (migration.version, migration.checksum):
-            raise Damaged(f"migration {version} of this file is not the one that this Penstock knows")
+            raise Damaged(
+                f"migration {version} of this file is not the one that this Penstock knows",
+                hint="use the Penstock that wrote it, or restore a backup",
+            )
     return newest
 
 

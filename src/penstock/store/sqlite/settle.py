@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.identity import ID_MAX
 from penstock.model import State, backoff_ms
 from penstock.store.sqlite.advance import (
     SETTLE,
@@ -32,6 +33,7 @@ class Ended(NamedTuple):
     leased_at: int
     expires_at: int | None
     from_dead: int
+    extended: int
 
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
@@ -53,7 +55,7 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
             [(e.id, e.place, queue.id, tx.now, e.attempts, e.first_leased_at, e.leased_at) for e in ended],
         )
     for lease in ended:
-        if lease.attempts > 1:
+        if lease.attempts > 1 or lease.from_dead:
             tx.execute(SQL["forget_failures"], (lease.id,))
         if lease.from_dead:
             tx.execute(SQL["forget_dead"], (lease.id,))
@@ -132,15 +134,19 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
 def extend(tx: Transaction, command: Extend) -> SettledAll:
     queue = tx.home(command.queue)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    results = []
-    for item in command.items:
-        if item.token is None:
-            done = tx.execute(SQL["extend_current"], (until, item.id, queue.id, tx.now))
-        else:
-            done = tx.execute(SQL["extend"], (until, item.id, token_bytes(item.token), queue.id, tx.now))
-        results.append(Settled.OK if done.rowcount else _why_not(tx, queue, item.id))
+    results = [_extend_one(tx, queue, item, until) for item in command.items]
     queue.lapse_at = min(queue.lapse_at, until)
     return SettledAll(results, leased_until=until)
+
+
+def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> Settled:
+    if not 0 < item.id <= ID_MAX:
+        return Settled.UNKNOWN
+    for at, token in _whereabouts(tx, queue, item):
+        if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
+            tx.execute(SQL["note_extension"], (item.id, until))
+            return Settled.OK
+    return _why_not(tx, queue, item.id)
 
 
 def release(tx: Transaction, command: Release) -> SettledAll:
@@ -167,34 +173,81 @@ def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> t
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(items) == 1 or len(ids) < len(items) or None in tokens:
-        found = [_end_lease(tx, queue, item) for item in items]
-        results = [
-            Settled.OK if lease else _why_not(tx, queue, item.id) for item, lease in zip(items, found, strict=True)
-        ]
-        return results, [lease for lease in found if lease]
+        return _end_one_by_one(tx, queue, items)
     ended: list[Ended] = []
     for token in tokens:
         assert token is not None
-        of_token = [item.id for item in items if item.token == token]
-        rows: Iterable[tuple[int, ...]] = tx.execute(
-            SQL["end_many"], (msgspec.json.encode(of_token).decode(), token_bytes(token), queue.id, tx.now)
-        )
-        ended += [Ended(*row) for row in rows]
+        ended += _end_together(tx, queue, token, [item.id for item in items if item.token == token])
     if len(ended) == len(items):
         return [Settled.OK] * len(items), ended
+    # The rest was extended, or is not ours to end.
     done = {lease.id for lease in ended}
-    return [Settled.OK if item.id in done else _why_not(tx, queue, item.id) for item in items], ended
+    results = []
+    for item in items:
+        lease = None if item.id in done else _end_lease(tx, queue, item)
+        if lease:
+            ended.append(lease)
+            done.add(item.id)
+        results.append(Settled.OK if item.id in done else _why_not(tx, queue, item.id))
+    return results, ended
+
+
+def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> Iterable[Ended]:
+    raw = token_bytes(token)
+    until = int.from_bytes(raw[:6], "big")
+    if until <= tx.now:
+        return ()
+    first, last = min(ids), max(ids)
+    if last - first == len(ids) - 1:
+        rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
+    else:
+        rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
+    return map(Ended._make, rows.fetchall())
+
+
+def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
+    results: list[Settled] = []
+    ended: dict[int, Ended] = {}
+    for item in items:
+        lease = _end_lease(tx, queue, item)
+        if lease:
+            ended[item.id] = lease
+            results.append(Settled.OK)
+        else:
+            # What this same batch has just acked is as good as gone.
+            results.append(Settled.UNKNOWN if item.id in ended else _why_not(tx, queue, item.id))
+    return results, list(ended.values())
 
 
 def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
+    if not 0 < item.id <= ID_MAX:
+        return None
+    for until, token in _whereabouts(tx, queue, item):
+        if until > tx.now:
+            rows = tx.execute(SQL["end_one"], (queue.id, until, item.id, token)).fetchall()
+            if rows:
+                lease = Ended._make(rows[0])
+                if lease.extended:
+                    tx.execute(SQL["forget_extension"], (lease.id,))
+                return lease
+    return None
+
+
+def _whereabouts(tx: Transaction, queue: Queue, item: SettleItem) -> Iterator[tuple[int, bytes]]:
+    """Under which time a lease may be found: the one in its token, or a later one if it was extended."""
     if item.token is None:
-        rows = tx.execute(SQL["end_current"], (item.id, queue.id, tx.now)).fetchall()
-    else:
-        rows = tx.execute(SQL["end_one"], (item.id, token_bytes(item.token), queue.id, tx.now)).fetchall()
-    return Ended(*rows[0]) if rows else None
+        yield from tx.execute(SQL["current"], (queue.id, item.id)).fetchall()
+        return
+    token = token_bytes(item.token)
+    yield int.from_bytes(token[:6], "big"), token
+    extension = tx.execute(SQL["extension"], (item.id,)).fetchone()
+    if extension:
+        yield extension[0], token
 
 
 def _why_not(tx: Transaction, queue: Queue, message_id: int) -> Settled:
+    if not 0 < message_id <= ID_MAX:
+        return Settled.UNKNOWN
     places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
     known = tx.execute(SQL["is_known"], (*places, message_id)).fetchone()
     return Settled.STALE if known else Settled.UNKNOWN

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from penstock import forks
 from penstock.commands import (
     Ack,
+    AddKey,
     CatchUp,
     Command,
     Configure,
@@ -26,6 +27,8 @@ from penstock.commands import (
     Redrive,
     Release,
     Remove,
+    RemoveKey,
+    SetSecret,
     Settled,
     SettledAll,
     Sweep,
@@ -33,14 +36,33 @@ from penstock.commands import (
     Transact,
     Transacted,
 )
-from penstock.errors import LeaseLost, PenstockError, StoreClosed, UnknownMessage
-from penstock.model import Clock, Message, QueueInfo, QueueStats, State, system_clock
+from penstock.errors import (
+    InvalidInput,
+    LeaseLost,
+    PenstockError,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    UnknownMessage,
+    WrongType,
+)
+from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
 from penstock.store.protocol import Progress
+from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.configure import configure, drop, pause
-from penstock.store.sqlite.connection import MEMORY, connect, patiently, translated
+from penstock.store.sqlite.connection import (
+    MEMORY,
+    as_we_read,
+    commits_itself,
+    connect,
+    full_path,
+    patiently,
+    translate,
+    translated,
+)
 from penstock.store.sqlite.lease import catch_up, lease, take
 from penstock.store.sqlite.push import push
 from penstock.store.sqlite.read import Reader
@@ -51,10 +73,7 @@ from penstock.store.sqlite.transaction import Transaction
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
-
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-_inherited: list[object] = []
-"""Connections that a child process got by fork: SQLite forbids to use them there, or even to close them."""
+TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
 class SqliteStore:
@@ -66,50 +85,88 @@ class SqliteStore:
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = full_path(path)
         self.durability: Durability = durability
         self._clock = clock
         self._busy_ms = busy_ms
-        self._closed = False
-        self._open()
-        _stores.add(self)
+        self._closed = self._writer_open = self._reader_open = False
+        self._openings = 0
+        self._make_locks()
+        forks.register(self)
+        with self._lock, self._read_lock:
+            self._open_writer()
+            try:
+                self._open_reader()
+            except BaseException:
+                self._writer.close()
+                raise
 
-    def _open(self) -> None:
+    def _make_locks(self) -> None:
         self._lock = threading.RLock()
-        self._read_lock = threading.RLock()
-        self._writer = connect(self.path, busy_ms=self._busy_ms)
+        self._read_lock = self._lock if self.path == MEMORY else threading.RLock()
+        self._checkpointer = Checkpointer(self.path, self._lock, self._busy_ms)
+
+    def _open_writer(self) -> None:
+        """Under the lock, and again after each fork."""
+        self._check_open()
+        if self._writer_open:
+            return
+        writer = connect(self.path, busy_ms=self._busy_ms)
         try:
             with translated(self.path):
-                self.salt = migrate(self._writer, self._clock(), self._busy_ms)
+                self.salt = patiently(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
         except BaseException:
-            self._writer.close()
+            writer.close()
             raise
-        if self.path == MEMORY:
-            self._reader, self._read_lock = self._writer, self._lock
-        else:
-            self._reader = connect(self.path, busy_ms=self._busy_ms)
-        self._transaction = Transaction(self._writer, self.salt, carry_out)
+        self._writer = writer
+        self._transaction = Transaction(writer, self.salt, carry_out)
         self._version = -1
         self._synchronous = ""
-        self._checkpointer = Checkpointer(self.path, self._writer, self._lock, self._busy_ms)
+        self._writer_open = True
 
-    def _after_fork(self) -> None:
-        if not self._closed:
-            _inherited.extend((self._writer, self._reader, self._transaction, self._checkpointer))
-            self._open()
+    def _open_reader(self) -> None:
+        self._check_open()
+        if not self._reader_open:
+            self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
+            self._reader_open = True
+            self._openings += 1
+
+    def before_fork(self) -> None:
+        self._checkpointer.rest()
+        self._lock.acquire()
+        self._read_lock.acquire()
+        if self.path != MEMORY:
+            self._close_connections()
+
+    def after_fork_in_parent(self) -> None:
+        self._read_lock.release()
+        self._lock.release()
+        self._checkpointer.go_on()
+
+    def after_fork_in_child(self) -> None:
+        self._make_locks()
+
+    def _close_connections(self) -> None:
+        if self._reader_open:
+            self._reader.close()
+        if self._writer_open:
+            self._writer.close()
+        self._writer_open = self._reader_open = False
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        with self._lock, translated(self.path):
-            self._check_open()
+        with self._lock:
+            if not self._writer_open:
+                self._open_writer()
             try:
                 return self._apply(commands)
-            except sqlite3.Error:
-                raise
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
             except Exception:
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
                 if len(commands) == 1:
                     raise
-            return [self._apply_alone(command) for command in commands]
+            with translated(self.path):
+                return [self._apply_alone(command) for command in commands]
 
     def _apply_alone(self, command: Command[Any]) -> Any:
         try:
@@ -120,9 +177,16 @@ class SqliteStore:
             return error
 
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        outcomes = self._run(commands, self._busy_ms)
+        self._commit()
+        self._checkpointer.committed(commands)
+        return outcomes
+
+    def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
+        """Everything of a batch but its commit."""
         tx = self._transaction
-        self._begin(durable=any(command.durable for command in commands))
         try:
+            self._begin(busy_ms, durable=any(command.durable for command in commands))
             outcomes = []
             for command in commands:
                 try:
@@ -130,37 +194,99 @@ class SqliteStore:
                 except PenstockError as error:
                     outcomes.append(error)
             tx.write_counters()
-            self._writer.execute("COMMIT")
         except BaseException:
-            tx.forget()
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            self._roll_back()
             raise
-        self._checkpointer.committed(commands)
         return outcomes
 
-    def _begin(self, *, durable: bool) -> None:
+    def _commit(self) -> None:
+        try:
+            self._writer.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        self._transaction.forget()
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
+        """Run a batch's statements here and now, and leave its commit to the caller.
+
+        None when that cannot be done without waiting; `apply` waits. Until the batch is finished the store is held.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            with translated(self.path):
+                self._open_writer()
+                outcomes = self._run(commands, 0)
+        except StoreBusy:
+            self._lock.release()
+            return None
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, StoreError) or len(commands) == 1:
+                raise
+            return None
+        durable = self.durability == "full" and any(command.durable for command in commands)
+        return Prepared(self, commands, outcomes, durable and self.path != MEMORY)
+
+    def _begin(self, busy_ms: int, *, durable: bool) -> None:
         synchronous = "FULL" if durable and self.durability == "full" else "NORMAL"
         if synchronous != self._synchronous:
             self._writer.execute(f"PRAGMA synchronous = {synchronous}")
             self._synchronous = synchronous
-        patiently(lambda: self._writer.execute("BEGIN IMMEDIATE"), self._busy_ms)
-        (version,) = self._writer.execute("PRAGMA data_version").fetchone()
+        execute = self._writer.execute
+        try:
+            execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
+        (version,) = execute("PRAGMA data_version").fetchone()
         self._transaction.begin(self._clock(), fresh=version == self._version)
         self._version = version
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
-        with translated(self.path):
-            tx = Transaction(connection, self.salt, carry_out)
-            tx.begin(self._clock(), fresh=False)
-            outcomes = [carry_out(tx, command) for command in commands]
-            tx.write_counters()
+        self._check_open()
+        if not isinstance(connection, sqlite3.Connection):
+            raise WrongType(f"conn is a sqlite3.Connection, not {type(connection).__name__}", field="conn")
+        with translated(self.path), as_we_read(connection):
+            self._check_same_file(connection)
+            alone = not connection.in_transaction
+            # What is read here must still hold when it is written: take the write lock first.
+            connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
+            connection.execute("SAVEPOINT penstock")
+            try:
+                tx = Transaction(connection, self.salt, carry_out)
+                tx.begin(self._clock(), fresh=False)
+                outcomes = [carry_out(tx, command) for command in commands]
+                tx.write_counters()
+                connection.execute("RELEASE penstock")
+                if alone and commits_itself(connection):
+                    connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK" if alone else "ROLLBACK TO penstock")
+                raise
             return outcomes
 
+    def _check_same_file(self, connection: sqlite3.Connection) -> None:
+        (file,) = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
+        if not file or not Path(file).samefile(self.path):
+            raise InvalidInput(
+                f"conn is open on {file or 'a database in memory'}, not on {self.path}",
+                field="conn",
+                hint="open it with sqlite3.connect on the queue's own file",
+            )
+
     def version(self) -> int:
-        with self._reading(snapshot=False) as reader:
-            return int(reader.execute("PRAGMA data_version").fetchone()[0])
+        with self._read_lock, translated(self.path):
+            self._open_reader()
+            row = patiently(lambda: self._reader.execute("PRAGMA data_version").fetchone(), self._busy_ms)
+            # Each connection counts for itself.
+            return self._openings << 32 | int(row[0])
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
@@ -180,22 +306,32 @@ class SqliteStore:
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
 
-    def _read(self, look: Callable[[Reader], T]) -> T:
-        with self._reading() as connection:
-            return look(Reader(connection, self.salt, self._clock()))
+    def find_key(self, key_id: str) -> ApiKey | None:
+        return self._see(lambda connection: access.find_key(connection, key_id))
 
-    @contextmanager
-    def _reading(self, *, snapshot: bool = True) -> Iterator[sqlite3.Connection]:
-        """The reading connection; with `snapshot`, all reads see one moment."""
-        with self._read_lock, translated(self.path):
-            self._check_open()
-            if snapshot:
-                patiently(lambda: self._reader.execute("BEGIN"), self._busy_ms)
+    def list_keys(self, queue: str) -> list[ApiKey]:
+        return self._see(lambda connection: access.list_keys(connection, queue))
+
+    def find_secret(self, queue: str) -> str | None:
+        return self._see(lambda connection: access.find_secret(connection, queue))
+
+    def _read(self, look: Callable[[Reader], T]) -> T:
+        return self._see(lambda connection: look(Reader(connection, self.salt, self._clock())))
+
+    def _see(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Look at one moment of the file."""
+
+        def at_one_moment() -> T:
+            self._reader.execute("BEGIN")
             try:
-                yield self._reader
+                return look(self._reader)
             finally:
-                if snapshot:
+                if self._reader.in_transaction:
                     self._reader.execute("ROLLBACK")
+
+        with self._read_lock, translated(self.path):
+            self._open_reader()
+            return patiently(at_one_moment, self._busy_ms)
 
     def export(self, queue: str) -> Iterator[Message]:
         if self.path == MEMORY:
@@ -212,7 +348,7 @@ class SqliteStore:
 
     def compact(self) -> None:
         with self._lock, translated(self.path):
-            self._check_open()
+            self._open_writer()
             patiently(lambda: self._writer.execute("VACUUM"), self._busy_ms)
             self._writer.execute("PRAGMA optimize")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -220,15 +356,37 @@ class SqliteStore:
     def close(self) -> None:
         """Safe to call again."""
         with self._lock, self._read_lock:
-            if not self._closed:
-                self._closed = True
-                self._checkpointer.stop()
-                self._reader.close()
-                self._writer.close()
+            self._closed = True
+        # With the lock held, a checkpoint that asks for it would never end.
+        self._checkpointer.stop()
+        with self._lock, self._read_lock:
+            self._close_connections()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed(f"the queue on {self.path} has been closed")
+            raise StoreClosed(f"the queue on {self.path} has been closed", hint="open it again")
+
+
+class Prepared:
+    """A batch whose statements have run. `commit` may be called on any thread, `release` on the one that prepared."""
+
+    __slots__ = ("_commands", "_store", "outcomes", "waits_for_disk")
+
+    def __init__(
+        self, store: SqliteStore, commands: Sequence[Command[Any]], outcomes: list[Any], waits_for_disk: bool
+    ) -> None:
+        self._store = store
+        self._commands = commands
+        self.outcomes = outcomes
+        self.waits_for_disk = waits_for_disk
+
+    def commit(self) -> None:
+        with translated(self._store.path):
+            self._store._commit()
+        self._store._checkpointer.committed(self._commands)
+
+    def release(self) -> None:
+        self._store._lock.release()
 
 
 def carry_out(tx: Transaction, command: Command[Any]) -> Any:
@@ -277,13 +435,8 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     Configure: configure,
     Pause: pause,
     Drop: drop,
+    AddKey: access.add_key,
+    RemoveKey: access.remove_key,
+    SetSecret: access.set_secret,
     Transact: transact,
 }
-
-
-def _reopen_in_child() -> None:
-    for store in _stores:
-        store._after_fork()
-
-
-os.register_at_fork(after_in_child=_reopen_in_child)

@@ -9,11 +9,11 @@ from typing import Any
 from penstock.commands import Command
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
-from penstock.store.sqlite.queues import LAST_ID, LOAD, Queue
+from penstock.store.sqlite.queues import LAST_ID, LOAD, SET_LAST_ID, Queue
 
 
 class Transaction:
-    __slots__ = ("_queues", "_touched", "carry_out", "connection", "execute", "last_id", "now", "salt")
+    __slots__ = ("_ids_given", "_queues", "_touched", "carry_out", "connection", "execute", "last_id", "now", "salt")
 
     def __init__(self, connection: sqlite3.Connection, salt: int, carry_out: Callable[..., Any]) -> None:
         self.connection = connection
@@ -34,6 +34,7 @@ class Transaction:
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
         self.last_id = -1
+        self._ids_given = False
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -66,10 +67,16 @@ class Transaction:
         if self.last_id < 0:
             (self.last_id,) = self.execute(LAST_ID).fetchone()
         first = self.last_id + 1
-        self.last_id += count
+        if count:
+            self.last_id += count
+            self._ids_given = True
         return first
 
     def write_counters(self) -> None:
-        for queue in self._touched.values():
-            queue.write(self.connection, max(self.last_id, 0), self.now)
-        self._touched.clear()
+        if self._ids_given:
+            self.execute(SET_LAST_ID, (self.last_id,))
+            self._ids_given = False
+        if self._touched:
+            for queue in self._touched.values():
+                queue.write(self.connection, self.now)
+            self._touched.clear()

@@ -19,7 +19,7 @@ CREATE TABLE penstock_queue (
   created_at INTEGER NOT NULL
 ) STRICT;
 
--- Row 0 sums up all queues; its last_id is the newest message id ever given.
+-- Row 0 only holds last_id, the newest message id ever given, on a page that a push writes anyway.
 CREATE TABLE penstock_counter (
   queue_id   INTEGER PRIMARY KEY,
   last_id    INTEGER NOT NULL DEFAULT 0,
@@ -98,20 +98,28 @@ CREATE TABLE penstock_scheduled (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX penstock_scheduled_ttl ON penstock_scheduled (queue_id, expires_at) WHERE expires_at IS NOT NULL;
 
+-- In the order in which leases lapse, and in no other: a token begins with the time that finds its row.
 CREATE TABLE penstock_lease (
-  id              INTEGER PRIMARY KEY,
-  place           INTEGER NOT NULL,
   queue_id        INTEGER NOT NULL REFERENCES penstock_queue (id),
+  leased_until    INTEGER NOT NULL,
+  id              INTEGER NOT NULL,
+  place           INTEGER NOT NULL,
   token           BLOB NOT NULL,
   leased_at       INTEGER NOT NULL,
-  leased_until    INTEGER NOT NULL,
   attempts        INTEGER NOT NULL,
   first_leased_at INTEGER NOT NULL,
   expires_at      INTEGER,
   from_dead       INTEGER NOT NULL DEFAULT 0,
-  worker          TEXT
+  extended        INTEGER NOT NULL DEFAULT 0,
+  worker          TEXT,
+  PRIMARY KEY (queue_id, leased_until, id)
+) STRICT, WITHOUT ROWID;
+
+-- Where the row of an extended lease is now; its token still tells the first time.
+CREATE TABLE penstock_extension (
+  id           INTEGER PRIMARY KEY,
+  leased_until INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX penstock_lease_until ON penstock_lease (queue_id, leased_until);
 
 -- A dead letter that is leased keeps its row, out of the index, to come back to.
 CREATE TABLE penstock_dead (

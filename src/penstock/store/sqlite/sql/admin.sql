@@ -18,22 +18,16 @@ DELETE FROM penstock_failure WHERE id IN (SELECT place & 17592186044415 FROM pen
 -- :forget_queue
 DELETE FROM penstock_ready WHERE queue_id = ?1;
 DELETE FROM penstock_scheduled WHERE queue_id = ?1;
+DELETE FROM penstock_extension WHERE id IN (SELECT id FROM penstock_lease WHERE queue_id = ?1 AND extended);
 DELETE FROM penstock_lease WHERE queue_id = ?1;
 DELETE FROM penstock_dead WHERE queue_id = ?1;
 DELETE FROM penstock_archive WHERE queue_id = ?1;
 DELETE FROM penstock_key WHERE space = ?1;
 DELETE FROM penstock_minute WHERE queue_id = ?1;
 DELETE FROM penstock_busy WHERE queue_id = ?1;
+DELETE FROM penstock_api_key WHERE queue_id = ?1;
 DELETE FROM penstock_counter WHERE queue_id = ?1;
 DELETE FROM penstock_queue WHERE id = ?1
-
--- :subtract_from_all
-UPDATE penstock_counter
-   SET ready = ready - ?, scheduled = scheduled - ?, leased = leased - ?, dead = dead - ?, archived = archived - ?
- WHERE queue_id = 0
-
--- :lease_of
-SELECT place FROM penstock_lease WHERE id = ? AND queue_id = ?
 
 -- :dead_of
 SELECT place FROM penstock_dead WHERE id = ? AND queue_id = ? AND NOT leased
@@ -45,7 +39,7 @@ SELECT place FROM penstock_archive WHERE id = ? AND queue_id = ?
 SELECT place, -priority, ifnull(available_at, created_at) FROM penstock_message WHERE place IN (?, ?)
 
 -- :end_lease
-DELETE FROM penstock_lease WHERE id = ?
+DELETE FROM penstock_lease WHERE queue_id = ? AND id = ?
 
 -- :end_archive
 DELETE FROM penstock_archive WHERE id = ?
@@ -60,7 +54,10 @@ SELECT id, place, rank, available_at FROM penstock_ready WHERE queue_id = ? AND 
 SELECT id, place, available_at FROM penstock_scheduled WHERE queue_id = ? AND id <= ? LIMIT ?
 
 -- :purge_leased
-SELECT id, place, from_dead FROM penstock_lease WHERE queue_id = ? AND id <= ? LIMIT ?
+SELECT leased_until, id, place, from_dead FROM penstock_lease WHERE queue_id = ? AND id <= ? LIMIT ?
+
+-- :end_lease_at
+DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
 
 -- :purge_dead
 SELECT id, place FROM penstock_dead WHERE queue_id = ? AND NOT leased AND id <= ? LIMIT ?

@@ -17,8 +17,11 @@ DELETE FROM penstock_scheduled WHERE queue_id = ? AND (available_at, id) <= (?, 
 SELECT leased_until FROM penstock_lease WHERE queue_id = ? ORDER BY leased_until LIMIT 1
 
 -- :lapsed
-SELECT id, place, attempts, first_leased_at, expires_at, from_dead
+SELECT leased_until, id, place, attempts, first_leased_at, expires_at, from_dead, extended
   FROM penstock_lease WHERE queue_id = ? AND leased_until <= ? ORDER BY leased_until, id LIMIT ?
+
+-- :end_lapsed
+DELETE FROM penstock_lease WHERE queue_id = ? AND (leased_until, id) <= (?, ?)
 
 -- :first_expiry
 SELECT min(expires_at) FROM (

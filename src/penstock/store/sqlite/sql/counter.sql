@@ -8,20 +8,14 @@ SELECT q.id, q.name, q.options, q.paused, q.created_at, c.cursor, c.newest_at, c
 -- :last_id
 SELECT last_id FROM penstock_counter WHERE queue_id = 0
 
--- :add
-UPDATE penstock_counter
-   SET ready = ready + ?, scheduled = scheduled + ?, leased = leased + ?, dead = dead + ?, archived = archived + ?,
-       n_pushed = n_pushed + ?, n_leased = n_leased + ?, n_acked = n_acked + ?, n_nacked = n_nacked + ?,
-       n_lapsed = n_lapsed + ?, n_dead = n_dead + ?, n_expired = n_expired + ?, n_redriven = n_redriven + ?,
-       n_removed = n_removed + ?, last_id = max(last_id, ?), cursor = max(cursor, ?), newest_at = max(newest_at, ?),
-       minute = max(minute, ?)
- WHERE queue_id IN (0, ?)
-
 -- :end_minute
 INSERT OR IGNORE INTO penstock_minute
 SELECT queue_id, minute, ready, scheduled, leased, dead, archived,
        n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
-  FROM penstock_counter WHERE queue_id IN (0, ?) AND minute BETWEEN 1 AND ?
+  FROM penstock_counter WHERE queue_id = ? AND minute > 0
+
+-- :set_last_id
+UPDATE penstock_counter SET last_id = ? WHERE queue_id = 0
 
 -- :tokens
 UPDATE penstock_counter SET tokens = ?, tokens_at = ? WHERE queue_id = ?

@@ -40,10 +40,10 @@ SELECT a.archived_at, a.id, a.attempts, a.first_leased_at, a.leased_at,
 
 -- :lease_of
 SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
-  FROM penstock_lease WHERE id = ? AND queue_id = ?
+  FROM penstock_lease WHERE queue_id = ? AND id = ?
 
 -- :dead_of
-SELECT died_at, id, attempts, first_leased_at, reason FROM penstock_dead WHERE id = ? AND queue_id = ?
+SELECT died_at, id, attempts, first_leased_at, reason FROM penstock_dead WHERE id = ? AND queue_id = ? AND NOT leased
 
 -- :archived_of
 SELECT archived_at, id, attempts, first_leased_at, leased_at FROM penstock_archive WHERE id = ? AND queue_id = ?

@@ -1,22 +1,31 @@
 -- :end_one
-DELETE FROM penstock_lease WHERE id = ? AND token = ? AND queue_id = ? AND leased_until > ?
-RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead
+DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
+RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
 
 -- :end_many
--- The plus keeps the planner on the ids and off the index of times.
 DELETE FROM penstock_lease
- WHERE id IN (SELECT value FROM json_each(?)) AND token = ? AND +queue_id = ? AND leased_until > ?
-RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead
+ WHERE queue_id = ? AND leased_until = ? AND id IN (SELECT value FROM json_each(?)) AND token = ?
+RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
 
--- :end_current
-DELETE FROM penstock_lease WHERE id = ? AND queue_id = ? AND leased_until > ?
-RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead
+-- :end_range
+DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id BETWEEN ? AND ? AND token = ?
+RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
+
+-- :current
+SELECT leased_until, token FROM penstock_lease WHERE queue_id = ? AND id = ?
+
+-- :extension
+SELECT leased_until FROM penstock_extension WHERE id = ?
 
 -- :extend
-UPDATE penstock_lease SET leased_until = ? WHERE id = ? AND token = ? AND queue_id = ? AND leased_until > ?
+UPDATE penstock_lease SET leased_until = ?, extended = 1
+ WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
 
--- :extend_current
-UPDATE penstock_lease SET leased_until = ? WHERE id = ? AND queue_id = ? AND leased_until > ?
+-- :note_extension
+INSERT OR REPLACE INTO penstock_extension (id, leased_until) VALUES (?, ?)
+
+-- :forget_extension
+DELETE FROM penstock_extension WHERE id = ?
 
 -- :is_known
 SELECT 1 FROM penstock_message m WHERE m.place IN (?, ?)

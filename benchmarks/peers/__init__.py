@@ -1,0 +1,14 @@
+"""One file per measured server: how it is started, and how its client pushes, pops and acks."""
+
+from .base import Client, Peer
+from .beanstalkd import Beanstalkd
+from .nats_jetstream import NatsJetStream
+from .penstock_http import PenstockHttp
+from .penstock_sdk import PenstockSdk
+from .rabbitmq import RabbitMQ
+from .redis_streams import RedisStreams
+
+PEERS: list[type[Peer]] = [PenstockHttp, PenstockSdk, RabbitMQ, NatsJetStream, RedisStreams, Beanstalkd]
+OURS = ("penstock", "penstock-sdk")
+
+__all__ = ["OURS", "PEERS", "Client", "Peer", "PenstockHttp", "PenstockSdk"]

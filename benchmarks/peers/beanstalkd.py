@@ -1,0 +1,108 @@
+"""beanstalkd with its log synced at every write.
+
+Its Python client, greenstalk, blocks, and sixty-four threads of it are slower than the few lines of asyncio
+here that speak the same protocol; so these stand for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from .base import Client, Peer
+from .process import first_line, free_port
+
+TTR_S = 120
+
+
+class Beanstalkd(Peer):
+    key, label = "beanstalkd", "beanstalkd"
+    program, debian = "beanstalkd", "beanstalkd"
+    library, module = "own asyncio client", None
+    durability = "-f0 (fsync at every write)"
+    loops = True
+    batch_form = "loop of single calls (it has no batch)"
+
+    async def launch(self) -> None:
+        self.port = free_port()
+        self.start(["beanstalkd", "-l", "127.0.0.1", "-p", str(self.port), "-b", str(self.folder), "-f0"])
+        await self.until_open(self.port)
+
+    async def create(self, queue: str) -> None:
+        """A tube exists from its first use on."""
+
+    async def connect(self, queue: str, clients: int) -> list[Client]:
+        found: list[Client] = []
+        for _ in range(clients):
+            _, protocol = await asyncio.get_running_loop().create_connection(Lines, "127.0.0.1", self.port)
+            client = BeanstalkdClient(protocol)
+            await client.protocol.call(b"use %b\r\n" % queue.encode(), b"USING")
+            await client.protocol.call(b"watch %b\r\n" % queue.encode(), b"WATCHING")
+            await client.protocol.call(b"ignore default\r\n", b"WATCHING")
+            found.append(client)
+        return found
+
+    def version(self) -> str:
+        return first_line(["beanstalkd", "-v"]).removeprefix("beanstalkd ")
+
+
+class Lines(asyncio.Protocol):
+    """One command at a time: a line, and after RESERVED a body of the size that the line names."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+        self.waiter: asyncio.Future[tuple[bytes, bytes]] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        line, end, rest = self.buffer.partition(b"\r\n")
+        if not end:
+            return
+        size = int(line.rsplit(b" ", 1)[1]) + 2 if line.startswith(b"RESERVED") else 0
+        if len(rest) >= size and self.waiter and not self.waiter.done():
+            self.buffer = rest[size:]
+            self.waiter.set_result((line, rest[: max(size - 2, 0)]))
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        if self.waiter and not self.waiter.done():
+            self.waiter.set_exception(problem or ConnectionResetError("beanstalkd closed the connection"))
+
+    async def call(self, command: bytes, *expected: bytes) -> tuple[bytes, bytes]:
+        self.waiter = asyncio.get_running_loop().create_future()
+        self.transport.write(command)
+        line, body = await self.waiter
+        if not line.startswith(expected):
+            raise RuntimeError(f"beanstalkd said {line!r}")
+        return line, body
+
+
+class BeanstalkdClient(Client):
+    def __init__(self, protocol: Lines) -> None:
+        super().__init__()
+        self.protocol = protocol
+
+    async def push(self, batch: list[str]) -> None:
+        for payload in batch:
+            data = payload.encode()
+            await self.protocol.call(b"put 100 0 %d %d\r\n%b\r\n" % (TTR_S, len(data), data), b"INSERTED")
+            self.pushed += 1
+
+    async def pop(self, count: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count:
+            line, _ = await self.protocol.call(b"reserve-with-timeout 0\r\n", b"RESERVED", b"TIMED_OUT")
+            if line.startswith(b"TIMED_OUT"):
+                break
+            found.append(line.split(b" ")[1])
+        return found
+
+    async def ack(self, popped: list[bytes]) -> None:
+        for number in popped:
+            await self.protocol.call(b"delete %b\r\n" % number, b"DELETED")
+            self.acked += 1
+
+    async def close(self) -> None:
+        self.protocol.transport.close()

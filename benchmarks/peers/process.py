@@ -1,0 +1,95 @@
+"""A server as a child process: on its own cores, with its own log, ended by its process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+
+STOP_S = 15
+
+
+class Child:
+    def __init__(self, command: list[str], folder: Path, cores: set[int] | None, env: dict[str, str] | None) -> None:
+        self.log = folder / f"{Path(command[0]).name}.log"
+        mine = os.sched_getaffinity(0)
+        # Set here and inherited, so that a server that counts its cores at start sees the right number.
+        os.sched_setaffinity(0, cores or mine)
+        try:
+            with self.log.open("ab") as log:
+                self.popen = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        finally:
+            os.sched_setaffinity(0, mine)
+        self.process = psutil.Process(self.popen.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def check(self) -> None:
+        if self.popen.poll() is not None:
+            tail = self.log.read_text(errors="replace").strip()[-500:]
+            raise RuntimeError(f"{self.popen.args[0]} ended with {self.popen.returncode}: {tail}")  # type: ignore[index]
+
+    def family(self) -> list[psutil.Process]:
+        try:
+            return [self.process, *self.process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_s(self) -> float:
+        total = 0.0
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def rss_bytes(self) -> int:
+        total = 0
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+        return total
+
+    def stop(self) -> None:
+        family = self.family()
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait()
+        for process in family[1:]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def first_line(command: list[str]) -> str:
+    """What a program says of its version."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return lines[0] if lines else "unknown"

@@ -1,0 +1,1 @@
+"""Parts of the server benchmark: the load, the cells, the promises, the report and the figure."""

@@ -1,0 +1,108 @@
+"""The comparison: each system in every cell of clients × batch, in turns, with push, pop+ack and cycle.
+
+The push phase fills the queue that the pop+ack phase empties; the cycle has a queue of its own. A system that
+fails in a cell has an `error` there instead of a median, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import asdict
+from itertools import product
+from statistics import median
+from typing import Any
+
+from lib.clock import payloads
+from lib.scenarios import say, turns
+from peers import Peer
+from peers.base import close_all
+
+from .load import OPERATIONS, Load, Measured, fill
+from .plan import Plan
+
+Row = dict[str, Any]
+# Each client finds at least this many calls' worth of messages waiting.
+LEAST_CALLS = 3
+MOST_VISIT_S = 90
+NUMBERS = ("per_s", "p50_ms", "p99_ms", "pop_p50_ms", "pop_p99_ms", "generator_cpu", "server_cpu")
+
+
+def texts(count: int) -> list[str]:
+    return [payload.decode() for payload in payloads(count)]
+
+
+async def compare(plan: Plan, systems: list[Peer]) -> list[Row]:
+    rows: list[Row] = []
+    cells = list(product(plan.batches, plan.clients))
+    for number, (batch, clients) in enumerate(cells, 1):
+        say(f"compare {number}/{len(cells)}: {clients} clients, batch {batch}")
+        part = {system.key: _rows(system, clients, batch) for system in systems}
+        for system in turns(systems, plan.rounds):
+            await _turn(plan, system, clients, batch, part[system.key])
+        for three in part.values():
+            rows += [settle(row) for row in three.values()]
+    return rows
+
+
+def _rows(system: Peer, clients: int, batch: int) -> dict[str, Row]:
+    return {
+        operation: {"system": system.key, "operation": operation, "batch": batch, "clients": clients, "rounds": []}
+        for operation in OPERATIONS
+    }
+
+
+async def _turn(plan: Plan, system: Peer, clients: int, batch: int, rows: dict[str, Row]) -> None:
+    if any("error" in row for row in rows.values()):
+        return
+    before = len(rows[OPERATIONS[0]]["rounds"])
+    try:
+        async with asyncio.timeout(MOST_VISIT_S):
+            await visit(plan, system, clients, batch, rows)
+        if not system.keeps_running:
+            system.stop()
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        say(f"  {system.label}: {reason}")
+        # The phases that this round had finished keep their figures.
+        for row in rows.values():
+            if len(row["rounds"]) == before:
+                row["error"] = reason
+        system.stop()
+
+
+async def visit(plan: Plan, system: Peer, clients: int, batch: int, rows: dict[str, Row]) -> None:
+    """One round of the three phases; pages that the one before left unwritten are not paid for by this one."""
+    await system.fresh()
+    await asyncio.to_thread(os.sync)
+    data = texts(batch)
+    for queue, operations in (("first", OPERATIONS[:2]), ("second", OPERATIONS[2:])):
+        await system.create(queue)
+        users = await system.connect(queue, clients)
+        try:
+            for operation in operations:
+                waiting = None
+                if operation == "pop+ack":
+                    least = LEAST_CALLS * clients * batch
+                    await fill(users, data, least - sum(user.pushed for user in users))
+                    waiting = sum(user.pushed for user in users)
+                load = Load(users, operation, data, most=waiting)
+                measured = await load.run(plan.window, system, finish=operation == "push")
+                rows[operation]["rounds"].append(rounded(measured))
+        finally:
+            await close_all(users)
+        await system.drop(queue)
+
+
+def rounded(measured: Measured) -> Row:
+    return {name: value if value is None else round(value, 3) for name, value in asdict(measured).items()}
+
+
+def settle(row: Row) -> Row:
+    """Medians over the rounds, beside the rounds themselves."""
+    for name in NUMBERS:
+        values = [one[name] for one in row["rounds"] if one[name] is not None]
+        row["median" if name == "per_s" else name] = round(median(values), 3) if values else None
+    if "error" in row:
+        row["median"] = None
+    return row

@@ -1,0 +1,211 @@
+"""What Penstock promises of itself, each figure with its target: rates, latencies, memory, flatness.
+
+Every figure is a row with `value`, `target` and `met`; `met` is None where nothing is promised, or where a
+smaller run cannot judge it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import uniform
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from lib.scenarios import say
+from peers import Client, Peer, PenstockHttp, PenstockSdk
+from peers.base import close_all
+from peers.lean_http import Connection
+
+from .cells import texts
+from .load import Load, Measured, fill, spread
+from .plan import DEFAULT, Plan
+from .profile import profile
+
+Row = dict[str, Any]
+RATE_LEAST = 10_000
+POP_MS_MOST = 10
+LONG_POLL_MS_MOST = 20
+IDLE_MB_MOST = 100
+FLAT_RATIO_MOST = 1.5
+CALLERS = 64
+SETTLE_S = 2.0
+IDLE_WAIT_MS = 60_000
+
+
+async def promises(plan: Plan, root: Path, cores: set[int] | None) -> tuple[list[Row], list[Row]]:
+    """The rows, and the profile of the server under single messages."""
+    if why := PenstockHttp.missing():
+        say(f"promises: skipped, {why}")
+        return [], []
+    server = PenstockHttp(root, cores)
+    try:
+        rows, samples = await _rates(plan, server)
+        if why := PenstockSdk.missing():
+            say(f"promises: no SDK figure, {why}")
+        else:
+            rows.insert(1, await _sdk(plan, PenstockSdk(root, cores)))
+        rows += await _waiting(plan, server)
+    finally:
+        server.stop()
+    rows += await _flatness(plan, PenstockHttp(root, cores), PenstockHttp(root, cores))
+    return rows, samples
+
+
+def row(name: str, value: float | None, unit: str, target: str = "", met: bool | None = None, note: str = "") -> Row:
+    rounded = None if value is None else round(value, 2)
+    return {"name": name, "value": rounded, "unit": unit, "target": target, "met": met, "note": note}
+
+
+def rate_row(name: str, measured: Measured, judged: bool) -> Row:
+    note = (
+        f"p50 {measured.p50_ms:.1f} ms, p99 {measured.p99_ms:.1f} ms a cycle; "
+        f"server {measured.server_cpu:.2f} cores ({measured.server_cpu / measured.per_s * 1e6:.0f} µs a message), "
+        f"generator {measured.generator_cpu:.2f}"
+    )
+    target, met = (f"> {RATE_LEAST:,}", measured.per_s > RATE_LEAST) if judged else ("", None)
+    return row(name, measured.per_s, "msg/s", target, met, note)
+
+
+async def cycles(
+    plan: Plan, server: Peer, clients: int, batch: int, *, rounds: int = 1, pace_s: float | None = None
+) -> Measured:
+    """The median round by messages a second."""
+    found: list[Measured] = []
+    for _ in range(rounds):
+        await server.fresh()
+        await server.create("cycle")
+        users = await server.connect("cycle", clients)
+        try:
+            found.append(await Load(users, "cycle", texts(batch), pace_s=pace_s).run(plan.promise_window, server))
+        finally:
+            await close_all(users)
+    return sorted(found, key=lambda measured: measured.per_s)[len(found) // 2]
+
+
+async def _rates(plan: Plan, server: Peer) -> tuple[list[Row], list[Row]]:
+    say("promises: cycles over HTTP")
+    tens = {clients: await cycles(plan, server, clients, 10, rounds=plan.promise_rounds) for clients in (8, CALLERS)}
+    clients = max(tens, key=lambda count: tens[count].per_s)
+    best = tens[clients]
+    single = await cycles(plan, server, CALLERS, 1, rounds=plan.promise_rounds)
+    rows = [rate_row(f"cycles over HTTP, batch 10, {clients} clients", best, True)]
+    rows += [rate_row(f"the same, {count} clients", tens[count], False) for count in tens if count != clients]
+    rows.append(rate_row(f"cycles over HTTP, batch 1, {CALLERS} clients", single, False))
+    say("promises: the server's profile at batch 1")
+    samples = await profile(plan.profile_s, server, CALLERS)
+    say("promises: pops at half that load")
+    for batch, full in ((10, best), (1, single)):
+        half = await cycles(plan, server, CALLERS, batch, pace_s=CALLERS * batch / (full.per_s / 2))
+        rows.append(_pop_row(half, batch))
+    return rows, samples
+
+
+def _pop_row(half: Measured, batch: int) -> Row:
+    note = f"at {half.per_s:,.0f} msg/s, paced; p50 {half.pop_p50_ms:.1f} ms"
+    p99 = half.pop_p99_ms
+    if batch == 1:
+        return row("immediate pop p99 at half the batch-1 load", p99, "ms", note=note)
+    met = p99 is not None and p99 < POP_MS_MOST
+    return row("immediate pop p99 at half the batch-10 load", p99, "ms", f"< {POP_MS_MOST}", met, note)
+
+
+async def _sdk(plan: Plan, server: Peer) -> Row:
+    say("promises: single messages through the SDK")
+    try:
+        measured = await cycles(plan, server, CALLERS, 1, rounds=plan.promise_rounds)
+    finally:
+        server.stop()
+    return rate_row(f"cycles through the SDK, single messages, {CALLERS} callers", measured, True)
+
+
+async def _waiting(plan: Plan, server: PenstockHttp) -> list[Row]:
+    """Long polls: how soon they are answered, and what a thousand that wait for nothing cost."""
+    say(f"promises: long polls, alone and beside {plan.idle_polls:,} idle ones")
+    await server.fresh()
+    await server.create("busy")
+    await server.create("idle")
+    alone = await _answers_ms(plan, server)
+    before = server.rss_bytes()
+    idle = [await Connection.open(server.port) for _ in range(plan.idle_polls)]
+    target = b"/queues/idle/poll?wait_ms=%d" % IDLE_WAIT_MS
+    polls = [connection.request(b"POST", target) for connection in idle]
+    await asyncio.sleep(SETTLE_S)
+    grown_mb = (server.rss_bytes() - before) / 1e6
+    ended = sum(poll.done() for poll in polls)
+    beside = await _answers_ms(plan, server)
+    for poll, connection in zip(polls, idle, strict=True):
+        poll.cancel()
+        connection.close()
+    enough = plan.idle_polls >= DEFAULT.idle_polls and not ended
+    note = f"{grown_mb * 1000 / plan.idle_polls:.0f} KB each; {before / 1e6:.0f} MB before"
+    note += f"; {ended} ended early" if ended else ""
+    return [
+        _answer_row("long poll answered after the push, p99", alone),
+        _answer_row(f"the same beside {plan.idle_polls:,} idle long polls, p99", beside),
+        row(
+            f"memory of {plan.idle_polls:,} idle long polls",
+            grown_mb,
+            "MB",
+            f"< {IDLE_MB_MOST}",
+            grown_mb < IDLE_MB_MOST if enough else None,
+            note,
+        ),
+    ]
+
+
+def _answer_row(name: str, answers_ms: list[float]) -> Row:
+    p50, p99 = spread(answers_ms)
+    met = p99 is not None and p99 < LONG_POLL_MS_MOST
+    note = f"from sending the push to the poll's answer, {len(answers_ms)} times; p50 {p50:.1f} ms"
+    return row(name, p99, "ms", f"< {LONG_POLL_MS_MOST}", met, note)
+
+
+async def _answers_ms(plan: Plan, server: PenstockHttp) -> list[float]:
+    users = await server.connect("busy", 2)
+    producer, consumer = users
+    data, found = texts(1), []
+    for _ in range(plan.long_polls):
+        polling = asyncio.create_task(consumer.pop(1, wait_ms=20_000))  # type: ignore[call-arg]
+        await asyncio.sleep(uniform(0.005, 0.015))
+        begun = perf_counter()
+        pushing = asyncio.create_task(producer.push(data))
+        popped = await polling
+        found.append((perf_counter() - begun) * 1000)
+        await pushing
+        await consumer.ack(popped)
+    await close_all(users)
+    return found
+
+
+async def _flatness(plan: Plan, small: PenstockHttp, big: PenstockHttp) -> list[Row]:
+    """Cycles over a backlog keep its size; the two servers take turns."""
+    say(f"promises: cycles over {plan.small:,} and over {plan.big:,} waiting")
+    found: dict[Peer, list[Measured]] = {small: [], big: []}
+    users: dict[Peer, list[Client]] = {}
+    try:
+        for server, count in ((small, plan.small), (big, plan.big)):
+            await server.fresh()
+            await server.create("flat")
+            users[server] = await server.connect("flat", 8)
+            await fill(users[server][:4], texts(1_000), count)
+        for _ in range(max(plan.promise_rounds, 2)):
+            for server in found:
+                load = Load(users[server], "cycle", texts(10))
+                found[server].append(await load.run(plan.promise_window, server, finish=True))
+        for clients in users.values():
+            await close_all(clients)
+    finally:
+        small.stop()
+        big.stop()
+    rates = {server: median(one.per_s for one in rounds) for server, rounds in found.items()}
+    pops = {server: median(one.pop_p50_ms or 0 for one in rounds) for server, rounds in found.items()}
+    ratio = rates[small] / rates[big]
+    note = (
+        f"{rates[small]:,.0f} and {rates[big]:,.0f} msg/s at batch 10, 8 clients; "
+        f"pop p50 {pops[small]:.2f} and {pops[big]:.2f} ms"
+    )
+    met = ratio <= FLAT_RATIO_MOST if plan.big >= DEFAULT.big else None
+    name = f"rate with {plan.small:,} waiting / with {plan.big:,} waiting"
+    return [row(name, ratio, "×", f"≤ {FLAT_RATIO_MOST}", met, note)]

@@ -1,0 +1,189 @@
+"""The results as Markdown. JSON is written by the embedded benchmark's `as_json`."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from lib.report import table, unique
+from peers import OURS, PEERS, Peer
+
+Row = dict[str, Any]
+BY_KEY: dict[str, type[Peer]] = {system.key: system for system in PEERS}
+# Above this share of its core the generator, not the server, may be what limits a cell.
+BUSY = 0.9
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    parts = ["# Server: results", about(results)]
+    if results.get("systems"):
+        parts += how(results["systems"])
+    if results.get("compare"):
+        parts += compare(results["compare"])
+    if results.get("promises"):
+        parts += promises(results["promises"])
+    if results.get("profile"):
+        parts += profile(results["profile"])
+    parts += skipped(results["skipped"]) + failures(results.get("compare", []))
+    return "\n\n".join(parts) + "\n"
+
+
+def about(results: dict[str, Any]) -> str:
+    machine, settings = results["machine"], results["settings"]
+    return (
+        f"{machine['date']}, {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
+        f"{machine['filesystem']}, Python {machine['python']}, load {machine['load_before']} when it began. "
+        f"200-byte messages. Medians of {settings['rounds']} rounds of {settings['window_s']} s a phase, in which the "
+        f"systems take turns; the whole run took {machine['run_s']} s. {settings['cores']}"
+    )
+
+
+def label(key: str) -> str:
+    return f"**{BY_KEY[key].label}**" if key in OURS else BY_KEY[key].label
+
+
+def how(systems: list[Row]) -> list[str]:
+    lines = [
+        [label(one["key"]), one["version"], one["client"], one["durability"], one["batch_form"], one["acks"]]
+        for one in systems
+    ]
+    header = ["system", "version", "client", "durability", "batch of n", "an ack"]
+    return ["## How each is measured", words(header, lines)]
+
+
+def words(header: list[str], lines: list[list[str]]) -> str:
+    """A table of text rather than of numbers."""
+    return table(header, lines).replace("---:", "---")
+
+
+def compare(rows: list[Row]) -> list[str]:
+    parts: list[str] = []
+    for batch in unique(rows, "batch"):
+        part = [row for row in rows if row["batch"] == batch]
+        parts += [f"## Batch {batch}", rates(part), times(part)]
+        parts += [ratios(part, ours) for ours in OURS if any(row["system"] == ours for row in part)]
+    marks = f"ᵍ the load generator used more than {BUSY:.0%} of its core: the client library is the limit."
+    return [*parts, marks, *verdict(rows)]
+
+
+def columns_of(rows: list[Row]) -> list[tuple[str, int]]:
+    return list(product(unique(rows, "operation"), unique(rows, "clients")))
+
+
+def heading(columns: list[tuple[str, int]]) -> list[str]:
+    return [f"{operation}, {clients} cl." for operation, clients in columns]
+
+
+def found_of(rows: list[Row]) -> dict[tuple[str, str, int], Row]:
+    return {(row["system"], row["operation"], row["clients"]): row for row in rows}
+
+
+def rates(rows: list[Row]) -> str:
+    columns, found = columns_of(rows), found_of(rows)
+    lines = [[label(key), *(rate(found.get((key, *column))) for column in columns)] for key in unique(rows, "system")]
+    return table(["msg/s", *heading(columns)], lines)
+
+
+def rate(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    if row["median"] is None:
+        return "failed"
+    return f"{row['median']:,.0f}" + ("ᵍ" if row["generator_cpu"] > BUSY else "")
+
+
+def times(rows: list[Row]) -> str:
+    columns, found = columns_of(rows), found_of(rows)
+    lines = [[label(key), *(spread(found.get((key, *column))) for column in columns)] for key in unique(rows, "system")]
+    return table(["p50 / p99 ms a step", *heading(columns)], lines)
+
+
+def spread(row: Row | None) -> str:
+    if row is None or row["median"] is None or row["p50_ms"] is None:
+        return "–"
+    return " / ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in (row["p50_ms"], row["p99_ms"]))
+
+
+def ratio(found: dict[tuple[str, str, int], Row], ours: str, peer: str, column: tuple[str, int]) -> float | None:
+    mine, other = found.get((ours, *column)), found.get((peer, *column))
+    if not mine or not other or not mine["median"] or not other["median"]:
+        return None
+    return float(mine["median"] / other["median"])
+
+
+def ratios(rows: list[Row], ours: str) -> str:
+    columns, found = columns_of(rows), found_of(rows)
+    lines = []
+    for peer in [key for key in unique(rows, "system") if key not in OURS]:
+        values = [ratio(found, ours, peer, column) for column in columns]
+        lines.append([BY_KEY[peer].label, *("–" if value is None else f"{value:.1f}×" for value in values)])
+    return table([f"{BY_KEY[ours].label} / peer", *heading(columns)], lines)
+
+
+def place(operation: str, batch: int, clients: int) -> str:
+    return f"{operation}, batch {batch}, {clients} client{'s' if clients > 1 else ''}"
+
+
+def verdict(rows: list[Row]) -> list[str]:
+    """Ahead of each peer at batch 100, and at 64 clients; the better of Penstock's two clients counts."""
+    behind, judged = [], 0
+    for batch in unique(rows, "batch"):
+        found = found_of([row for row in rows if row["batch"] == batch])
+        for column in columns_of(rows):
+            if batch != 100 and column[1] != 64:
+                continue
+            for peer in [key for key in unique(rows, "system") if key not in OURS]:
+                values = [value for ours in OURS if (value := ratio(found, ours, peer, column))]
+                judged += bool(values)
+                if values and max(values) < 1:
+                    where = place(column[0], batch, column[1])
+                    behind.append(f"- {where}: {BY_KEY[peer].label} ({max(values):.2f}×)")
+    if not judged:
+        return []
+    text = f"Ahead of each peer at batch 100 and at 64 clients: {judged - len(behind)} of {judged} comparisons"
+    return [
+        "## Is Penstock ahead?",
+        text + ("; not in these:" if behind else "."),
+        *(["\n".join(behind)] * bool(behind)),
+    ]
+
+
+def promises(rows: list[Row]) -> list[str]:
+    lines = [[row["name"], amount(row), row["target"] or "–", judgement(row), row["note"]] for row in rows]
+    return ["## What Penstock promises", words(["Penstock alone", "measured", "target", "verdict", ""], lines)]
+
+
+def judgement(row: Row) -> str:
+    if not row["target"]:
+        return "–"
+    return {True: "met", False: "**NOT met**", None: "not judged at this size"}[row["met"]]
+
+
+def amount(row: Row) -> str:
+    if row["value"] is None:
+        return "–"
+    digits = 0 if row["value"] >= 1000 else 2 if row["unit"] == "×" else 1
+    return f"{row['value']:,.{digits}f} {row['unit']}"
+
+
+def profile(rows: list[Row]) -> list[str]:
+    lines = [[f"`{row['function']}`", row["file"], f"{row['share']:.1%}"] for row in rows]
+    text = (
+        "Share of the samples by innermost Python function (the C code it calls counts to it), "
+        "under cycles of single messages by 64 clients."
+    )
+    return ["## Where the server's time goes at batch 1", text, words(["function", "file", "share"], lines)]
+
+
+def skipped(missing: dict[str, str]) -> list[str]:
+    lines = [f"- {BY_KEY[key].label}: {why}" for key, why in missing.items()]
+    return ["## Skipped", "\n".join(lines)] if lines else []
+
+
+def failures(rows: list[Row]) -> list[str]:
+    found = [
+        f"- {BY_KEY[row['system']].label}, {place(row['operation'], row['batch'], row['clients'])}: {row['error']}"
+        for row in rows
+        if "error" in row
+    ]
+    return ["## Failures", "\n".join(found)] if found else []

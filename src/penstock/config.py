@@ -1,0 +1,135 @@
+"""Settings of a server: flag over environment over configuration file over default.
+
+Each setting is read from `PENSTOCK_<NAME>`; some also from the plain names that earlier queues used.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.errors import InvalidInput
+
+Count = Annotated[int, Meta(ge=1, le=1 << 40)]
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8888
+    data: str = "./penstock-data"
+    """The folder that holds everything."""
+    db: str | None = None
+    """A SQLite file elsewhere than in the data folder."""
+    store: str | None = None
+    """A database instead of a file: sqlite:///path or postgresql://…"""
+    auth_token: str | None = None
+    insecure: bool = False
+    """Listen beyond this machine without a token."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    durability: Literal["full", "relaxed"] = "full"
+    cors_origins: list[str] = []
+    payload_bytes: Count = 512 << 10
+    request_bytes: Count = 16 << 20
+    get_limit_default: Count = 1
+    get_limit_max: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    wait_ms_default: Annotated[int, Meta(ge=0, le=600_000)] = 20_000
+    wait_ms_max: Annotated[int, Meta(ge=0, le=600_000)] = 60_000
+    polls_max: Count = 20_000
+    connections_max: Count = 20_000
+    commit_queue_max: Count = 20_000
+    wal_bytes_max: Count = 1 << 30
+    retention_ms: Annotated[int, Meta(ge=0)] | None = None
+    """How long the inbox keeps archived messages; unset: until they are removed."""
+    grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
+    sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
+    canary_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 15_000
+    """Time between the canary's synthetic messages; 0 turns it off."""
+    access_log: bool = True
+
+
+SEED_NAMES = {"AUTH_TOKEN": "auth_token", "DB_PATH": "db", "GET_LIMIT_DEFAULT": "get_limit_default", "PORT": "port"}
+LISTS = {"cors_origins"}
+
+
+def load_settings(
+    flags: Mapping[str, Any], environ: Mapping[str, str] | None = None, file: Path | None = None
+) -> Settings:
+    """Merge all sources; a flag that was not given is None or missing."""
+    environ = os.environ if environ is None else environ
+    values = _from_file(file, environ)
+    values.pop("client", None)
+    values |= _from_environment(environ)
+    values |= {name: value for name, value in flags.items() if value is not None}
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`")
+        raise InvalidInput(f"setting {name}: {reason}" if name else reason, field=name or None) from None
+
+
+def client_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The file's table `[client]`: the `url` and `token` with which this machine's commands reach a server."""
+    table = _from_file(None, os.environ if environ is None else environ).get("client", {})
+    if not isinstance(table, dict) or not table.keys() <= {"url", "token"}:
+        raise InvalidInput("the table [client] holds url and token", field="client")
+    return {name: str(value) for name, value in table.items()}
+
+
+def _from_file(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    named = file or environ.get("PENSTOCK_CONFIG")
+    path = Path(named) if named else Path("penstock.toml")
+    if not path.exists():
+        if named:
+            raise InvalidInput(f"there is no configuration file {path}", field="config")
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not TOML: {error}", field="config") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    host = environ.get("HOST")
+    if host and _is_address(host):
+        values["host"] = host
+    for name, field in SEED_NAMES.items():
+        if environ.get(name):
+            values[field] = environ[name]
+    listen = environ.get("LISTEN_ADDR")
+    if listen:
+        values |= _listen_address(listen)
+    for field in Settings.__struct_fields__:
+        own = environ.get(f"PENSTOCK_{field.upper()}")
+        if own:
+            values[field] = [part.strip() for part in own.split(",")] if field in LISTS else own
+    if environ.get("PENSTOCK_TOKEN") and "auth_token" not in values:
+        values["auth_token"] = environ["PENSTOCK_TOKEN"]
+    return values
+
+
+def _listen_address(text: str) -> dict[str, Any]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise InvalidInput(f"LISTEN_ADDR is host:port or :port, not {text!r}", field="LISTEN_ADDR")
+    # A bare port has always meant every interface.
+    return {"host": host.strip("[]") or "0.0.0.0", "port": port}
+
+
+def _is_address(text: str) -> bool:
+    """HOST is set by many shells to the machine's name, which is not what to listen on."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""What happens to messages, live, for those who listen. Bounded: a slow listener loses events and is told so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+BACKLOG_MAX = 1_000
+
+Happening = tuple[str, dict[str, Any]]
+
+
+class Subscription:
+    def __init__(self) -> None:
+        self._events: deque[Happening] = deque()
+        self._missed = 0
+        self._news = asyncio.Event()
+
+    def put(self, event: Happening) -> None:
+        if len(self._events) >= BACKLOG_MAX:
+            self._missed += 1
+        else:
+            self._events.append(event)
+        self._news.set()
+
+    async def next(self, seconds: float) -> list[Happening]:
+        """What has come, waiting up to `seconds` for the first."""
+        if not self._events:
+            try:
+                await asyncio.wait_for(self._news.wait(), seconds)
+            except TimeoutError:
+                return []
+        self._news.clear()
+        events = list(self._events)
+        self._events.clear()
+        if self._missed:
+            events.append(("missed", {"events": self._missed}))
+            self._missed = 0
+        return events
+
+    def wake(self) -> None:
+        self._news.set()
+
+
+class Events:
+    """Listeners by queue."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, set[Subscription]] = {}
+
+    @contextmanager
+    def subscribe(self, queue: str) -> Iterator[Subscription]:
+        subscription = Subscription()
+        self._listeners.setdefault(queue, set()).add(subscription)
+        try:
+            yield subscription
+        finally:
+            listeners = self._listeners[queue]
+            listeners.discard(subscription)
+            if not listeners:
+                del self._listeners[queue]
+
+    def publish(self, queue: str, kind: str, **data: Any) -> None:
+        listeners = self._listeners.get(queue)
+        if listeners:
+            for subscription in listeners:
+                subscription.put((kind, {"queue": queue, **data}))
+
+    def close(self) -> None:
+        for listeners in self._listeners.values():
+            for subscription in listeners:
+                subscription.wake()

@@ -1,0 +1,1 @@
+"""Penstock over HTTP: an ASGI application whose faces translate to one broker."""

@@ -1,0 +1,167 @@
+"""Who is asking, and whether they may: the admin token, per-queue keys, and what a browser must not do."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from penstock.broker import Broker
+from penstock.model import ApiKey
+from penstock.server.http import HttpError, Request
+from penstock.server.routing import Right
+
+KEY_CACHE_SECONDS = 2.0
+SIGNATURE_WINDOW_MS = 5 * 60_000
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+
+class Principal(Struct, frozen=True):
+    name: str
+    queue: str | None = None
+    """None: every queue."""
+    rights: frozenset[str] = frozenset()
+
+    @property
+    def is_admin(self) -> bool:
+        return self.queue is None
+
+    def may(self, right: Right, queue: str | None) -> bool:
+        if self.queue is None:
+            return True
+        if queue is None or queue.removesuffix(".dlq") != self.queue:
+            return False
+        return right == "read" or right in self.rights or "admin" in self.rights
+
+
+ADMIN = Principal("admin")
+
+
+def new_key() -> tuple[str, str, bytes]:
+    """A key's id, the secret to show once, and what is stored of it."""
+    key_id = secrets.token_hex(6)
+    secret = f"pk_{key_id}_{secrets.token_urlsafe(24)}"
+    return key_id, secret, hash_key(secret)
+
+
+def hash_key(secret: str) -> bytes:
+    """The secret has 192 random bits, so a fast hash is enough."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class Gate:
+    """Decides once per request. Keys are looked up in the store and remembered for two seconds."""
+
+    def __init__(self, broker: Broker, token: str | None, cors_origins: Sequence[str], public_hosts: bool) -> None:
+        self._broker = broker
+        self._token = token.encode() if token else None
+        self._origins = frozenset(cors_origins)
+        self._any_host = public_hosts or token is not None
+        self._keys: dict[str, tuple[float, ApiKey | None]] = {}
+
+    async def admit(self, request: Request, right: Right) -> Principal:
+        if not self._any_host:
+            self._check_browser(request)
+        if self._token is None:
+            return ADMIN
+        if right == "public":
+            return ADMIN
+        principal = await self._identify(request)
+        if not principal.may(right, request.params.get("queue")):
+            raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
+        return principal
+
+    async def _identify(self, request: Request) -> Principal:
+        value = request.header(b"authorization") or b""
+        scheme, _, credential = value.partition(b" ")
+        if scheme.lower() != b"bearer" or not credential:
+            raise _unauthorized("this server wants a token", "send Authorization: Bearer <token>")
+        credential = credential.strip()
+        assert self._token is not None
+        if hmac.compare_digest(credential, self._token):
+            return ADMIN
+        key = await self._find_key(credential.decode("latin-1"))
+        if key is None:
+            raise _unauthorized("this token is not known here", None)
+        return Principal(f"key:{key.id}", key.queue, frozenset(key.rights))
+
+    async def _find_key(self, secret: str) -> ApiKey | None:
+        prefix, _, rest = secret.partition("_")
+        key_id = rest.partition("_")[0]
+        if prefix != "pk" or not key_id:
+            return None
+        now = time.monotonic()
+        found = self._keys.get(key_id)
+        if found is None or found[0] < now:
+            if len(self._keys) > 10_000:
+                self._keys.clear()
+            found = (now + KEY_CACHE_SECONDS, await self._broker.find_key(key_id))
+            self._keys[key_id] = found
+        key = found[1]
+        if key is None or not hmac.compare_digest(hash_key(secret), key.hash):
+            return None
+        return key
+
+    def forget_keys(self) -> None:
+        self._keys.clear()
+
+    def _check_browser(self, request: Request) -> None:
+        """Without a token, only this machine may ask, and no web page on its behalf."""
+        host = (request.header(b"host") or b"").decode("latin-1").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name and not _is_loopback(name):
+            raise HttpError(403, "foreign_host", "without a token this server answers only to localhost")
+        origin = request.header(b"origin")
+        if origin is None:
+            return
+        text = origin.decode("latin-1").lower()
+        if text in self._origins or text.partition("://")[2] == host:
+            return
+        raise HttpError(403, "foreign_origin", "without a token no other web page may use this server")
+
+    def cors_headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        if not self._origins:
+            return []
+        origin = (request.header(b"origin") or b"").decode("latin-1").lower()
+        if origin not in self._origins and "*" not in self._origins:
+            return []
+        return [
+            (b"access-control-allow-origin", origin.encode()),
+            (b"vary", b"origin"),
+            (b"access-control-expose-headers", b"x-request-id, retry-after"),
+        ]
+
+
+def _is_loopback(name: str) -> bool:
+    if name in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _unauthorized(message: str, hint: str | None) -> HttpError:
+    return HttpError(401, "unauthorized", message, hint=hint, headers={"www-authenticate": "Bearer"})
+
+
+def check_signature(secret: str, payload: bytes, signature: str | None, now_ms: int) -> None:
+    """`t=<ms>,v1=<hex hmac-sha256 of "t.payload">`, fresh enough, compared in constant time."""
+    if signature is None:
+        raise HttpError(
+            422, "unsigned", "this queue takes only signed messages", field="signature", hint="see the HMAC how-to"
+        )
+    parts = dict(part.strip().partition("=")[::2] for part in signature.split(","))
+    stamp, given = parts.get("t", ""), parts.get("v1", "")
+    if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 16 or not given:
+        raise HttpError(422, "bad_signature", "the signature reads t=<ms>,v1=<hex>", field="signature")
+    if abs(now_ms - int(stamp)) > SIGNATURE_WINDOW_MS:
+        raise HttpError(422, "stale_signature", "the signature's time is too far from now", field="signature")
+    wanted = hmac.new(secret.encode(), stamp.encode() + b"." + payload, hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(wanted, given.lower().encode("ascii", "replace").decode()):
+        raise HttpError(422, "bad_signature", "the signature does not fit the payload", field="signature")

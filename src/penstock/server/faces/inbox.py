@@ -1,0 +1,229 @@
+"""The inbox face, `/v1`: POST text; GET takes it and archives it, at most once. Or claim it and ack."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.broker import Broker
+from penstock.commands import Settled, SettleItem
+from penstock.config import Settings
+from penstock.errors import UnknownQueue
+from penstock.identity import check_queue_name
+from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions
+from penstock.server.faces import payloads
+from penstock.server.faces.polling import poll
+from penstock.server.http import Request, Response, reply
+from penstock.server.routing import Route
+
+DEFAULT_TOPIC = "default"
+SETTLED_WORDS = {Settled.OK: "archived", Settled.STALE: "stale", Settled.UNKNOWN: "unknown"}
+
+
+class NewText(Struct, forbid_unknown_fields=True):
+    body: str
+    topic: str = DEFAULT_TOPIC
+    dedupe_key: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+
+
+class Text(Struct, omit_defaults=True):
+    id: int
+    timestamp: str
+    body: str
+    encoding: str | None = None
+    topic: str | None = None
+    token: str | None = None
+    claimed_until: str | None = None
+
+
+class GetQuery(Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    topic: str = DEFAULT_TOPIC
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0
+    """Seconds to wait for a first message."""
+    mode: Literal["take", "claim"] = "take"
+    visibility_timeout: Annotated[int, Meta(ge=1, le=86_400)] = 30
+
+
+class AckOne(Struct, forbid_unknown_fields=True):
+    id: int
+    token: str
+
+
+class Acks(Struct, forbid_unknown_fields=True):
+    acks: Annotated[list[AckOne], Meta(min_length=1, max_length=1000)]
+
+
+class AckResult(Struct):
+    id: int
+    status: Literal["archived", "stale", "unknown"]
+
+
+class AckResults(Struct):
+    results: list[AckResult]
+
+
+class TopicStats(Struct):
+    topic: str
+    new: int
+    claimed: int
+    archived: int
+    dead: int
+
+
+class InboxStats(Struct):
+    topics: list[TopicStats]
+
+
+class Health(Struct):
+    status: Literal["ok"]
+
+
+new_text = msgspec.json.Decoder(NewText)
+acks_decoder = msgspec.json.Decoder(Acks)
+
+
+class Inbox:
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._options = QueueOptions(archive_ms=settings.retention_ms)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v1/messages",
+                handler=self.post,
+                summary="Leave a message",
+                right="admin",
+                body=NewText,
+                answers={201: Text, 200: Text},
+                errors=(409, 429),
+                tag="inbox",
+            ),
+            Route(
+                method="GET",
+                path="/v1/messages",
+                handler=self.get,
+                summary="Take messages, oldest first, archiving them; or claim them",
+                right="admin",
+                query=GetQuery,
+                answers={200: list[Text]},
+                errors=(409,),
+                tag="inbox",
+            ),
+            Route(
+                method="POST",
+                path="/v1/acks",
+                handler=self.ack,
+                summary="Archive claimed messages",
+                right="admin",
+                body=Acks,
+                answers={200: AckResults},
+                tag="inbox",
+            ),
+            Route(
+                method="GET",
+                path="/v1/stats",
+                handler=self.stats,
+                summary="Counts per topic and state",
+                right="admin",
+                answers={200: InboxStats},
+                tag="inbox",
+            ),
+            Route(
+                method="GET",
+                path="/health",
+                handler=self.health,
+                summary="200 only if the store answers",
+                right="admin",
+                answers={200: Health},
+                tag="inbox",
+            ),
+        ]
+
+    async def post(self, request: Request) -> Response:
+        text = await request.json(new_text)
+        message = NewMessage(payload=text.body.encode(), content=Content.TEXT, key=text.dedupe_key)
+        [receipt] = await self._broker.push(text.topic, [message], create=self._options)
+        body, encoding = text.body, None
+        if receipt.duplicate:
+            first = await self._broker.get(text.topic, receipt.id)
+            if first is not None:
+                body, encoding = _text_of(first.payload, first.content)
+        answer = Text(receipt.id, payloads.rfc3339(receipt.created_at), body, encoding, _shown(text.topic))
+        return reply(answer, 200 if receipt.duplicate else 201, rows=1)
+
+    async def get(self, request: Request) -> Response:
+        query = request.query(GetQuery)
+        limit = min(query.limit or self._settings.get_limit_default, self._settings.get_limit_max)
+        wait_ms = int(query.wait * 1000)
+        check_queue_name(query.topic)
+        if wait_ms and await self._broker.find_queue(query.topic) is None:
+            await self._broker.configure(query.topic, create=self._options)
+        try:
+            if query.mode == "claim":
+                lease_ms = query.visibility_timeout * 1000
+                messages = await poll(
+                    self._broker, request, query.topic, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
+                )
+            else:
+                messages = await poll(self._broker, request, query.topic, limit=limit, wait_ms=wait_ms, take=True)
+        except UnknownQueue:
+            messages = []
+        return reply([_claimed(m) if m.token else _taken(m) for m in messages], rows=len(messages))
+
+    async def ack(self, request: Request) -> Response:
+        acks = (await request.json(acks_decoder)).acks
+        by_topic: dict[str, list[tuple[int, SettleItem]]] = {}
+        results = [AckResult(item.id, "unknown") for item in acks]
+        for number, item in enumerate(acks):
+            topic, _, token = item.token.rpartition(":")
+            if topic:
+                by_topic.setdefault(topic, []).append((number, SettleItem(item.id, token)))
+        for topic, items in by_topic.items():
+            try:
+                settled = await self._broker.ack(topic, [item for _, item in items])
+            except UnknownQueue:
+                continue
+            for (number, _), result in zip(items, settled, strict=True):
+                results[number].status = SETTLED_WORDS[result]  # type: ignore[assignment]
+        return reply(AckResults(results), rows=len(results))
+
+    async def stats(self, request: Request) -> Response:
+        topics = [
+            TopicStats(info.name, info.ready + info.scheduled, info.leased, info.archived, info.dead)
+            for info in await self._broker.list_queues(limit=1_000)
+            if "/" not in info.name
+        ]
+        return reply(InboxStats(topics), rows=len(topics))
+
+    async def health(self, request: Request) -> Response:
+        await self._broker.list_queues(limit=1)
+        return reply(Health("ok"))
+
+
+def _text_of(payload: bytes, content: Content) -> tuple[str, str | None]:
+    """A body is always a string here, whichever face pushed it."""
+    shown, encoding = payloads.show(payload, Content.TEXT)
+    return shown, encoding
+
+
+def _shown(topic: str) -> str | None:
+    return None if topic == DEFAULT_TOPIC else topic
+
+
+def _taken(message: LeasedMessage) -> Text:
+    body, encoding = _text_of(message.payload, message.content)
+    return Text(message.id, payloads.rfc3339(message.created_at), body, encoding, _shown(message.queue))
+
+
+def _claimed(message: LeasedMessage) -> Text:
+    text = _taken(message)
+    # Ids are acked without their topic, so the token carries it.
+    text.token = f"{message.queue}:{message.token}"
+    text.claimed_until = payloads.rfc3339(message.leased_until)
+    return text

@@ -1,0 +1,124 @@
+"""For operators and machines: liveness, readiness, metrics, and the description of all faces."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from penstock.broker import Broker
+from penstock.config import Settings
+from penstock.errors import PenstockError
+from penstock.server.docs import docs_page
+from penstock.server.http import Request, Response, reply
+from penstock.server.routing import Route
+from penstock.server.telemetry import Metrics
+
+DISK_BYTES_LOW = 64 << 20
+
+
+class Live(Struct):
+    status: Literal["ok"]
+
+
+class Ready(Struct):
+    ready: bool
+    checks: dict[str, str]
+
+
+class Ops:
+    def __init__(self, broker: Broker, settings: Settings, metrics: Metrics) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._metrics = metrics
+        self.document: dict[str, Any] = {}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/healthz",
+                handler=self.live,
+                summary="The process answers",
+                right="public",
+                answers={200: Live},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                handler=self.ready,
+                summary="Store, disk and write-ahead log are fit for work",
+                right="public",
+                answers={200: Ready, 503: Ready},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/metrics",
+                handler=self.metrics,
+                summary="Prometheus metrics",
+                right="admin",
+                answers={200: "text/plain"},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/openapi.json",
+                handler=self.openapi,
+                summary="This description",
+                right="public",
+                answers={200: dict[str, Any]},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/docs",
+                handler=self.docs,
+                summary="This description, to read",
+                right="public",
+                answers={200: "text/html"},
+                tag="operations",
+            ),
+        ]
+
+    async def live(self, request: Request) -> Response:
+        return reply(Live("ok"))
+
+    async def ready(self, request: Request) -> Response:
+        checks = {"store": await self._store_check(), "disk": self._disk_check(), "wal": self._wal_check()}
+        ready = all(verdict == "ok" for verdict in checks.values())
+        return reply(Ready(ready, checks), 200 if ready else 503)
+
+    async def _store_check(self) -> str:
+        try:
+            await self._broker.list_queues(limit=1)
+        except PenstockError as error:
+            return str(error)
+        return "ok"
+
+    def _disk_check(self) -> str:
+        path = getattr(self._broker.store, "path", None)
+        if path is None or path == ":memory:":
+            return "ok"
+        free = shutil.disk_usage(Path(path).parent).free
+        return "ok" if free > DISK_BYTES_LOW else f"only {free} bytes free"
+
+    def _wal_check(self) -> str:
+        pressure = self._broker.pressure
+        return "ok" if pressure is None else str(pressure)
+
+    async def metrics(self, request: Request) -> Response:
+        self._metrics.polls.set(self._broker.polls)
+        text = await self._broker.read(self._metrics.text)
+        return Response(200, text, content_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+    async def openapi(self, request: Request) -> Response:
+        return reply(self.document)
+
+    async def docs(self, request: Request) -> Response:
+        headers = [(b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")]
+        page = docs_page(self.document)
+        return Response(200, page.encode(), content_type=b"text/html; charset=utf-8", headers=headers)

@@ -1,0 +1,39 @@
+"""Payloads as JSON shows them: JSON as it was sent, text as a string, anything else as base64 and said so."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from penstock.model import Content
+from penstock.server.http import HttpError
+
+
+def show(payload: bytes, content: Content) -> tuple[Any, str | None]:
+    """A value to put into JSON, and its encoding when it has one."""
+    if content is Content.JSON:
+        return msgspec.Raw(payload), None
+    try:
+        return payload.decode(), None
+    except UnicodeDecodeError:
+        return base64.b64encode(payload).decode(), "base64"
+
+
+def read(payload: msgspec.Raw, encoding: str | None) -> tuple[bytes, Content]:
+    """What to store of a payload that came in JSON."""
+    raw = bytes(payload)
+    if encoding is None:
+        return raw, Content.JSON
+    try:
+        text = msgspec.json.decode(raw, type=str)
+        return base64.b64decode(text, validate=True), Content.BYTES
+    except (msgspec.DecodeError, binascii.Error, ValueError):
+        raise HttpError(422, "invalid_value", "the payload is not base64", field="payload") from None
+
+
+def rfc3339(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,108 @@
+"""The OpenAPI document, made from the routes and the types that validate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from penstock.server.problems import Problem
+from penstock.server.routing import Route
+
+ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 500, 503)
+"""What any call may answer: the credential, the limits and the store stand before each."""
+REFS = "#/components/schemas/{name}"
+
+
+def describe(routes: Sequence[Route]) -> dict[str, Any]:
+    types = _types(routes)
+    schemas, components = msgspec.json.schema_components(types, ref_template=REFS)
+    of_type = dict(zip(map(_key, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, of_type, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Penstock",
+            "version": metadata.version("penstock"),
+            "description": "A message queue. Every error has the shape of Problem.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _types(routes: Sequence[Route]) -> list[Any]:
+    found: dict[Any, Any] = {_key(Problem): Problem}
+    for route in routes:
+        for kinds in (route.query, route.body, *route.answers.values()):
+            for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+                if kind is not None and not isinstance(kind, str):
+                    found.setdefault(_key(kind), kind)
+    return list(found.values())
+
+
+def _key(kind: Any) -> str:
+    return repr(kind)
+
+
+def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.handler.__qualname__.replace(".", "_").lower(),
+        "summary": route.summary,
+        "tags": [route.tag],
+        "responses": _responses(route, of_type),
+    }
+    parameters = [
+        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for part in route.path.split("/")
+        if part.startswith("{")
+    ]
+    if route.query is not None:
+        parameters += _query_parameters(of_type[_key(route.query)], components)
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        schema = of_type[_key(route.body)]
+        operation["requestBody"] = {
+            "required": True,
+            "content": {
+                kind: {"schema": schema if kind == "application/json" else {"type": "string"}}
+                for kind in route.body_types
+            },
+        }
+    return operation
+
+
+def _query_parameters(schema: dict[str, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    struct = components[schema["$ref"].rpartition("/")[2]]
+    required = set(struct.get("required", ()))
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": kind}
+        for name, kind in struct["properties"].items()
+    ]
+
+
+def _responses(route: Route, of_type: dict[str, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, kind in route.answers.items():
+        answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        if isinstance(kind, str):
+            answer["content"] = {kind: {"schema": {"type": "string"}}}
+        elif isinstance(kind, tuple):
+            answer["content"] = {"application/json": {"schema": {"anyOf": [of_type[_key(each)] for each in kind]}}}
+        elif kind is not None:
+            answer["content"] = {"application/json": {"schema": of_type[_key(kind)]}}
+        responses[str(status)] = answer
+    problem = {"application/json": {"schema": of_type[_key(Problem)]}}
+    for status in sorted({*ALWAYS, *route.errors}):
+        responses.setdefault(str(status), {"description": HTTPStatus(status).phrase, "content": problem})
+    return responses

@@ -1,0 +1,77 @@
+"""Routes: what a face offers, as data. The router finds one by path, and the OpenAPI document is made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from penstock.server.http import HttpError, Request, Response
+
+Right = Literal["public", "push", "consume", "read", "admin"]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Route(Struct, kw_only=True):
+    method: str
+    path: str
+    """As in OpenAPI: `/queues/{queue}/messages`."""
+    handler: Handler
+    summary: str
+    right: Right
+    query: Any = None
+    body: Any = None
+    body_types: Sequence[str] = ("application/json",)
+    answers: dict[int, Any]
+    """By status: the type of the JSON body; several of them, None for an empty one, a str for another media
+    type."""
+    errors: Sequence[int] = ()
+    tag: str = ""
+
+
+class Router:
+    """A tree of path segments. A segment is matched before it is decoded, so an encoded slash stays inside a name."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = list(routes)
+        self._root: dict[Any, Any] = {}
+        for route in routes:
+            node = self._root
+            for segment in route.path.strip("/").split("/"):
+                key = None if segment.startswith("{") else segment.encode()
+                node = node.setdefault(key, {})
+            node.setdefault("routes", {})[route.method] = route
+            names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+            node.setdefault("names", names)
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        node = self._root
+        values: list[bytes] = []
+        for segment in raw_path.strip(b"/").split(b"/"):
+            found = node.get(segment)
+            if found is None:
+                found = node.get(None)
+                if found is None:
+                    raise HttpError(404, "no_such_path", "there is nothing at this path", hint="see /docs")
+                values.append(segment)
+            node = found
+        routes: dict[str, Route] | None = node.get("routes")
+        if routes is None:
+            raise HttpError(404, "no_such_path", "there is nothing at this path", hint="see /docs")
+        route = routes.get(method)
+        if route is None:
+            allowed = ", ".join(sorted({*routes, "OPTIONS"}))
+            raise HttpError(405, "method_not_allowed", f"{method} is not for this path", headers={"allow": allowed})
+        if not values:
+            return route, {}
+        return route, dict(zip(node["names"], map(_decode, values), strict=True))
+
+
+def _decode(segment: bytes) -> str:
+    try:
+        text = segment.decode("ascii")
+        return unquote(text, errors="strict") if "%" in text else text
+    except UnicodeDecodeError:
+        raise HttpError(400, "malformed_path", "the path is not UTF-8") from None

@@ -1,0 +1,176 @@
+"""Running a server: open the store, listen, and leave in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from penstock.broker import Broker, Limits
+from penstock.config import Settings
+from penstock.errors import CannotOpen, InvalidInput
+from penstock.server.app import App
+from penstock.server.background import sing, sweep_forever
+from penstock.server.protocol import LimitedProtocol
+from penstock.store.protocol import Store
+from penstock.store.sqlite import SqliteStore
+
+DB_NAME = "penstock.db"
+
+
+class Server(uvicorn.Server):
+    """Signals are ours: the broker's waiters go first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def open_store(settings: Settings) -> tuple[Store, str]:
+    """The store that the settings name, and where it is."""
+    url = settings.store
+    if url is not None and not url.startswith("sqlite:///"):
+        raise InvalidInput(f"cannot serve from {url.partition('://')[0]}", field="store", hint="sqlite:///path")
+    if url is not None:
+        path = Path(url.removeprefix("sqlite:///"))
+    elif settings.db is not None:
+        path = Path(settings.db)
+    else:
+        path = Path(settings.data) / DB_NAME
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
+    return SqliteStore(path, durability=settings.durability), str(path)
+
+
+def check_exposure(settings: Settings) -> None:
+    """Beyond this machine only with a token, unless told otherwise."""
+    if settings.auth_token or settings.insecure:
+        return
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(settings.host).is_loopback:
+            return
+    if settings.host == "localhost":
+        return
+    raise InvalidInput(
+        f"listening on {settings.host} without a token would let anyone in",
+        field="auth_token",
+        hint="set AUTH_TOKEN, or say --insecure",
+    )
+
+
+def run(settings: Settings) -> None:
+    check_exposure(settings)
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
+    listener = listen(settings)
+    store, path = open_store(settings)
+    with contextlib.closing(listener):
+        runner = asyncio.Runner(loop_factory=_loop_factory())
+        with runner:
+            runner.run(serve(settings, store, path, listener))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(4096)
+    except OSError as error:
+        listener.close()
+        raise CannotOpen(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", hint="choose another --port"
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+async def serve(settings: Settings, store: Store, path: str, listener: socket.socket) -> None:
+    limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
+    broker = Broker(store, limits=limits)
+    broker.committer.depth_max = settings.commit_queue_max
+    app = App(broker, settings)
+    broker.committer.committed = app.metrics.committed
+    server = Server(_uvicorn_config(app, settings))
+    background = [
+        asyncio.create_task(sweep_forever(broker, settings, app.metrics, app.log)),
+        asyncio.create_task(sing(broker, settings, app.metrics)),
+    ]
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        announce(settings, path, listener)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        broker.stop_waiting()
+        server.should_exit = True
+        await serving
+        stopping.cancel()
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await broker.close()
+        if app.log is not None:
+            app.log.flush()
+
+
+def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        limit_concurrency=settings.connections_max,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, settings.grace_ms // 1000),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_version=ssl.PROTOCOL_TLS_SERVER,
+    )
+
+
+def announce(settings: Settings, path: str, listener: socket.socket) -> None:
+    """For people, on stderr: where it listens, where the data is, and how safe it is there."""
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.tls_cert else "http"
+    shown = f"[{host}]" if ":" in host else host
+    durability = (
+        "full: nothing is answered before it is on disk"
+        if settings.durability == "full"
+        else "RELAXED: a power cut may lose the last moments"
+    )
+    access = "with the token" if settings.auth_token else "without a token"
+    sys.stderr.write(
+        f"penstock listens on {scheme}://{shown}:{port} {access}\n"
+        f"  data        {path}\n"
+        f"  durability  {durability}\n"
+        f"  docs        {scheme}://{shown}:{port}/docs\n"
+    )
+    sys.stderr.flush()

@@ -1,0 +1,53 @@
+"""Who may use a queue: API keys, stored hashed, and the secret that its messages are signed with."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from penstock.commands import AddKey, Removed, RemoveKey, SetSecret
+from penstock.errors import Conflict
+from penstock.model import ApiKey
+from penstock.store.migrate import load_sql
+from penstock.store.sqlite.transaction import Transaction
+
+SQL = load_sql("penstock.store.sqlite", "access")
+KEYS_MAX = 1_000
+
+
+def add_key(tx: Transaction, command: AddKey) -> ApiKey:
+    queue = tx.queue(command.queue)
+    (count,) = tx.execute("SELECT count(*) FROM penstock_api_key WHERE queue_id = ?", (queue.id,)).fetchone()
+    if count >= KEYS_MAX:
+        raise Conflict(f"queue {queue.name!r} has {KEYS_MAX} keys already", hint="remove some")
+    rights = ",".join(command.rights)
+    tx.execute(SQL["add_key"], (command.id, queue.id, command.name, command.hash, rights, tx.now))
+    return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
+
+
+def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
+    queue = tx.queue(command.queue)
+    return Removed(tx.execute(SQL["remove_key"], (command.id, queue.id)).rowcount)
+
+
+def set_secret(tx: Transaction, command: SetSecret) -> None:
+    tx.execute(SQL["set_secret"], (command.secret, tx.queue(command.queue).id))
+
+
+def find_key(connection: sqlite3.Connection, key_id: str) -> ApiKey | None:
+    row = connection.execute(SQL["find_key"], (key_id,)).fetchone()
+    return None if row is None else _key(row)
+
+
+def list_keys(connection: sqlite3.Connection, queue: str) -> list[ApiKey]:
+    return [_key(row) for row in connection.execute(SQL["list_keys"], (queue,))]
+
+
+def find_secret(connection: sqlite3.Connection, queue: str) -> str | None:
+    row = connection.execute(SQL["secret"], (queue,)).fetchone()
+    return None if row is None else row[0]
+
+
+def _key(row: tuple[Any, ...]) -> ApiKey:
+    key_id, queue, name, digest, rights, created_at = row
+    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at)

@@ -1,0 +1,174 @@
+"""What the machine may do: commands made twice, for the store and for the model, equal but for the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hypothesis import strategies as st
+
+from penstock import commands as c
+from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions, State
+
+QUEUES = ["flat", "ns/a/x", "ns/a/y", "ns/b/z"]
+OPTIONS = QueueOptions(lease_ms=10, max_attempts=2, backoff_ms=4, backoff_max_ms=12, dedupe_ms=10)
+
+
+Leases = list[tuple[LeasedMessage, LeasedMessage]]
+"""Every lease ever given: the store's and the model's."""
+
+
+class Recipe(Protocol):
+    """Makes a command for the store or for the model: the same, but for the tokens."""
+
+    def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]: ...
+
+
+NEVER_LEASED = (
+    LeasedMessage(
+        id=99_999,
+        uuid="",
+        queue="flat",
+        payload=b"",
+        content=Content.BYTES,
+        priority=0,
+        attempts=0,
+        created_at=0,
+        leased_until=0,
+        token="",
+    ),
+) * 2
+
+queue_names = st.sampled_from(QUEUES)
+queue_or_dlq = st.sampled_from([*QUEUES, *(name + ".dlq" for name in QUEUES)])
+short_ms = st.sampled_from([1, 3, 5, 10])
+messages = st.lists(
+    st.builds(
+        NewMessage,
+        payload=st.just(b"x"),
+        priority=st.sampled_from([0, 0, 0, 1, -1]),
+        delay_ms=st.sampled_from([None, None, 0, 3, 10]),
+        ttl_ms=st.sampled_from([None, None, 3, 12]),
+        key=st.sampled_from([None, None, None, "a", "b"]),
+        headers=st.sampled_from([None, None, {"h": "1"}]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "lease_ms": short_ms,
+        "max_attempts": st.integers(1, 3),
+        "backoff": st.sampled_from(["fixed", "exponential"]),
+        "backoff_ms": st.sampled_from([0, 4]),
+        "max_in_flight": st.sampled_from([None, 1, 2]),
+        "delay_ms": st.sampled_from([0, 5]),
+        "window_ms": st.sampled_from([0, 5]),
+        "ttl_ms": st.sampled_from([None, 8]),
+        "priority": st.integers(-1, 1),
+        "max_size": st.sampled_from([None, 4]),
+        "dlq": st.booleans(),
+        "archive_ms": st.sampled_from([0, 8, None]),
+        "dedupe_ms": st.sampled_from([0, 10, 1000]),
+    },
+)
+
+
+@dataclass(frozen=True)
+class Same:
+    """A command that is the same for the store and for the model."""
+
+    verb: Callable[..., c.Command[Any]]
+    fields: dict[str, Any]
+
+    def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]:
+        return self.verb(**self.fields)
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Settles leases by how long ago they were given, with tokens that are right or not."""
+
+    verb: Callable[..., c.Command[Any]]
+    picks: list[tuple[int, str]]
+    astray: bool
+    item: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]:
+        leases = leases or [NEVER_LEASED]
+        items = []
+        for number, which in self.picks:
+            leased, other = leases[-1 - number % len(leases)], leases[-1 - (number + 1) * 3 % len(leases)]
+            tokens = {"right": leased[not for_store].token, "foreign": other[not for_store].token, "any": None}
+            items.append(c.SettleItem(leased[0].id, tokens.get(which, "nonsense"), **self.item))
+        queue = leases[-1 - self.picks[0][0] % len(leases)][0].queue
+        return self.verb(queue="ns/b/z" if self.astray else queue, items=items, **self.fields)
+
+
+@dataclass(frozen=True)
+class Together:
+    """All or none."""
+
+    recipes: list[Recipe]
+
+    def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]:
+        return c.Transact(commands=[recipe.make(leases, for_store=for_store) for recipe in self.recipes])
+
+
+def same(verb: Callable[..., c.Command[Any]], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Recipe]:
+    return st.builds(Same, st.just(verb), st.fixed_dictionaries(fields))
+
+
+picked = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, 2, 0, 1, 2, 3, 4, 6, 9, 15]),
+        st.sampled_from(["right"] * 4 + ["any", "foreign", "nonsense"]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+rarely = st.sampled_from([False] * 9 + [True])
+push = same(c.Push, queue=queue_names, messages=messages, create=st.just(OPTIONS), global_keys=rarely)
+lease = st.one_of(
+    same(
+        c.Lease,
+        queue=st.one_of(queue_names, queue_names, queue_or_dlq),
+        limit=st.integers(1, 4),
+        lease_ms=st.one_of(st.none(), short_ms),
+        worker=st.sampled_from([None, "w"]),
+    ),
+    same(c.Lease, scope=st.sampled_from(["ns", "ns/a", "ns/b"]), limit=st.integers(1, 5)),
+)
+take = same(c.Take, queue=queue_names, limit=st.integers(1, 3))
+ack = st.builds(Settle, st.just(c.Ack), picked, rarely)
+nack = st.builds(
+    Settle,
+    st.just(c.Nack),
+    picked,
+    rarely,
+    st.fixed_dictionaries({}, optional={"delay_ms": st.sampled_from([0, 3, 10]), "error": st.sampled_from(["e", "f"])}),
+)
+extend = st.builds(
+    Settle,
+    st.just(c.Extend),
+    picked,
+    rarely,
+    fields=st.fixed_dictionaries({"lease_ms": st.one_of(st.none(), short_ms)}),
+)
+release = st.builds(Settle, st.just(c.Release), picked, rarely)
+remove = same(c.Remove, queue=queue_or_dlq, ids=st.lists(st.integers(-1, 40), max_size=4))
+purge = same(
+    c.Purge,
+    queue=queue_or_dlq,
+    states=st.lists(st.sampled_from(list(State)), unique=True),
+    up_to_id=st.one_of(st.none(), st.integers(0, 30)),
+)
+configure = same(c.Configure, queue=queue_names, changes=changes, create=st.just(OPTIONS), exact=rarely)
+pause = same(c.Pause, queue=queue_names, paused=st.booleans())
+drop = same(c.Drop, queue=queue_names, force=st.booleans())
+sweep = same(c.Sweep)
+catch_up = same(c.CatchUp, queue=queue_or_dlq)
+anything = st.one_of(push, push, lease, lease, take, ack, nack, extend, release, remove, configure, catch_up)

@@ -1,0 +1,89 @@
+"""A look straight into SQLite's tables: what the kept counters say must be what is there."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from penstock.identity import ID_BITS, ID_MAX
+
+GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
+TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
+
+COUNTED = {
+    "scheduled": "SELECT count(*) FROM penstock_scheduled WHERE queue_id = ?",
+    "leased": "SELECT count(*) FROM penstock_lease WHERE queue_id = ?",
+    "dead": "SELECT count(*) FROM penstock_dead WHERE NOT leased AND queue_id = ?",
+    "archived": "SELECT count(*) FROM penstock_archive WHERE queue_id = ?",
+}
+
+STATE_ROWS = """
+SELECT place, queue_id, id FROM penstock_ready UNION ALL
+SELECT place, queue_id, id FROM penstock_scheduled UNION ALL
+SELECT place, queue_id, id FROM penstock_lease UNION ALL
+SELECT place, queue_id, id FROM penstock_dead WHERE NOT leased UNION ALL
+SELECT place, queue_id, id FROM penstock_archive"""
+
+
+def check_tables(db: sqlite3.Connection) -> None:
+    """Counters equal a recount, and every message is in exactly one state."""
+    queues = db.execute("SELECT id, name FROM penstock_queue").fetchall()
+    busy = set()
+    for queue_id, name in queues:
+        kept = _counter(db, queue_id)
+        counted = _recount(db, queue_id, kept["cursor"])
+        assert {gauge: kept[gauge] for gauge in GAUGES} == counted, name
+        if "/" in name and counted["ready"] + counted["scheduled"] + counted["leased"]:
+            busy.add(name)
+    assert {name for (name,) in db.execute("SELECT name FROM penstock_busy")} == busy
+    assert _counter(db, 0)["last_id"] >= (
+        db.execute(f"SELECT max(place & {ID_MAX}) FROM penstock_message").fetchone()[0] or 0
+    )
+    _check_places(db, dict(queues))
+
+
+def _counter(db: sqlite3.Connection, queue_id: int) -> dict[str, Any]:
+    cursor = db.execute("SELECT * FROM penstock_counter WHERE queue_id = ?", (queue_id,))
+    return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
+
+
+def totals_of_all(db: sqlite3.Connection) -> dict[str, int]:
+    rows = [_counter(db, queue_id) for (queue_id,) in db.execute("SELECT id FROM penstock_queue")]
+    sums = {name: sum(row[f"n_{name}"] for row in rows) for name in TOTALS}
+    return {name: count for name, count in sums.items() if count}
+
+
+def _recount(db: sqlite3.Connection, queue_id: int, cursor: int) -> dict[str, int]:
+    plain_end = (queue_id * 2 + 1) << ID_BITS
+    (plain,) = db.execute(
+        "SELECT count(*) FROM penstock_message WHERE place > ? AND place < ?", (cursor, plain_end)
+    ).fetchone()
+    (filed,) = db.execute("SELECT count(*) FROM penstock_ready WHERE queue_id = ?", (queue_id,)).fetchone()
+    counted = {gauge: db.execute(sql, (queue_id,)).fetchone()[0] for gauge, sql in COUNTED.items()}
+    return {"ready": plain + filed, **counted}
+
+
+def _check_places(db: sqlite3.Connection, queues: dict[int, str]) -> None:
+    cursors = dict(db.execute("SELECT queue_id, cursor FROM penstock_counter"))
+    states: dict[int, int] = {}
+    for place, queue_id, message_id in db.execute(STATE_ROWS):
+        assert place & ID_MAX == message_id
+        assert place >> ID_BITS + 1 == queue_id
+        states[place] = states.get(place, 0) + 1
+    for (place,) in db.execute("SELECT place FROM penstock_message"):
+        queue_id = place >> ID_BITS + 1
+        assert queue_id in queues
+        plain_ready = not place >> ID_BITS & 1 and place > cursors[queue_id]
+        assert states.pop(place, 0) + plain_ready == 1, f"message {place & ID_MAX} of {queues[queue_id]}"
+    assert not states, "a state without its message"
+    on_lease = {i for (i,) in db.execute("SELECT id FROM penstock_dead WHERE leased")}
+    assert on_lease == {i for (i,) in db.execute("SELECT id FROM penstock_lease WHERE from_dead")}
+    orphans = db.execute(
+        f"SELECT id FROM penstock_failure WHERE id NOT IN (SELECT place & {ID_MAX} FROM penstock_message)"
+    ).fetchall()
+    assert not orphans, "errors of a message that is gone"
+
+
+def kept_keys(db: sqlite3.Connection) -> dict[tuple[str | None, str], int]:
+    rows = db.execute("SELECT q.name, k.key, k.id FROM penstock_key k LEFT JOIN penstock_queue q ON q.id = k.space")
+    return {(space, key): message_id for space, key, message_id in rows}

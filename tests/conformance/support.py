@@ -1,0 +1,196 @@
+"""The store under test with a clock that can be moved, and short words for what tests do most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from penstock.commands import (
+    Ack,
+    Command,
+    Configure,
+    Extend,
+    Lease,
+    Leased,
+    Nack,
+    Push,
+    Redrive,
+    Redriven,
+    Release,
+    Settled,
+    SettledAll,
+    SettleItem,
+    Sweep,
+    Swept,
+    Take,
+)
+from penstock.errors import PenstockError
+from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, QueueOptions, Receipt, State
+from penstock.store.protocol import Store
+from penstock.store.sqlite import SqliteStore
+
+START_MS = 1_700_000_040_000
+"""The first millisecond of a minute."""
+MINUTE_MS = 60_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START_MS
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, ms: int) -> None:
+        self.now += ms
+
+    def set(self, ms: int) -> None:
+        self.now = ms
+
+
+class StoreUnderTest:
+    """Everything of the store itself is passed through; `q` is the queue where a test names none."""
+
+    def __init__(self, path: Path | str, *, persists: bool) -> None:
+        self.path = path
+        self.persists = persists
+        self.clock = Clock()
+        self._opened: list[SqliteStore] = []
+        self.store: Store = self.open_another()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def open_another(self) -> SqliteStore:
+        """One more store on the same database, as another process would have."""
+        # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
+        store = SqliteStore(self.path, clock=self.clock, durability="relaxed")
+        self._opened.append(store)
+        return store
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self.open_another()
+
+    def close_all(self) -> None:
+        for store in self._opened:
+            store.close()
+
+    def do(self, command: Command[Any]) -> Any:
+        (outcome,) = self.store.apply([command])
+        if isinstance(outcome, PenstockError):
+            raise outcome
+        return outcome
+
+    def make(self, queue: str = "q", **options: Any) -> QueueInfo:
+        """Create a queue with these options, or change them."""
+        info: QueueInfo = self.do(Configure(queue=queue, changes=options, create=QueueOptions())).info
+        return info
+
+    def send(self, *messages: NewMessage, queue: str = "q", **how: Any) -> list[Receipt]:
+        receipts: list[Receipt] = self.do(Push(queue=queue, messages=messages, create=QueueOptions(), **how)).receipts
+        return receipts
+
+    def push(self, *payloads: str, queue: str = "q", **fields: Any) -> list[int]:
+        messages = [NewMessage(payload=payload.encode(), **fields) for payload in payloads]
+        return [receipt.id for receipt in self.send(*messages, queue=queue)]
+
+    def try_lease(self, queue: str | None = "q", limit: int = 1, **how: Any) -> Leased:
+        outcome: Leased = self.do(Lease(queue=None if "scope" in how else queue, limit=limit, **how))
+        return outcome
+
+    def lease(self, queue: str = "q", limit: int = 1, **how: Any) -> list[LeasedMessage]:
+        return self.try_lease(queue, limit, **how).messages
+
+    def lease_one(self, queue: str = "q", **how: Any) -> LeasedMessage:
+        (message,) = self.lease(queue, 1, **how)
+        return message
+
+    def drain(self, queue: str = "q") -> list[str]:
+        """Lease one by one until there is nothing: the order in which a consumer sees the queue."""
+        found: list[str] = []
+        while leased := self.lease(queue):
+            found += texts(leased)
+        return found
+
+    def take(self, queue: str = "q", limit: int = 1) -> Leased:
+        outcome: Leased = self.do(Take(queue=queue, limit=limit))
+        return outcome
+
+    def settle(
+        self, verb: Callable[..., Command[SettledAll]], leased: Iterable[LeasedMessage], **fields: Any
+    ) -> SettledAll:
+        leased = list(leased)
+        of_verb = {"lease_ms": fields.pop("lease_ms")} if "lease_ms" in fields else {}
+        items = [SettleItem(message.id, message.token, **fields) for message in leased]
+        outcome: SettledAll = self.do(verb(queue=leased[0].queue, items=items, **of_verb))
+        return outcome
+
+    def ack(self, *leased: LeasedMessage) -> list[Settled]:
+        return self.settle(Ack, leased).results
+
+    def nack(self, *leased: LeasedMessage, **fields: Any) -> SettledAll:
+        return self.settle(Nack, leased, **fields)
+
+    def extend(self, *leased: LeasedMessage, **fields: Any) -> SettledAll:
+        return self.settle(Extend, leased, **fields)
+
+    def release(self, *leased: LeasedMessage) -> list[Settled]:
+        return self.settle(Release, leased).results
+
+    def bury(self, *payloads: str, queue: str = "q", error: str = "broken", **fields: Any) -> list[int]:
+        """Push messages that use up their attempts at once."""
+        attempts = self.make(queue).options.max_attempts
+        ids = self.push(*payloads, queue=queue, **fields)
+        for _ in range(attempts):
+            leased = self.lease(queue, len(ids))
+            assert [message.id for message in leased] == ids
+            self.nack(*leased, delay_ms=0, error=error)
+        return ids
+
+    def redrive(self, queue: str = "q", **how: Any) -> Redriven:
+        outcome: Redriven = self.do(Redrive(queue=queue, **how))
+        return outcome
+
+    def sweep(self, limit: int = 1_000) -> Swept:
+        outcome: Swept = self.do(Sweep(limit=limit))
+        return outcome
+
+    def pages(self, state: State, queue: str = "q", limit: int = 100) -> list[Message]:
+        """All messages of one state, page by page."""
+        found: list[Message] = []
+        after: str | None = None
+        while True:
+            page, after = self.store.peek(queue, state=state, limit=limit, after=after)
+            found += page
+            if after is None:
+                return found
+            assert len(page) == limit
+
+    def state(self, message_id: int, queue: str = "q") -> State | None:
+        message = self.store.get(queue, message_id)
+        return None if message is None else message.state
+
+    def info(self, queue: str = "q") -> QueueInfo:
+        info = self.store.find_queue(queue)
+        assert info is not None
+        return info
+
+    def counts(self, queue: str = "q") -> dict[str, int]:
+        """How many messages are in each state that has any."""
+        info = self.info(queue)
+        return {str(state): getattr(info, state) for state in State if getattr(info, state)}
+
+
+def texts(messages: Iterable[LeasedMessage | Message]) -> list[str]:
+    return [message.payload.decode() for message in messages]
+
+
+def ids(messages: Iterable[LeasedMessage | Message]) -> list[int]:
+    return [message.id for message in messages]
+
+
+def push_command(payload: str, queue: str = "q", **fields: Any) -> Push:
+    """A push of one message that makes its queue."""
+    return Push(queue=queue, messages=[NewMessage(payload=payload.encode(), **fields)], create=QueueOptions())

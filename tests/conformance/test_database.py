@@ -1,0 +1,298 @@
+"""The database behind a store: it lasts, is shared, copied and compacted, and survives a fork."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, SettleItem
+from penstock.errors import CannotOpen, NotADatabase, StoreClosed, UnknownQueue
+from penstock.model import NewMessage, State
+from penstock.store.sqlite import SqliteStore, checkpoint
+from tests.conformance.support import Clock, StoreUnderTest, push_command, texts
+
+
+def test_all_of_it_is_there_after_reopening(shared: StoreUnderTest, clock: Clock) -> None:
+    shared.make(max_attempts=1, archive_ms=None, lease_ms=77)
+    shared.bury("dead")
+    shared.push("archived")
+    shared.take()
+    shared.push("leased", "ready")
+    leased = shared.lease_one()
+    shared.send(NewMessage(payload=b"keyed", key="k", delay_ms=50))
+    shared.do(Pause(queue="q"))
+    before, salt = (shared.info(), list(shared.export("q"))), shared.salt
+    shared.reopen()
+    assert (shared.info(), list(shared.export("q"))) == before
+    assert shared.salt == salt
+    assert shared.ack(leased) == ["ok"]
+    assert shared.send(NewMessage(payload=b"again", key="k"))[0].duplicate
+    shared.do(Pause(queue="q", paused=False))
+    clock.advance(50)
+    assert shared.drain() == ["ready", "keyed"]
+
+
+def test_a_store_dropped_without_closing_loses_nothing(shared: StoreUnderTest) -> None:
+    shared.push("a", "b")
+    leased = shared.lease_one()
+    shared.store = shared.open_another()
+    assert shared.ack(leased) == ["ok"]
+    assert shared.drain() == ["b"]
+
+
+def test_a_closed_store_says_so(store: StoreUnderTest) -> None:
+    store.make()
+    store.close()
+    store.close()
+    uses: list[Callable[[], object]] = [
+        lambda: store.apply([Lease(queue="q")]),
+        lambda: store.peek("q"),
+        lambda: list(store.export("q")),
+        store.compact,
+        store.version,
+    ]
+    for use in uses:
+        with pytest.raises(StoreClosed):
+            use()
+
+
+def test_two_stores_on_one_database_see_each_others_work(shared: StoreUnderTest, clock: Clock) -> None:
+    one, two = shared.store, shared.open_another()
+    one.apply([push_command("1")])
+    two.apply([push_command("2")])
+    one.apply([push_command("3")])
+    (first,) = two.apply([Lease(queue="q")])
+    (second,) = one.apply([Lease(queue="q")])
+    assert texts(first.messages + second.messages) == ["1", "2"]
+    item = SettleItem(first.messages[0].id, first.messages[0].token)
+    assert one.apply([Ack(queue="q", items=[item])])[0].results == ["ok"]
+    assert one.find_queue("q") == two.find_queue("q")
+    assert shared.counts() == {"ready": 1, "leased": 1}
+
+
+def test_options_pauses_and_drops_of_another_store_count_at_once(shared: StoreUnderTest) -> None:
+    one, two = shared.store, shared.open_another()
+    one.apply([push_command("a"), push_command("b")])
+    two.apply([Configure(queue="q", changes={"max_in_flight": 1})])
+    assert len(one.apply([Lease(queue="q", limit=5)])[0].messages) == 1
+    two.apply([Pause(queue="q"), Configure(queue="q", changes={"max_in_flight": None})])
+    assert one.apply([Lease(queue="q")])[0].messages == []
+    two.apply([Drop(queue="q", force=True)])
+    assert isinstance(one.apply([Lease(queue="q")])[0], UnknownQueue)
+    two.apply([push_command("new")])
+    assert texts(one.apply([Lease(queue="q")])[0].messages) == ["new"]
+
+
+def test_due_messages_of_another_store_are_met(shared: StoreUnderTest, clock: Clock) -> None:
+    one, two = shared.store, shared.open_another()
+    shared.make()
+    assert one.apply([Lease(queue="q")])[0].wake_at is None
+    two.apply([Push(queue="q", messages=[NewMessage(payload=b"late", delay_ms=10)])])
+    assert one.apply([Lease(queue="q")])[0].wake_at == clock.now + 10
+    clock.advance(10)
+    assert len(one.apply([Lease(queue="q")])[0].messages) == 1
+
+
+def test_the_version_moves_when_another_store_writes(shared: StoreUnderTest) -> None:
+    two = shared.open_another()
+    before = shared.version()
+    assert shared.version() == before
+    two.apply([push_command("a")])
+    assert shared.version() != before
+
+
+def test_threads_of_many_stores_hand_out_each_message_once(shared: StoreUnderTest) -> None:
+    stores = [shared.store, shared.store, shared.open_another(), shared.open_another()]
+    shared.make(lease_ms=10**8)
+    got: list[list[int]] = [[] for _ in stores]
+
+    def work(number: int) -> None:
+        for step in range(60):
+            stores[number].apply([push_command(f"{number}-{step}")])
+            (leased,) = stores[number].apply([Lease(queue="q", limit=2)])
+            got[number] += [message.id for message in leased.messages]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    handed_out = [message_id for part in got for message_id in part]
+    assert len(handed_out) == len(set(handed_out))
+    assert shared.counts() == {
+        state: count for state, count in {"ready": 240 - len(handed_out), "leased": len(handed_out)}.items() if count
+    }
+
+
+def test_an_export_sees_one_moment(shared: StoreUnderTest) -> None:
+    shared.push(*map(str, range(1_500)))
+    export = shared.export("q")
+    first = next(export)
+    shared.take(limit=1_000)
+    shared.push("later")
+    assert texts([first, *export]) == [str(number) for number in range(1_500)]
+
+
+def test_a_backup_is_a_whole_copy(store: StoreUnderTest, tmp_path: Path) -> None:
+    store.push(*"abc")
+    store.lease()
+    steps: list[tuple[int, int]] = []
+    target = tmp_path / "copies" / "copy.db"
+    target.parent.mkdir()
+    store.backup(target, lambda done, total: steps.append((done, total)))
+    assert steps[-1][0] == steps[-1][1] > 0
+    assert [file.name for file in target.parent.iterdir()] == ["copy.db"]
+    store.drain()
+    copy = SqliteStore(target, clock=store.clock)
+    assert (copy.salt, texts(copy.peek("q", limit=9)[0])) == (store.salt, ["b", "c"])
+    assert [len(copy.peek("q", state=State.LEASED, limit=9)[0])] == [1]
+    copy.close()
+
+
+def test_a_backup_never_overwrites_and_names_what_it_cannot_write(store: StoreUnderTest, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.write_text("mine")
+    for target in (there, tmp_path / "none" / "copy.db"):
+        with pytest.raises(CannotOpen):
+            store.backup(target)
+    assert there.read_text() == "mine"
+
+
+def test_a_backup_goes_on_while_others_write(shared: StoreUnderTest, tmp_path: Path) -> None:
+    shared.send(*(NewMessage(payload=b"x" * 10_000) for _ in range(2_000)))
+    writer = shared.open_another()
+    written = 0
+
+    def write(_done: int, _total: int) -> None:
+        nonlocal written
+        writer.apply([push_command("meanwhile"), Lease(queue="q")])
+        written += 1
+
+    shared.backup(tmp_path / "copy.db", write)
+    assert written > 1
+    copy = SqliteStore(tmp_path / "copy.db", clock=shared.clock)
+    info = copy.find_queue("q")
+    assert info is not None
+    assert (info.ready, info.leased) == (2_000, 0)
+    assert sum(1 for _ in copy.export("q")) == 2_000
+    copy.close()
+
+
+def test_compacting_gives_space_back_and_changes_nothing(shared: StoreUnderTest) -> None:
+    shared.send(*(NewMessage(payload=b"x" * 10_000) for _ in range(300)))
+    shared.push("kept")
+    shared.take(limit=300)
+    shared.compact()
+    before = Path(shared.path).stat().st_size
+    assert before < 1_000_000
+    assert shared.drain() == ["kept"]
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database, but long enough to look like a header of one" * 20)
+    before = file.read_bytes()
+    with pytest.raises(NotADatabase):
+        SqliteStore(file)
+    assert file.read_bytes() == before
+    with pytest.raises(CannotOpen):
+        SqliteStore(tmp_path / "none" / "penstock.db")
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Run in a forked child, and fail if it does."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_child_may_use_its_parents_store(shared: StoreUnderTest) -> None:
+    shared.push("parent's")
+
+    def work() -> None:
+        assert shared.drain() == ["parent's"]
+        shared.push("child's")
+
+    in_child(work)
+    shared.push("after")
+    assert shared.drain() == ["child's", "after"]
+
+
+def test_a_child_that_dies_in_a_transaction_leaves_nothing_of_it(shared: StoreUnderTest) -> None:
+    shared.push("a")
+
+    def work() -> None:
+        other = sqlite3.connect(shared.path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        shared.apply_on(other, [push_command("lost"), Lease(queue="q")])
+
+    in_child(work)
+    assert shared.counts() == {"ready": 1}
+    assert shared.drain() == ["a"]
+
+
+def test_a_forked_child_has_its_own_copy_of_a_store_in_memory(tmp_path: Path) -> None:
+    memory = StoreUnderTest(":memory:", persists=False)
+    memory.push("parent's")
+
+    def work() -> None:
+        assert memory.drain() == ["parent's"]
+
+    in_child(work)
+    assert memory.drain() == ["parent's"]
+    memory.close_all()
+
+
+def test_processes_may_open_and_close_one_file_all_at_once(tmp_path: Path) -> None:
+    """Creating, recovering and removing the WAL takes locks that others must wait for."""
+    path = tmp_path / "penstock.db"
+
+    def work() -> None:
+        for _ in range(15):
+            store = SqliteStore(path, durability="relaxed")
+            store.apply([push_command("x"), Lease(queue="q")])
+            store.peek("q")
+            assert next(store.export("q")) is not None
+            store.close()
+
+    children = [threading.Thread(target=in_child, args=(work,)) for _ in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    store = SqliteStore(path)
+    info = store.find_queue("q")
+    assert info is not None
+    assert info.totals.pushed == info.leased == 60
+    store.close()
+
+
+def test_closing_does_not_wait_for_a_checkpoint_that_waits_for_it(
+    shared: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_BYTES", 1)
+    monkeypatch.setattr(checkpoint, "WAL_FRAMES_HIGH", 0)
+    shared.push(*map(str, range(2_000)))
+    pinned = shared.export("q")
+    next(pinned)
+    for number in range(20):
+        shared.push(str(number))
+    closing = threading.Thread(target=shared.close, daemon=True)
+    closing.start()
+    closing.join(timeout=20)
+    assert not closing.is_alive()
+    pinned.close()

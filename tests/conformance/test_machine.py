@@ -1,0 +1,209 @@
+"""Hypothesis drives a store and the model side by side, and looks for the first step at which they differ."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock import commands as c
+from penstock.errors import PenstockError
+from penstock.model import State
+from penstock.store.sqlite import SqliteStore
+from tests.conformance import recipes as r
+from tests.conformance.model import Model, without_tokens
+from tests.conformance.recount import check_tables, kept_keys, totals_of_all
+from tests.conformance.support import Clock
+
+EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
+"""How many to try instead of the same few, for a long run."""
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="penstock-")
+        self.path = Path(self.folder.name) / "penstock.db"
+        self.clock = Clock()
+        self.abandoned: list[SqliteStore] = []
+        self.stores = [self.open(), self.open()]
+        self.turn = 0
+        self.model = Model(self.clock, self.stores[0].salt)
+        self.leases: r.Leases = []
+        self.db = sqlite3.connect(self.path)
+
+    def open(self) -> SqliteStore:
+        return SqliteStore(self.path, clock=self.clock, durability="relaxed")
+
+    def teardown(self) -> None:
+        self.db.close()
+        for store in (*self.stores, *self.abandoned):
+            store.close()
+        self.folder.cleanup()
+
+    @initialize(options=st.lists(st.one_of(st.just({}), r.changes), min_size=len(r.QUEUES), max_size=len(r.QUEUES)))
+    def make_queues(self, options: list[dict[str, Any]]) -> None:
+        for name, chosen in zip(r.QUEUES, options, strict=True):
+            self.run(r.Same(c.Configure, {"queue": name, "changes": chosen, "create": r.OPTIONS}))
+
+    def run(self, *recipes: r.Recipe) -> None:
+        found = self.stores[self.turn].apply([recipe.make(self.leases, for_store=True) for recipe in recipes])
+        expected = self.model.apply([recipe.make(self.leases, for_store=False) for recipe in recipes])
+        self.compare(found, expected)
+
+    def compare(self, found: list[Any], expected: list[Any]) -> None:
+        assert len(found) == len(expected)
+        for got, wanted in zip(found, expected, strict=True):
+            if isinstance(got, PenstockError) or isinstance(wanted, PenstockError):
+                assert type(got) is type(wanted), (got, wanted)
+            elif isinstance(wanted, c.Transacted):
+                self.compare(got.outcomes, wanted.outcomes)
+            elif isinstance(wanted, c.Leased):
+                self.compare_leased(got, wanted)
+            elif isinstance(wanted, c.Swept):
+                self.compare_wake(got.wake_at, wanted.wake_at)
+                assert msgspec.structs.replace(got, wake_at=None) == msgspec.structs.replace(wanted, wake_at=None)
+            else:
+                assert got == wanted, (got, wanted)
+
+    def compare_leased(self, got: c.Leased, wanted: c.Leased) -> None:
+        assert without_tokens(got.messages) == without_tokens(wanted.messages)
+        assert not got.more
+        if wanted.messages:
+            assert got.wake_at is None
+        else:
+            self.compare_wake(got.wake_at, wanted.wake_at)
+        for ours, model in zip(got.messages, wanted.messages, strict=True):
+            assert len(ours.token) == len(model.token)
+            if ours.token:
+                assert ours.token not in {old.token for old, _ in self.leases if old.id == ours.id}
+                self.leases.append((ours, model))
+
+    def compare_wake(self, got: int | None, exact: int | None) -> None:
+        """A store may wake its waiters too early, never too late."""
+        assert got is None or got > self.clock.now
+        if exact is not None:
+            assert got is not None
+            assert got <= exact
+
+    @rule(recipe=r.push)
+    def push(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(new=r.push, recipe=r.lease)
+    def push_and_lease(self, new: r.Recipe, recipe: r.Recipe) -> None:
+        self.run(new, recipe)
+
+    @rule(recipe=r.lease)
+    def lease(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipe=r.take)
+    def take(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipe=st.one_of(r.ack, r.nack, r.extend, r.release))
+    def settle(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipe=st.one_of(r.nack, r.nack, r.release))
+    def give_back(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipe=st.one_of(r.configure, r.configure, r.pause))
+    def change(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipe=st.one_of(r.remove, r.purge, r.remove, r.drop))
+    def discard(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipe=st.one_of(r.sweep, r.catch_up))
+    def move_on(self, recipe: r.Recipe) -> None:
+        self.run(recipe)
+
+    @rule(recipes=st.lists(st.one_of(r.anything, st.builds(r.Together, st.lists(r.anything, max_size=3))), max_size=4))
+    def several(self, recipes: list[r.Recipe]) -> None:
+        self.run(*recipes)
+
+    @rule(recipes=st.lists(r.anything, min_size=1, max_size=4))
+    def transact(self, recipes: list[r.Recipe]) -> None:
+        self.run(r.Together(recipes))
+
+    @rule(
+        queue=r.queue_or_dlq,
+        limit=st.integers(1, 3),
+        dry_run=r.rarely,
+        wanted=st.one_of(st.none(), st.sets(st.integers(1, 20), max_size=8)),
+        error_contains=st.sampled_from([None, None, "e"]),
+        ago_ms=st.sampled_from([None, None, 0, 5]),
+    )
+    def redrive(self, queue: str, ago_ms: int | None, wanted: set[int] | None, **how: Any) -> None:
+        died_before = None if ago_ms is None else self.clock.now - ago_ms
+        ids = None if wanted is None else sorted(wanted)
+        after: str | None = None
+        while True:
+            command = c.Redrive(queue=queue, ids=ids, died_before=died_before, after=after, **how)
+            (found,), (expected,) = self.stores[self.turn].apply([command]), self.model.apply([command])
+            self.compare([found], [expected])
+            if isinstance(found, PenstockError) or found.after is None:
+                break
+            after = found.after
+
+    @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 12, 1, 2, 3, 5, 60_000, 3_600_000, 86_400_000]))
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    @rule(ms=st.integers(1, 12))
+    def clock_steps_back(self, ms: int) -> None:
+        self.clock.advance(-ms)
+
+    @rule()
+    def other_store(self) -> None:
+        self.turn = 1 - self.turn
+
+    @rule()
+    def crash(self) -> None:
+        self.abandoned.append(self.stores[self.turn])
+        self.stores[self.turn] = self.open()
+
+    @invariant()
+    def counters_are_right(self) -> None:
+        check_tables(self.db)
+        totals = sum(
+            (queue.totals for queue in self.model.world.queues.values()), self.model.world.dropped_totals.copy()
+        )
+        assert totals_of_all(self.db) == +totals
+        assert kept_keys(self.db) == {at: key.id for at, key in self.model.world.keys.items()}
+
+    @invariant()
+    def queues_are_the_models(self) -> None:
+        store = self.stores[self.turn]
+        assert [info.name for info in store.list_queues()] == sorted(self.model.world.queues)
+        for name in self.model.world.queues:
+            assert store.find_queue(name) == self.model.info(name)
+            for state in State:
+                page, after = store.peek(name, state=state, limit=1_000)
+                assert page == self.model.peek(name, state)
+                assert after is None
+                for message in page[:2]:
+                    assert store.get(name, message.id) == message
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    derandomize=EXAMPLES is None,
+    max_examples=int(EXAMPLES or 100),
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,118 @@
+"""In which order messages are leased: priority, then the time they are available from, then id."""
+
+from __future__ import annotations
+
+from penstock.model import NewMessage, State
+from tests.conformance.support import Clock, StoreUnderTest, texts
+
+
+def test_without_priorities_and_delays_the_order_is_that_of_the_pushes(store: StoreUnderTest, clock: Clock) -> None:
+    for batch in (["1", "2"], ["3"], ["4", "5", "6"]):
+        store.push(*batch)
+        clock.advance(1)
+    assert texts(store.lease(limit=4)) == ["1", "2", "3", "4"]
+    assert store.drain() == ["5", "6"]
+
+
+def test_higher_priority_comes_first_and_is_fifo_in_itself(store: StoreUnderTest) -> None:
+    for payload, priority in [("0a", 0), ("9a", 9), ("-1", -1), ("9b", 9), ("0b", 0), ("-2", -2)]:
+        store.push(payload, priority=priority)
+    assert store.drain() == ["9a", "9b", "0a", "0b", "-1", "-2"]
+
+
+def test_messages_with_and_without_a_ttl_keep_one_order(store: StoreUnderTest, clock: Clock) -> None:
+    for number in range(12):
+        store.push(str(number), ttl_ms=1_000 if number % 3 == 0 else None)
+        clock.advance(number % 2)
+    assert texts(store.lease(limit=5)) + texts(store.take(limit=3).messages) + store.drain() == [
+        str(number) for number in range(12)
+    ]
+
+
+def test_a_due_message_stands_where_its_time_puts_it(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("delayed", delay_ms=10)
+    clock.advance(5)
+    store.push("earlier")
+    clock.advance(5)
+    store.push("same time")
+    clock.advance(1)
+    store.push("later")
+    assert store.drain() == ["earlier", "delayed", "same time", "later"]
+
+
+def test_a_batch_mixes_what_is_plain_with_what_is_not(store: StoreUnderTest) -> None:
+    store.send(
+        NewMessage(payload=b"a"),
+        NewMessage(payload=b"b", ttl_ms=1_000),
+        NewMessage(payload=b"c"),
+        NewMessage(payload=b"first", priority=1),
+    )
+    assert texts(store.lease(limit=10)) == ["first", "a", "b", "c"]
+
+
+def test_a_lapsed_message_returns_to_its_place(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("a", "b", "c")
+    store.lease(limit=2, lease_ms=10)
+    clock.advance(10)
+    store.push("d")
+    assert store.drain() == ["a", "b", "c", "d"]
+
+
+def test_a_released_message_returns_to_its_place(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("a", "b", "c")
+    a, b = store.lease(limit=2)
+    clock.advance(5)
+    store.release(b)
+    store.release(a)
+    assert store.drain() == ["a", "b", "c"]
+
+
+def test_a_message_nacked_without_delay_goes_behind_what_is_there(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("a", "b")
+    a = store.lease_one()
+    clock.advance(1)
+    store.nack(a, delay_ms=0)
+    clock.advance(1)
+    store.push("c")
+    assert store.drain() == ["b", "a", "c"]
+
+
+def test_a_nacked_message_keeps_its_priority(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("high", priority=1)
+    store.push("low")
+    store.nack(store.lease_one(), delay_ms=10)
+    clock.advance(10)
+    assert store.drain() == ["high", "low"]
+
+
+def test_a_lapsed_retry_returns_to_the_place_of_the_retry(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("a")
+    clock.advance(1)
+    store.push("b")
+    store.nack(store.lease_one(), delay_ms=5)
+    clock.advance(5)
+    leased = store.lease(limit=2, lease_ms=1)
+    assert texts(leased) == ["b", "a"]
+    clock.advance(1)
+    assert store.drain() == ["b", "a"]
+
+
+def test_a_clock_that_steps_back_never_reorders_pushes(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("1")
+    clock.advance(-500)
+    store.push("2")
+    store.push("3", ttl_ms=10_000)
+    clock.advance(-500)
+    store.push("4")
+    clock.advance(2_000)
+    store.push("5")
+    assert texts(store.peek("q", state=State.READY, limit=9)[0]) == ["1", "2", "3", "4", "5"]
+    assert store.drain() == ["1", "2", "3", "4", "5"]
+
+
+def test_the_order_that_peek_shows_is_the_order_of_leases(store: StoreUnderTest, clock: Clock) -> None:
+    for number in range(30):
+        store.push(str(number), priority=number % 3, ttl_ms=10_000 if number % 2 else None)
+        clock.advance(number % 2)
+    store.nack(*store.lease(limit=4), delay_ms=0)
+    assert texts(store.pages(State.READY, limit=7)) == store.drain()

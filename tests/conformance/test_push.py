@@ -1,0 +1,242 @@
+"""What a push promises: ids, times, keys, batches and limits."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from penstock.commands import Push, Remove
+from penstock.errors import QueueFull, RateLimited, UnknownQueue
+from penstock.identity import message_id_of
+from penstock.model import Content, NewMessage, QueueOptions, State
+from tests.conformance.support import Clock, StoreUnderTest, texts
+
+
+def keyed(key: str | None, payload: bytes = b"x") -> NewMessage:
+    return NewMessage(payload=payload, key=key)
+
+
+def test_a_message_comes_out_as_it_went_in(store: StoreUnderTest) -> None:
+    new = NewMessage(
+        payload=b"\x00\xff", content=Content.JSON, priority=7, key="k", headers={"a": "ä", "b": ""}, ttl_ms=5_000
+    )
+    (receipt,) = store.send(new)
+    leased = store.lease_one()
+    assert (leased.payload, leased.content, leased.priority) == (b"\x00\xff", Content.JSON, 7)
+    assert (leased.key, leased.headers) == ("k", {"a": "ä", "b": ""})
+    assert (leased.id, leased.uuid, leased.created_at) == (receipt.id, receipt.uuid, receipt.created_at)
+    assert (leased.queue, leased.attempts) == ("q", 1)
+
+
+def test_an_empty_payload_is_a_payload(store: StoreUnderTest) -> None:
+    store.push("")
+    assert store.lease_one().payload == b""
+
+
+def test_ids_grow_with_every_push_in_every_queue(store: StoreUnderTest) -> None:
+    found = [*store.push("a", "b"), *store.push("c", queue="other"), *store.push("d"), *store.push("e", priority=3)]
+    assert found == sorted(set(found))
+
+
+def test_ids_are_never_given_twice_even_after_all_is_gone(store: StoreUnderTest) -> None:
+    first = store.push("a", "b")
+    store.do(Remove(queue="q", ids=first))
+    assert min(store.push("c")) > max(first)
+
+
+def test_uuids_sort_by_time_and_lead_back_to_their_id(store: StoreUnderTest, clock: Clock) -> None:
+    receipts = []
+    for _ in range(5):
+        receipts += store.send(NewMessage(payload=b"a"), NewMessage(payload=b"b", priority=1))
+        clock.advance(1)
+    assert [r.uuid for r in receipts] == sorted({r.uuid for r in receipts})
+    assert [message_id_of(r.uuid, store.salt) for r in receipts] == [r.id for r in receipts]
+    assert uuid.UUID(receipts[0].uuid).version == 7
+    assert message_id_of(receipts[0].uuid, store.salt ^ 1) is None
+    assert message_id_of(str(uuid.uuid4()), store.salt) is None
+
+
+def test_a_push_to_an_unknown_queue_is_refused_unless_it_may_create(store: StoreUnderTest) -> None:
+    with pytest.raises(UnknownQueue):
+        store.do(Push(queue="q", messages=[NewMessage(payload=b"x")]))
+    store.do(Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions(lease_ms=7)))
+    assert store.info().options.lease_ms == 7
+
+
+def test_create_leaves_an_existing_queue_as_it_is(store: StoreUnderTest) -> None:
+    store.make(lease_ms=7)
+    store.push("a")
+    assert store.info().options.lease_ms == 7
+
+
+def test_a_delayed_message_is_leased_when_due_and_not_before(store: StoreUnderTest, clock: Clock) -> None:
+    (message_id,) = store.push("late", delay_ms=100)
+    assert store.state(message_id) is State.SCHEDULED
+    clock.advance(99)
+    assert store.lease() == []
+    clock.advance(1)
+    assert texts(store.lease()) == ["late"]
+
+
+def test_the_queues_delay_holds_unless_the_message_has_its_own(store: StoreUnderTest) -> None:
+    store.make(delay_ms=100)
+    store.push("queue's")
+    store.push("own", delay_ms=0)
+    assert store.drain() == ["own"]
+
+
+def test_a_changed_delay_and_ttl_hold_for_later_pushes_only(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("before")
+    store.make(delay_ms=100, ttl_ms=50)
+    store.push("after")
+    clock.advance(1_000)
+    assert store.drain() == ["before"]
+
+
+def test_an_expired_message_is_never_leased(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("a", ttl_ms=10)
+    store.push("scheduled", ttl_ms=10, delay_ms=5)
+    store.push("b", ttl_ms=11)
+    clock.advance(10)
+    assert texts(store.lease(limit=3)) == ["b"]
+    assert store.counts() == {"leased": 1}
+    assert store.info().totals.expired == 2
+
+
+def test_a_repeated_key_returns_the_first_receipt(store: StoreUnderTest, clock: Clock) -> None:
+    (first,) = store.send(keyed("k", b"first"))
+    clock.advance(5)
+    (again,) = store.send(keyed("k", b"again"))
+    assert again.duplicate
+    assert not first.duplicate
+    assert (again.id, again.uuid, again.created_at) == (first.id, first.uuid, first.created_at)
+    assert store.drain() == ["first"]
+    assert store.info().totals.pushed == 1
+
+
+def test_keys_repeat_within_one_batch_too(store: StoreUnderTest) -> None:
+    (old,) = store.send(keyed("old"))
+    receipts = store.send(keyed("a"), keyed(None), keyed("old"), keyed("a"), keyed("b"), keyed("a"))
+    assert [r.duplicate for r in receipts] == [False, False, True, True, False, True]
+    assert receipts[2].id == old.id
+    assert receipts[3].id == receipts[5].id == receipts[0].id
+    assert store.counts() == {"ready": 4}
+
+
+def test_a_duplicate_is_known_after_the_ack_within_the_window(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(dedupe_ms=100)
+    (first,) = store.send(keyed("k"))
+    store.ack(store.lease_one())
+    clock.advance(99)
+    assert [r.id for r in store.send(keyed("k"))] == [first.id]
+    clock.advance(1)
+    (fresh,) = store.send(keyed("k"))
+    assert not fresh.duplicate
+    assert fresh.id > first.id
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead"])
+def test_a_key_outlives_its_window_while_the_message_is_undone(store: StoreUnderTest, clock: Clock, state: str) -> None:
+    store.make(dedupe_ms=10, max_attempts=1)
+    store.send(NewMessage(payload=b"x", key="k", delay_ms=50 if state == "scheduled" else 0))
+    if state in ("leased", "dead"):
+        leased = store.lease_one()
+        if state == "dead":
+            store.nack(leased)
+    clock.advance(20)
+    store.sweep()
+    assert store.counts() == {state: 1}
+    assert store.send(keyed("k"))[0].duplicate
+
+
+def test_an_archived_message_holds_its_key_for_the_window_only(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(dedupe_ms=10, archive_ms=None)
+    store.send(keyed("k"))
+    store.take()
+    assert store.send(keyed("k"))[0].duplicate
+    clock.advance(10)
+    assert not store.send(keyed("k"))[0].duplicate
+
+
+def test_the_sweep_forgets_keys_only_when_window_and_message_are_over(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(dedupe_ms=10)
+    store.send(keyed("undone"), keyed("gone"))
+    undone, gone = store.lease(limit=2)
+    store.ack(gone)
+    clock.advance(10)
+    assert store.sweep().forgotten == 1
+    assert [r.duplicate for r in store.send(keyed("undone"), keyed("gone"))] == [True, False]
+    store.ack(undone)
+
+
+def test_keys_are_per_queue_unless_global(store: StoreUnderTest) -> None:
+    store.send(keyed("k"), queue="a")
+    assert not store.send(keyed("k"), queue="b")[0].duplicate
+    (first,) = store.send(keyed("k"), queue="a", global_keys=True)
+    (second,) = store.send(keyed("k"), queue="b", global_keys=True)
+    assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)
+
+
+def test_a_push_of_duplicates_alone_changes_nothing(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(window_ms=10)
+    store.send(keyed("k"))
+    clock.advance(9)
+    store.send(keyed("k"))
+    clock.advance(1)
+    assert len(store.lease()) == 1
+
+
+def test_a_full_queue_refuses_the_whole_batch(store: StoreUnderTest) -> None:
+    store.make(max_size=3)
+    store.push("a", "b")
+    store.lease()
+    with pytest.raises(QueueFull) as refused:
+        store.push("c", "d")
+    assert refused.value.retry_after_ms > 0
+    assert store.counts() == {"ready": 1, "leased": 1}
+    store.push("c")
+
+
+def test_a_full_queue_still_knows_its_duplicates(store: StoreUnderTest) -> None:
+    store.send(keyed("k"), keyed("l"))
+    store.make(max_size=1)
+    assert store.send(keyed("k"))[0].duplicate
+
+
+def test_done_and_dead_messages_take_no_room(store: StoreUnderTest) -> None:
+    store.make(max_size=1, max_attempts=1, archive_ms=None)
+    store.bury("dead")
+    store.push("done")
+    store.take()
+    store.push("next")
+    assert store.counts() == {"ready": 1, "dead": 1, "archived": 1}
+
+
+def test_a_refused_push_leaves_no_queue_behind(store: StoreUnderTest) -> None:
+    push = Push(queue="new", messages=[keyed(None), keyed(None)], create=QueueOptions(max_size=1))
+    assert isinstance(store.apply([push])[0], QueueFull)
+    assert store.find_queue("new") is None
+
+
+def test_the_push_rate_lets_a_burst_pass_and_then_its_pace(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(push_rate=10, push_burst=3)
+    store.push("a", "b", "c")
+    with pytest.raises(RateLimited) as refused:
+        store.push("d")
+    assert 0 < refused.value.retry_after_ms <= 101
+    clock.advance(refused.value.retry_after_ms)
+    store.push("d")
+    with pytest.raises(RateLimited):
+        store.push("e")
+    assert store.counts() == {"ready": 4}
+
+
+def test_a_batch_beyond_the_burst_passes_once_and_is_paid_for(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(push_rate=1, push_burst=2)
+    store.push("a", "b", "c", "d")
+    clock.advance(2_999)
+    with pytest.raises(RateLimited):
+        store.push("e")
+    clock.advance(1)
+    store.push("e")

@@ -1,0 +1,211 @@
+"""Looking without touching: peek, get, list, stats, export."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.commands import Remove
+from penstock.errors import InvalidInput, UnknownQueue
+from penstock.model import Failure, State
+from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids, texts
+
+COUNT = 23
+
+
+def fill(store: StoreUnderTest, clock: Clock, state: State) -> list[int]:
+    """Many messages of one state, some with equal times, in the order that peek promises."""
+    store.make(max_attempts=1, archive_ms=None)
+    found: list[int] = []
+    for number in range(COUNT):
+        delay_ms = 1_000 if state is State.SCHEDULED else None
+        found += store.push(str(number), delay_ms=delay_ms, ttl_ms=None if number % 2 else 10**9)
+        if state in (State.LEASED, State.DEAD):
+            leased = store.lease_one()
+            if state is State.DEAD:
+                store.nack(leased)
+        elif state is State.ARCHIVED:
+            store.take()
+        clock.advance(number % 3 // 2)
+    return found[::-1] if state in (State.DEAD, State.ARCHIVED) else found
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("limit", [1, 7, COUNT, COUNT + 1])
+def test_pages_hold_every_message_once_in_order(store: StoreUnderTest, clock: Clock, state: State, limit: int) -> None:
+    expected = fill(store, clock, state)
+    found = store.pages(state, limit=limit)
+    assert ids(found) == expected
+    assert {message.state for message in found} == {state}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_get_shows_what_peek_shows(store: StoreUnderTest, clock: Clock, state: State) -> None:
+    fill(store, clock, state)
+    for message in store.pages(state):
+        assert store.get("q", message.id) == message
+
+
+def test_pages_of_mixed_kinds_stay_in_order(store: StoreUnderTest, clock: Clock) -> None:
+    for number in range(COUNT):
+        store.push(str(number), priority=number % 5 - 2, ttl_ms=10**9 if number % 2 else None)
+        clock.advance(number % 3 // 2)
+    everything = store.peek("q", limit=COUNT + 1)[0]
+    assert everything == sorted(everything, key=lambda m: (-m.priority, m.available_at, m.id))
+    for limit in (1, 2, 5):
+        assert store.pages(State.READY, limit=limit) == everything
+
+
+def test_a_page_goes_on_where_the_last_one_ended_though_messages_left(store: StoreUnderTest) -> None:
+    found = store.push(*map(str, range(6)))
+    page, after = store.peek("q", limit=3)
+    store.lease(limit=2)
+    store.do(Remove(queue="q", ids=[found[3]]))
+    rest, _ = store.peek("q", limit=3, after=after)
+    assert texts(page + rest) == ["0", "1", "2", "4", "5"]
+
+
+def test_peek_and_get_touch_nothing(store: StoreUnderTest) -> None:
+    (message_id,) = store.push("a")
+    before = store.info()
+    message = store.peek("q")[0][0]
+    assert (message.attempts, message.first_leased_at) == (0, None)
+    assert store.get("q", message_id) == message
+    assert store.info() == before
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("after", ["", "x", "1", "1:x", "1:2:3", "1:2:3:4:5", f"{10**30}:1"])
+def test_a_cursor_that_no_page_gave_is_refused(store: StoreUnderTest, state: State, after: str) -> None:
+    store.make()
+    with pytest.raises(InvalidInput) as refused:
+        store.peek("q", state=state, after=after)
+    assert refused.value.field == "after"
+
+
+def test_an_unknown_queue_cannot_be_looked_at(store: StoreUnderTest) -> None:
+    for look in (store.peek, store.stats, lambda queue: list(store.export(queue)), lambda q: store.get(q, 1)):
+        with pytest.raises(UnknownQueue):
+            look("none")
+    assert store.find_queue("none") is None
+
+
+def test_get_finds_nothing_where_there_is_nothing(store: StoreUnderTest) -> None:
+    (elsewhere,) = store.push("a", queue="other")
+    store.push("b", priority=1)
+    for message_id in (0, -1, 99, elsewhere, 1 << 44, 1 << 44 | 2, 2**70):
+        assert store.get("q", message_id) is None
+
+
+def test_a_message_tells_its_life(store: StoreUnderTest, clock: Clock) -> None:
+    pushed_at = clock.now
+    (message_id,) = store.push("a", ttl_ms=1_000)
+    clock.advance(5)
+    store.nack(store.lease_one(), delay_ms=10, error="oops")
+    message = store.get("q", message_id)
+    assert (message.created_at, message.first_leased_at, message.available_at) == (
+        pushed_at,
+        pushed_at + 5,
+        pushed_at + 15,
+    )
+    assert (message.attempts, message.expires_at) == (1, pushed_at + 1_000)
+    assert message.errors == [Failure(1, pushed_at + 5, "oops")]
+
+
+def test_queues_are_listed_by_name_in_pages(store: StoreUnderTest) -> None:
+    names = [f"a{number:02}" for number in range(12)] + ["b/t/x", "b/t/y", "b0", "B", "_"]
+    for name in names:
+        store.make(name)
+    found: list[str] = []
+    while page := store.list_queues(after=found[-1] if found else None, limit=5):
+        found += [info.name for info in page]
+    assert found == sorted(names)
+    assert [info.name for info in store.list_queues(prefix="b/")] == ["b/t/x", "b/t/y"]
+    assert [info.name for info in store.list_queues(prefix="a1", after="a10")] == ["a11"]
+    assert store.list_queues(prefix="%") == []
+    assert [info.name for info in store.list_queues(prefix="_")] == ["_"]
+
+
+def test_a_listed_queue_has_its_counters(store: StoreUnderTest) -> None:
+    store.push("a", "b")
+    store.lease()
+    assert store.list_queues() == [store.info()]
+    assert (store.info().ready, store.info().leased) == (1, 1)
+
+
+def test_every_thing_that_happens_is_counted_once(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(max_attempts=2)
+    store.push(*"abcd", ttl_ms=1_000)
+    a, b, c, _ = store.lease(limit=4, lease_ms=10)
+    store.ack(a)
+    store.nack(b, delay_ms=0)
+    store.nack(store.lease_one(), delay_ms=0)
+    store.redrive()
+    store.release(c)
+    clock.advance(10)
+    store.sweep()
+    clock.advance(1_000)
+    store.push("x", "y")
+    store.do(Remove(queue="q", ids=ids(store.peek("q", limit=9)[0])[-1:]))
+    store.sweep()
+    totals = store.info().totals
+    assert (totals.pushed, totals.leased, totals.acked, totals.nacked) == (6, 5, 1, 2)
+    assert (totals.lapsed, totals.dead, totals.redriven, totals.removed, totals.expired) == (1, 1, 1, 1, 3)
+
+
+def test_the_oldest_age_is_that_of_the_message_leased_next(store: StoreUnderTest, clock: Clock) -> None:
+    store.make()
+    assert store.stats("q").oldest_age_ms is None
+    store.push("a")
+    clock.advance(70)
+    store.push("b")
+    assert store.stats("q").oldest_age_ms == 70
+    store.lease()
+    clock.advance(5)
+    assert store.stats("q").oldest_age_ms == 5
+
+
+def test_rates_are_over_the_last_whole_minutes_and_this_one(store: StoreUnderTest, clock: Clock) -> None:
+    store.push(*["x"] * 60)
+    clock.advance(MINUTE_MS)
+    store.push(*["x"] * 30)
+    clock.advance(MINUTE_MS // 2)
+    rates = store.stats("q").rates
+    assert rates["1m"]["pushed"] == pytest.approx(90 / 90, abs=0.01)
+    assert rates["5m"]["pushed"] == pytest.approx(90 / 330, abs=0.01)
+    clock.advance(MINUTE_MS)
+    rates = store.stats("q").rates
+    assert rates["1m"]["pushed"] == pytest.approx(30 / 90, abs=0.01)
+    assert rates["5m"]["pushed"] == pytest.approx(90 / 330, abs=0.01)
+    assert rates["1m"]["leased"] == 0
+
+
+def test_a_rate_falls_to_zero_when_nothing_happens_any_more(store: StoreUnderTest, clock: Clock) -> None:
+    store.push(*["x"] * 60)
+    clock.advance(20 * MINUTE_MS)
+    assert {rates["pushed"] for rates in store.stats("q").rates.values()} == {0}
+    store.lease()
+    clock.advance(2 * MINUTE_MS)
+    rates = store.stats("q").rates
+    assert (rates["1m"]["leased"], rates["15m"]["pushed"]) == (0, 0)
+    assert rates["5m"]["leased"] > 0
+
+
+def test_an_export_holds_everything_once(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(max_attempts=1, archive_ms=None)
+    store.bury("dead")
+    store.push("archived")
+    store.take()
+    store.push("leased")
+    store.lease()
+    store.push(*map(str, range(2_100)))
+    store.push("filed", priority=1)
+    store.push("scheduled", delay_ms=5)
+    found = list(store.export("q"))
+    assert len({message.id for message in found}) == len(found) == 2_105
+    assert {message.payload.decode(): message.state for message in found if message.payload.isalpha()} == {
+        "dead": "dead",
+        "archived": "archived",
+        "leased": "leased",
+        "filed": "ready",
+        "scheduled": "scheduled",
+    }

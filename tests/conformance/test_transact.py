@@ -1,0 +1,137 @@
+"""Several commands as one: all of them or none; and batches, where each command stands for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.commands import Ack, Configure, Drop, Lease, Nack, Pause, Push, Remove, SettleItem, Take, Transact
+from penstock.errors import LeaseLost, QueueFull, UnknownMessage, UnknownQueue
+from penstock.model import LeasedMessage, NewMessage, QueueOptions, State
+from tests.conformance.support import Clock, StoreUnderTest, texts
+
+
+def push(payload: str, queue: str = "q", create: QueueOptions | None = None, **fields: int) -> Push:
+    return Push(queue=queue, messages=[NewMessage(payload=payload.encode(), **fields)], create=create)
+
+
+def ack(leased: LeasedMessage) -> Ack:
+    return Ack(queue=leased.queue, items=[SettleItem(leased.id, leased.token)])
+
+
+def test_an_ack_and_a_push_happen_together(store: StoreUnderTest) -> None:
+    store.make("next")
+    store.push("a")
+    leased = store.lease_one()
+    outcome = store.do(Transact(commands=[ack(leased), push("b", "next")]))
+    assert outcome.outcomes[0].results == ["ok"]
+    assert len(outcome.outcomes[1].receipts) == 1
+    assert (store.counts(), store.drain("next")) == ({}, ["b"])
+
+
+def test_a_lost_lease_undoes_the_rest(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("a", "b")
+    lost, kept = store.lease_one(lease_ms=10), store.lease_one(lease_ms=50)
+    clock.advance(10)
+    with pytest.raises(LeaseLost) as refused:
+        store.do(Transact(commands=[push("c"), ack(kept), ack(lost)]))
+    assert refused.value.message_id == lost.id
+    assert store.counts() == {"leased": 2}
+    assert store.ack(kept) == ["ok"]
+
+
+def test_an_unknown_message_undoes_the_rest(store: StoreUnderTest) -> None:
+    store.make()
+    nothing = Nack(queue="q", items=[SettleItem(99, None)])
+    with pytest.raises(UnknownMessage):
+        store.do(Transact(commands=[push("c"), nothing]))
+    assert store.counts() == {}
+
+
+def test_a_refused_command_undoes_the_rest_and_what_it_made(store: StoreUnderTest) -> None:
+    store.make("full", max_size=1)
+    store.push("a", queue="full")
+    commands = [
+        push("b", "made", create=QueueOptions()),
+        Configure(queue="full", changes={"lease_ms": 5}),
+        Pause(queue="full"),
+        Take(queue="full"),
+        push("b", "full"),
+        push("c", "full"),
+    ]
+    with pytest.raises(QueueFull):
+        store.do(Transact(commands=commands))
+    assert store.find_queue("made") is None
+    info = store.info("full")
+    assert (info.ready, info.paused, info.options.lease_ms, info.totals.leased) == (1, False, 30_000, 0)
+
+
+def test_a_drop_is_undone_with_all_that_it_took(store: StoreUnderTest) -> None:
+    store.push("a", "b")
+    with pytest.raises(UnknownQueue):
+        store.do(Transact(commands=[Drop(queue="q", force=True), push("c")]))
+    assert store.counts() == {"ready": 2}
+    assert store.drain() == ["a", "b"]
+
+
+def test_a_lease_undone_is_free_for_others(store: StoreUnderTest) -> None:
+    store.push("plain")
+    store.push("filed", priority=1)
+    with pytest.raises(UnknownQueue):
+        store.do(Transact(commands=[Lease(queue="q", limit=5), push("x", "none")]))
+    assert store.counts() == {"ready": 2}
+    assert store.drain() == ["filed", "plain"]
+
+
+def test_a_key_undone_is_free_again(store: StoreUnderTest) -> None:
+    store.make()
+    keyed = Push(queue="q", messages=[NewMessage(payload=b"x", key="k")])
+    with pytest.raises(UnknownQueue):
+        store.do(Transact(commands=[keyed, push("x", "none")]))
+    assert not store.do(keyed).receipts[0].duplicate
+
+
+def test_in_one_batch_a_failed_transaction_leaves_its_neighbours_alone(store: StoreUnderTest) -> None:
+    store.make()
+    failing = Transact(commands=[push("undone"), push("undone", delay_ms=5), push("x", "none")])
+    before, failed, after, leased = store.apply([push("before"), failing, push("after"), Lease(queue="q", limit=9)])
+    assert isinstance(failed, UnknownQueue)
+    assert after.receipts[0].id > before.receipts[0].id
+    assert texts(leased.messages) == ["before", "after"]
+    assert store.counts() == {"leased": 2}
+    assert (store.info().totals.pushed, store.info().totals.leased) == (2, 2)
+    store.push("next")
+    assert store.drain() == ["next"]
+
+
+def test_in_one_batch_a_refused_command_leaves_its_neighbours_alone(store: StoreUnderTest) -> None:
+    store.make()
+    outcomes = store.apply([push("a"), push("x", "none"), Remove(queue="none", ids=[1]), push("b")])
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Pushed", "UnknownQueue", "UnknownQueue", "Pushed"]
+    assert store.drain() == ["a", "b"]
+
+
+def test_transactions_nest(store: StoreUnderTest) -> None:
+    store.make()
+    inner = Transact(commands=[push("inner"), push("x", "none")])
+    with pytest.raises(UnknownQueue):
+        store.do(Transact(commands=[push("outer"), inner]))
+    assert store.counts() == {}
+    store.do(Transact(commands=[push("a"), Transact(commands=[push("b")]), push("c")]))
+    assert store.drain() == ["a", "b", "c"]
+
+
+def test_a_commit_of_nothing_is_fine(store: StoreUnderTest) -> None:
+    assert store.apply([]) == []
+    assert store.do(Transact(commands=[])).outcomes == []
+
+
+def test_an_unforeseen_error_takes_no_neighbour_with_it(store: StoreUnderTest) -> None:
+    store.make()
+    broken = Push(queue="q", messages=[NewMessage(payload=b"x", headers={"a": object()})])  # type: ignore[dict-item]
+    fine, failed, also_fine = store.apply([push("a"), broken, push("b")])
+    assert isinstance(failed, Exception)
+    assert (len(fine.receipts), len(also_fine.receipts)) == (1, 1)
+    assert store.drain() == ["a", "b"]
+    with pytest.raises(TypeError):
+        store.apply([broken])
+    assert texts(store.pages(State.LEASED)) == ["a", "b"]
