@@ -4,11 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
+    AccessDenied,
     BatchTooLarge,
     CannotOpen,
     Conflict,
     Damaged,
     DiskFull,
+    Forbidden,
     InvalidInput,
     InvalidName,
     LeaseLost,
@@ -22,54 +24,107 @@ from penstock.errors import (
     RateLimited,
     ReadOnly,
     SchemaTooNew,
+    ServerFault,
     StoreBusy,
     StoreClosed,
     StoreError,
     TryLater,
+    Unauthorized,
     UnknownMessage,
     UnknownQueue,
+    Unreachable,
     WrongType,
 )
 
 if TYPE_CHECKING:
+    from penstock import aio
+    from penstock._sync.client.client import Client, connect
+    from penstock._sync.client.message import LeasedMessage
+    from penstock._sync.client.queue import Queue
+    from penstock._sync.client.transaction import Transaction
+    from penstock._sync.client.worker import Worker
+    from penstock.client.types import NewMessage, Page, PeekedMessage, Receipt, Redriven, Stats
     from penstock.lite import DeadMessage, LiteQueue, Message
+    from penstock.model import QueueInfo, QueueOptions, State
 
 __all__ = [
+    "AccessDenied",
     "BatchTooLarge",
     "CannotOpen",
+    "Client",
     "Conflict",
     "Damaged",
     "DeadMessage",
     "DiskFull",
+    "Forbidden",
     "InvalidInput",
     "InvalidName",
     "LeaseLost",
+    "LeasedMessage",
     "LiteQueue",
     "Message",
+    "NewMessage",
     "NotADatabase",
     "NotFound",
+    "Page",
     "PayloadTooLarge",
+    "PeekedMessage",
     "PenstockError",
+    "Queue",
     "QueueExists",
     "QueueFull",
+    "QueueInfo",
     "QueueNotEmpty",
+    "QueueOptions",
     "RateLimited",
     "ReadOnly",
+    "Receipt",
+    "Redriven",
     "SchemaTooNew",
+    "ServerFault",
+    "State",
+    "Stats",
     "StoreBusy",
     "StoreClosed",
     "StoreError",
+    "Transaction",
     "TryLater",
+    "Unauthorized",
     "UnknownMessage",
     "UnknownQueue",
+    "Unreachable",
+    "Worker",
     "WrongType",
+    "aio",
+    "connect",
 ]
 
 # Loaded when first asked for: a command that only talks to a server starts without SQLite and asyncio.
-_LATE = {"DeadMessage": "penstock.lite", "LiteQueue": "penstock.lite", "Message": "penstock.lite"}
+_LATE = {
+    "Client": "penstock._sync.client.client",
+    "DeadMessage": "penstock.lite",
+    "LeasedMessage": "penstock._sync.client.message",
+    "LiteQueue": "penstock.lite",
+    "Message": "penstock.lite",
+    "NewMessage": "penstock.client.types",
+    "Page": "penstock.client.types",
+    "PeekedMessage": "penstock.client.types",
+    "Queue": "penstock._sync.client.queue",
+    "QueueInfo": "penstock.model",
+    "QueueOptions": "penstock.model",
+    "Receipt": "penstock.client.types",
+    "Redriven": "penstock.client.types",
+    "State": "penstock.model",
+    "Stats": "penstock.client.types",
+    "Transaction": "penstock._sync.client.transaction",
+    "Worker": "penstock._sync.client.worker",
+    "connect": "penstock._sync.client.client",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("penstock.aio")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LATE[name]), name)

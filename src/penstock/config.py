@@ -1,6 +1,5 @@
-"""Settings of a server: flag over environment over configuration file over default.
-
-Each setting is read from `PENSTOCK_<NAME>`; some also from the plain names that earlier queues used.
+"""Settings of a server: flag over `PENSTOCK_<NAME>` over the plain names that earlier queues used over configuration
+file over default.
 """
 
 from __future__ import annotations
@@ -47,17 +46,24 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections_max: Count = 20_000
     commit_queue_max: Count = 20_000
     wal_bytes_max: Count = 1 << 30
+    busy_ms: Annotated[int, Meta(ge=0, le=600_000)] = 5_000
+    """How long a commit waits for another process that holds the store."""
     retention_ms: Annotated[int, Meta(ge=0)] | None = None
     """How long the inbox keeps archived messages; unset: until they are removed."""
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
     canary_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 15_000
     """Time between the canary's synthetic messages; 0 turns it off."""
+    canary_slo_ms: Count = 1_000
+    """How fast the canary's message should be through."""
     access_log: bool = True
+    otel: bool = False
+    """Send traces by OpenTelemetry; its own OTEL_* variables say where to."""
 
 
 SEED_NAMES = {"AUTH_TOKEN": "auth_token", "DB_PATH": "db", "GET_LIMIT_DEFAULT": "get_limit_default", "PORT": "port"}
 LISTS = {"cors_origins"}
+PLACES = {"data", "db", "store"}
 
 
 def load_settings(
@@ -65,10 +71,18 @@ def load_settings(
 ) -> Settings:
     """Merge all sources; a flag that was not given is None or missing."""
     environ = os.environ if environ is None else environ
-    values = _from_file(file, environ)
-    values.pop("client", None)
-    values |= _from_environment(environ)
-    values |= {name: value for name, value in flags.items() if value is not None}
+    from_file = _from_file(file, environ)
+    from_file.pop("client", None)
+    given = {name: value for name, value in flags.items() if value is not None}
+    values: dict[str, Any] = {}
+    for source in (from_file, _from_seeds(environ), _from_environment(environ), given):
+        if PLACES & source.keys():
+            # Where the data is has three names, and the nearest source decides among all of them.
+            values = {name: value for name, value in values.items() if name not in PLACES}
+        values |= source
+    if not values.get("auth_token") and environ.get("PENSTOCK_TOKEN"):
+        # What this machine's clients send is what its server wants, unless it was told otherwise.
+        values["auth_token"] = environ["PENSTOCK_TOKEN"]
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -96,9 +110,11 @@ def _from_file(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not TOML: {error}", field="config") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}", field="config") from None
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_seeds(environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     host = environ.get("HOST")
     if host and _is_address(host):
@@ -109,18 +125,21 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     listen = environ.get("LISTEN_ADDR")
     if listen:
         values |= _listen_address(listen)
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for field in Settings.__struct_fields__:
         own = environ.get(f"PENSTOCK_{field.upper()}")
         if own:
             values[field] = [part.strip() for part in own.split(",")] if field in LISTS else own
-    if environ.get("PENSTOCK_TOKEN") and "auth_token" not in values:
-        values["auth_token"] = environ["PENSTOCK_TOKEN"]
     return values
 
 
 def _listen_address(text: str) -> dict[str, Any]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit():
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal():
         raise InvalidInput(f"LISTEN_ADDR is host:port or :port, not {text!r}", field="LISTEN_ADDR")
     # A bare port has always meant every interface.
     return {"host": host.strip("[]") or "0.0.0.0", "port": port}

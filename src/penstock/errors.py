@@ -16,15 +16,20 @@ PenstockError
 ├── TryLater                carries `retry_after_ms`
 │   ├── QueueFull
 │   └── RateLimited
-└── StoreError              the file or database itself
-    ├── StoreBusy
-    ├── StoreClosed
-    ├── CannotOpen
-    ├── NotADatabase
-    ├── SchemaTooNew
-    ├── ReadOnly
-    ├── DiskFull
-    └── Damaged
+├── StoreError              the file or database itself
+│   ├── StoreBusy
+│   ├── StoreClosed
+│   ├── CannotOpen
+│   ├── NotADatabase
+│   ├── SchemaTooNew
+│   ├── ReadOnly
+│   ├── DiskFull
+│   └── Damaged
+├── AccessDenied            only over HTTP
+│   ├── Unauthorized        no credential, or an unknown one
+│   └── Forbidden           a credential without that right
+├── Unreachable             no answer from the server (also a ConnectionError)
+└── ServerFault             an answer that makes no sense
 """
 
 from __future__ import annotations
@@ -195,3 +200,35 @@ class DiskFull(StoreError):
 
 class Damaged(StoreError):
     code = "damaged"
+
+
+class AccessDenied(PenstockError):
+    code = "access_denied"
+
+
+class Unauthorized(AccessDenied):
+    code = "unauthorized"
+
+
+class Forbidden(AccessDenied):
+    code = "forbidden"
+
+
+class Unreachable(PenstockError, ConnectionError):
+    """The server did not answer. With `maybe_done`, it may have done what was asked all the same."""
+
+    code = "unreachable"
+
+    def __init__(self, message: str, *, maybe_done: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.maybe_done = maybe_done
+
+
+class ServerFault(PenstockError):
+    """The server failed in a way it should not, or something else answers at its address."""
+
+    code = "server_fault"
+
+    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status

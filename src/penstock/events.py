@@ -51,6 +51,10 @@ class Events:
     def __init__(self) -> None:
         self._listeners: dict[str, set[Subscription]] = {}
 
+    @property
+    def listened(self) -> bool:
+        return bool(self._listeners)
+
     @contextmanager
     def subscribe(self, queue: str) -> Iterator[Subscription]:
         subscription = Subscription()

@@ -126,7 +126,8 @@ class LiteQueue:
 
         With `conn`, a connection of yours to the same file, the message becomes part of your own transaction.
         """
-        if delay == 0 and priority == 0 and ttl is None and key is None and type(data) is bytes:
+        plain = type(delay) is type(priority) is int and delay == priority == 0 and ttl is None and key is None
+        if plain and type(data) is bytes:
             message = NewMessage(payload=data)
         else:
             message = _new_message(data, delay, priority, ttl, key)

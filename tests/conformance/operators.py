@@ -112,6 +112,5 @@ class Operators(Memory):
             del world.entries[message_id]
         for space, key in [at for at in world.keys if at[0] == queue.name]:
             del world.keys[space, key]
-        world.dropped_totals += queue.totals
         del world.queues[queue.name]
         return c.Removed(len(held))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from hypothesis import strategies as st
 
 from penstock import commands as c
-from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions, State
+from penstock.model import LeasedMessage, NewMessage, QueueOptions, State
 
 QUEUES = ["flat", "ns/a/x", "ns/a/y", "ns/b/z"]
 OPTIONS = QueueOptions(lease_ms=10, max_attempts=2, backoff_ms=4, backoff_max_ms=12, dedupe_ms=10)
@@ -25,32 +25,17 @@ class Recipe(Protocol):
     def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]: ...
 
 
-NEVER_LEASED = (
-    LeasedMessage(
-        id=99_999,
-        uuid="",
-        queue="flat",
-        payload=b"",
-        content=Content.BYTES,
-        priority=0,
-        attempts=0,
-        created_at=0,
-        leased_until=0,
-        token="",
-    ),
-) * 2
-
-queue_names = st.sampled_from(QUEUES)
-queue_or_dlq = st.sampled_from([*QUEUES, *(name + ".dlq" for name in QUEUES)])
+queue_names = st.sampled_from(["flat"] * 4 + ["ns/a/x"] * 3 + QUEUES)
+queue_or_dlq = st.one_of(queue_names, queue_names.map(lambda name: name + ".dlq"))
 short_ms = st.sampled_from([1, 3, 5, 10])
 messages = st.lists(
     st.builds(
         NewMessage,
         payload=st.just(b"x"),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
-        delay_ms=st.sampled_from([None, None, 0, 3, 10]),
-        ttl_ms=st.sampled_from([None, None, 3, 12]),
-        key=st.sampled_from([None, None, None, "a", "b"]),
+        delay_ms=st.sampled_from([None, None, None, 0, 3, 10]),
+        ttl_ms=st.sampled_from([None, None, None, 3, 12]),
+        key=st.sampled_from([None] * 6 + ["a", "b"]),
         headers=st.sampled_from([None, None, {"h": "1"}]),
     ),
     min_size=1,
@@ -60,16 +45,16 @@ changes = st.fixed_dictionaries(
     {},
     optional={
         "lease_ms": short_ms,
-        "max_attempts": st.integers(1, 3),
+        "max_attempts": st.sampled_from([1, 1, 2, 3]),
         "backoff": st.sampled_from(["fixed", "exponential"]),
         "backoff_ms": st.sampled_from([0, 4]),
-        "max_in_flight": st.sampled_from([None, 1, 2]),
-        "delay_ms": st.sampled_from([0, 5]),
-        "window_ms": st.sampled_from([0, 5]),
-        "ttl_ms": st.sampled_from([None, 8]),
+        "max_in_flight": st.sampled_from([None, None, 1, 2]),
+        "delay_ms": st.sampled_from([0, 0, 0, 5]),
+        "window_ms": st.sampled_from([0, 0, 0, 5]),
+        "ttl_ms": st.sampled_from([None, None, 8]),
         "priority": st.integers(-1, 1),
-        "max_size": st.sampled_from([None, 4]),
-        "dlq": st.booleans(),
+        "max_size": st.sampled_from([None, None, 6]),
+        "dlq": st.sampled_from([True, True, False]),
         "archive_ms": st.sampled_from([0, 8, None]),
         "dedupe_ms": st.sampled_from([0, 10, 1000]),
     },
@@ -98,13 +83,16 @@ class Settle:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def make(self, leases: Leases, *, for_store: bool) -> c.Command[Any]:
-        leases = leases or [NEVER_LEASED]
+        if not leases:
+            return self.verb(queue="flat", items=[c.SettleItem(99_999, None, **self.item)], **self.fields)
+        recent = leases[::-1]
+        queue = recent[self.picks[0][0] % len(recent)][0].queue
+        of_queue = [each for each in recent if each[0].queue == queue]
         items = []
         for number, which in self.picks:
-            leased, other = leases[-1 - number % len(leases)], leases[-1 - (number + 1) * 3 % len(leases)]
+            leased, other = of_queue[number % len(of_queue)], recent[(number + 1) * 3 % len(recent)]
             tokens = {"right": leased[not for_store].token, "foreign": other[not for_store].token, "any": None}
             items.append(c.SettleItem(leased[0].id, tokens.get(which, "nonsense"), **self.item))
-        queue = leases[-1 - self.picks[0][0] % len(leases)][0].queue
         return self.verb(queue="ns/b/z" if self.astray else queue, items=items, **self.fields)
 
 
@@ -135,7 +123,7 @@ push = same(c.Push, queue=queue_names, messages=messages, create=st.just(OPTIONS
 lease = st.one_of(
     same(
         c.Lease,
-        queue=st.one_of(queue_names, queue_names, queue_or_dlq),
+        queue=st.one_of(queue_names, queue_or_dlq),
         limit=st.integers(1, 4),
         lease_ms=st.one_of(st.none(), short_ms),
         worker=st.sampled_from([None, "w"]),
@@ -167,8 +155,8 @@ purge = same(
     up_to_id=st.one_of(st.none(), st.integers(0, 30)),
 )
 configure = same(c.Configure, queue=queue_names, changes=changes, create=st.just(OPTIONS), exact=rarely)
-pause = same(c.Pause, queue=queue_names, paused=st.booleans())
-drop = same(c.Drop, queue=queue_names, force=st.booleans())
+pause = same(c.Pause, queue=queue_names, paused=st.sampled_from([True, False, False]))
+drop = same(c.Drop, queue=queue_names, force=rarely)
 sweep = same(c.Sweep)
 catch_up = same(c.CatchUp, queue=queue_or_dlq)
 anything = st.one_of(push, push, lease, lease, take, ack, nack, extend, release, remove, configure, catch_up)

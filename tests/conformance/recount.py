@@ -8,7 +8,6 @@ from typing import Any
 from penstock.identity import ID_BITS, ID_MAX
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
-TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
 
 COUNTED = {
     "scheduled": "SELECT count(*) FROM penstock_scheduled WHERE queue_id = ?",
@@ -36,9 +35,6 @@ def check_tables(db: sqlite3.Connection) -> None:
         if "/" in name and counted["ready"] + counted["scheduled"] + counted["leased"]:
             busy.add(name)
     assert {name for (name,) in db.execute("SELECT name FROM penstock_busy")} == busy
-    assert _counter(db, 0)["last_id"] >= (
-        db.execute(f"SELECT max(place & {ID_MAX}) FROM penstock_message").fetchone()[0] or 0
-    )
     _check_places(db, dict(queues))
 
 
@@ -47,10 +43,10 @@ def _counter(db: sqlite3.Connection, queue_id: int) -> dict[str, Any]:
     return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
 
 
-def totals_of_all(db: sqlite3.Connection) -> dict[str, int]:
-    rows = [_counter(db, queue_id) for (queue_id,) in db.execute("SELECT id FROM penstock_queue")]
-    sums = {name: sum(row[f"n_{name}"] for row in rows) for name in TOTALS}
-    return {name: count for name, count in sums.items() if count}
+def last_id(db: sqlite3.Connection) -> int:
+    """The newest id ever given."""
+    found: int = db.execute("SELECT max(last_id) FROM penstock_counter").fetchone()[0]
+    return found
 
 
 def _recount(db: sqlite3.Connection, queue_id: int, cursor: int) -> dict[str, int]:
@@ -78,6 +74,9 @@ def _check_places(db: sqlite3.Connection, queues: dict[int, str]) -> None:
     assert not states, "a state without its message"
     on_lease = {i for (i,) in db.execute("SELECT id FROM penstock_dead WHERE leased")}
     assert on_lease == {i for (i,) in db.execute("SELECT id FROM penstock_lease WHERE from_dead")}
+    extended = "SELECT id, leased_until FROM penstock_lease WHERE extended ORDER BY id"
+    kept = "SELECT id, leased_until FROM penstock_extension ORDER BY id"
+    assert db.execute(kept).fetchall() == db.execute(extended).fetchall()
     orphans = db.execute(
         f"SELECT id FROM penstock_failure WHERE id NOT IN (SELECT place & {ID_MAX} FROM penstock_message)"
     ).fetchall()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from penstock.errors import PenstockError
 from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, QueueOptions, Receipt, State
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
+from tests.conformance.recount import check_tables
 
 START_MS = 1_700_000_040_000
 """The first millisecond of a minute."""
@@ -69,11 +72,18 @@ class StoreUnderTest:
         self._opened.append(store)
         return store
 
+    def check(self) -> None:
+        """Look straight into the tables, where there is a file to look into."""
+        if self.persists:
+            with closing(sqlite3.connect(self.path)) as db:
+                check_tables(db)
+
     def reopen(self) -> None:
         self.store.close()
         self.store = self.open_another()
 
     def close_all(self) -> None:
+        self.check()
         for store in self._opened:
             store.close()
 

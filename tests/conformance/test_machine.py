@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock import commands as c
 from penstock.errors import PenstockError
-from penstock.model import State
+from penstock.model import NewMessage, State
 from penstock.store.sqlite import SqliteStore
 from tests.conformance import recipes as r
 from tests.conformance.model import Model, without_tokens
-from tests.conformance.recount import check_tables, kept_keys, totals_of_all
+from tests.conformance.recount import check_tables, kept_keys, last_id
 from tests.conformance.support import Clock
 
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
@@ -101,8 +102,9 @@ class Machine(RuleBasedStateMachine):
     def push_and_lease(self, new: r.Recipe, recipe: r.Recipe) -> None:
         self.run(new, recipe)
 
-    @rule(recipe=r.lease)
-    def lease(self, recipe: r.Recipe) -> None:
+    @rule(recipe=r.lease, ms=st.sampled_from([0, 0, 1, 3, 5, 10, 12]))
+    def lease(self, recipe: r.Recipe, ms: int) -> None:
+        self.clock.advance(ms)
         self.run(recipe)
 
     @rule(recipe=r.take)
@@ -113,20 +115,47 @@ class Machine(RuleBasedStateMachine):
     def settle(self, recipe: r.Recipe) -> None:
         self.run(recipe)
 
-    @rule(recipe=st.one_of(r.nack, r.nack, r.release))
-    def give_back(self, recipe: r.Recipe) -> None:
-        self.run(recipe)
+    @rule(new=r.push, lease=r.lease, settle=st.one_of(r.ack, r.nack, r.nack, r.extend, r.release))
+    def push_and_work(self, new: r.Recipe, lease: r.Recipe, settle: r.Settle) -> None:
+        self.run(new)
+        self.work(lease, settle)
 
-    @rule(recipe=st.one_of(r.configure, r.configure, r.pause))
+    def work(self, lease: r.Recipe, settle: r.Settle) -> None:
+        """Lease, and settle all of it as a good consumer does."""
+        before = len(self.leases)
+        self.run(lease)
+        if picks := [(number, "right") for number in range(len(self.leases) - before)]:
+            self.run(replace(settle, picks=picks, astray=False))
+
+    @rule(
+        queue=r.queue_names,
+        messages=r.messages,
+        times=st.integers(1, 3),
+        error=st.sampled_from(["e", "f", None]),
+        then=st.sampled_from(["", "redrive", "ack"]),
+    )
+    def fail(self, queue: str, messages: list[NewMessage], times: int, error: str | None, then: str) -> None:
+        """Lease all and nack all, until they die of it; and see to the dead letters."""
+        self.run(r.Same(c.Push, {"queue": queue, "messages": messages, "create": r.OPTIONS}))
+        for _ in range(times):
+            everything = r.Same(c.Lease, {"queue": queue, "limit": 20})
+            self.work(everything, r.Settle(c.Nack, [], False, {"delay_ms": 0, "error": error}))
+        if then == "redrive":
+            self.run(r.Same(c.Redrive, {"queue": queue}))
+        elif then == "ack":
+            self.work(r.Same(c.Lease, {"queue": queue + ".dlq", "limit": 2}), r.Settle(c.Ack, [], False))
+
+    @rule(recipe=st.one_of(r.configure, r.configure, r.configure, r.pause))
     def change(self, recipe: r.Recipe) -> None:
         self.run(recipe)
 
-    @rule(recipe=st.one_of(r.remove, r.purge, r.remove, r.drop))
+    @rule(recipe=st.one_of(*[r.remove] * 5, *[r.purge] * 4, r.drop))
     def discard(self, recipe: r.Recipe) -> None:
         self.run(recipe)
 
-    @rule(recipe=st.one_of(r.sweep, r.catch_up))
-    def move_on(self, recipe: r.Recipe) -> None:
+    @rule(recipe=st.one_of(r.sweep, r.catch_up), ms=st.sampled_from([0, 1, 5, 12]))
+    def move_on(self, recipe: r.Recipe, ms: int) -> None:
+        self.clock.advance(ms)
         self.run(recipe)
 
     @rule(recipes=st.lists(st.one_of(r.anything, st.builds(r.Together, st.lists(r.anything, max_size=3))), max_size=4))
@@ -177,10 +206,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def counters_are_right(self) -> None:
         check_tables(self.db)
-        totals = sum(
-            (queue.totals for queue in self.model.world.queues.values()), self.model.world.dropped_totals.copy()
-        )
-        assert totals_of_all(self.db) == +totals
+        assert last_id(self.db) == self.model.world.last_id
         assert kept_keys(self.db) == {at: key.id for at, key in self.model.world.keys.items()}
 
     @invariant()

@@ -110,6 +110,24 @@ def test_a_clock_that_steps_back_never_reorders_pushes(store: StoreUnderTest, cl
     assert store.drain() == ["1", "2", "3", "4", "5"]
 
 
+def test_what_comes_back_is_behind_what_was_pushed_though_the_clock_stepped_back(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    store.make(max_attempts=2)
+    store.bury("redriven")
+    store.push("nacked")
+    nacked = store.lease_one()
+    clock.advance(10)
+    store.push("pushed", "also")
+    clock.advance(-5)
+    store.nack(nacked, delay_ms=0)
+    store.redrive()
+    clock.advance(20)
+    # All four stand at one time, and there the ids decide: none is before its turn.
+    assert {m.available_at for m in store.pages(State.READY)} == {clock.now - 15}
+    assert store.drain() == ["redriven", "nacked", "pushed", "also"]
+
+
 def test_the_order_that_peek_shows_is_the_order_of_leases(store: StoreUnderTest, clock: Clock) -> None:
     for number in range(30):
         store.push(str(number), priority=number % 3, ttl_ms=10_000 if number % 2 else None)

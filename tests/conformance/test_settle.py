@@ -64,7 +64,7 @@ def test_a_message_that_never_was_is_unknown(store: StoreUnderTest, verb: Verb, 
     store.lease()
     item = SettleItem(message_id, None)
     assert store.do(verb(queue="q", items=[item])).results == [UNKNOWN]
-    other, another = SettleItem(message_id, "00"), SettleItem(98, "00")
+    other, another = SettleItem(message_id, "f" * 32), SettleItem(message_id + 1_000, "f" * 32)
     assert store.do(verb(queue="q", items=[other, another])).results == [UNKNOWN, UNKNOWN]
     assert store.counts() == {"leased": 1}
 
@@ -203,6 +203,27 @@ def test_an_extended_lease_lasts_from_now(store: StoreUnderTest, clock: Clock) -
     clock.advance(9)
     assert store.lease() == []
     assert store.ack(leased) == [OK]
+
+
+def test_a_lease_extended_to_the_time_it_had_is_settled_as_any_other(shared: StoreUnderTest) -> None:
+    shared.push("a", "b", "c")
+    leased = shared.lease(limit=3, lease_ms=10)
+    shared.extend(*leased, lease_ms=10)
+    assert shared.ack(*leased[:2]) == [OK, OK]
+    assert shared.nack(leased[2], delay_ms=0).results == [OK]
+    shared.check()
+
+
+def test_a_lease_extended_and_cut_short_again_is_settled_with_its_first_token(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    store.push("a", "b", "c")
+    a, b, c = store.lease(limit=3, lease_ms=50)
+    store.extend(a, b, lease_ms=100)
+    store.extend(b, lease_ms=20)
+    clock.advance(20)
+    assert store.ack(a, b, c) == [OK, STALE, OK]
+    assert texts(store.lease(limit=9)) == ["b"]
 
 
 def test_a_released_message_has_not_been_delivered(store: StoreUnderTest) -> None:

@@ -65,7 +65,6 @@ class World:
     entries: dict[int, Entry] = field(default_factory=dict)
     keys: dict[tuple[str | None, str], Key] = field(default_factory=dict)
     last_id: int = 0
-    dropped_totals: Counter[str] = field(default_factory=Counter)
 
 
 def order(entry: Entry) -> tuple[int, int, int]:

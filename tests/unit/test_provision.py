@@ -41,9 +41,7 @@ def test_a_java_too_old_is_passed_over_with_its_version(tmp_path: Path) -> None:
         provision.probe_java(java)
 
 
-def test_a_choice_whose_programs_have_gone_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_whose_programs_have_gone_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_java, postgres = tmp_path / "bin/java", tmp_path / "postgres"
     bin_java.parent.mkdir()
     bin_java.touch()

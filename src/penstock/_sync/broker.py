@@ -1,12 +1,12 @@
 """The verbs, once for all faces. Each checks its arguments, becomes a command, and wakes whoever waited for it.
 
-Made from penstock.broker by tools/unasync.py: change that.
+Made by tools/unasync.py from the asynchronous twin: change that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,10 +106,12 @@ class Broker:
     ) -> list[Receipt]:
         """Put messages into a queue; answered when they are on disk."""
         command = self.push_command(queue, messages, create=create, global_keys=global_keys)
-        self._check_pressure()
+        if self.pressure is not None:
+            self._check_pressure()
         pushed = self._commit(command)
         self._wakeups.wake(queue, len(messages))
-        self.events.publish(queue, "pushed", count=len(messages))
+        if self.events.listened:
+            self.events.publish(queue, "pushed", count=len(messages))
         return pushed.receipts
 
     def _check_pressure(self) -> None:
@@ -188,7 +190,8 @@ class Broker:
                 raise
             if leased.messages:
                 self._wakeups.wake_one(interest)
-                self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
+                if self.events.listened:
+                    self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
                 return leased.messages
             if leased.more:
                 continue
@@ -211,7 +214,8 @@ class Broker:
     def _acked(self, queue: str, count: int) -> None:
         # An ack may open a place in a queue that limits how many are in flight.
         self._wakeups.wake(queue, count)
-        self.events.publish(queue, "acked", count=count)
+        if self.events.listened:
+            self.events.publish(queue, "acked", count=count)
 
     def nack(self, queue: str, items: Sequence[SettleItem]) -> SettledAll:
         """Failed: tried again after a delay, or dead when no attempts are left."""
@@ -235,6 +239,13 @@ class Broker:
         # It may end sooner than those who wait for its end have been told.
         self._wakeups.wake(queue, 1)
         return outcome
+
+    def release(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
+        """Give back leases that were not begun: no attempt is used up."""
+        self._check_items(queue, items)
+        outcome = self._commit(Release(queue=queue, items=items))
+        self._wakeups.wake(queue, len(items))
+        return outcome.results
 
     def give_back(self, messages: Sequence[LeasedMessage]) -> None:
         """Leases that never reached their consumer, without waiting for it. What was taken is gone: at most once."""
@@ -314,7 +325,7 @@ class Broker:
         _check_range("limit", limit, 1, self.limits.page)
         return self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
 
-    def export(self, queue: str) -> Iterator[Message]:
+    def export(self, queue: str) -> Generator[Message, None, None]:
         return self.store.export(check_queue_name(queue))
 
     def _catch_up(self, queue: str) -> None:

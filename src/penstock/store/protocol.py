@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ class Store(Protocol):
         """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
 
     def version(self) -> int:
-        """Changes whenever another process, or another connection, may have changed the database."""
+        """Changes whenever another than this store may have changed the database. Never waits."""
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
@@ -64,7 +64,7 @@ class Store(Protocol):
 
     def find_secret(self, queue: str) -> str | None: ...
 
-    def export(self, queue: str) -> Iterator[Message]:
+    def export(self, queue: str) -> Generator[Message, None, None]:
         """All that is in a queue, as of one moment, streamed."""
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
@@ -72,5 +72,8 @@ class Store(Protocol):
 
     def compact(self) -> None:
         """Give free space back to the file system."""
+
+    def shorten_log(self) -> None:
+        """Make what is written ahead of the database short again, as far as readers allow."""
 
     def close(self) -> None: ...

@@ -11,6 +11,7 @@ from penstock.model import DAY_MS, State
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
 from penstock.store.sqlite.advance import SQL as ADVANCE
 from penstock.store.sqlite.configure import SQL
+from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
 from penstock.store.sqlite.queues import NEVER, Queue
 from penstock.store.sqlite.transaction import Transaction
@@ -194,11 +195,13 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
         if queue.archived:
             _trim_archive(tx, queue, command.limit, swept)
         tx.execute(SQL["forget_minutes"], (queue.id, tx.now // 60_000 - MINUTES_KEPT))
+        tx.execute(LATENCY["forget"], (queue.id, tx.now // 60_000 - MINUTES_KEPT))
         at = wake_at(queue)
         if at is not None:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
     tx.execute(SQL["forget_minutes"], (0, tx.now // 60_000 - MINUTES_KEPT))
     _forget_keys(tx, command.limit, swept)
+    tx.latencies.write(tx.connection, tx.now)
     return swept
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Sequence
-from typing import Any
 
-from penstock.commands import Command, Push
 from penstock.errors import StoreError
 from penstock.store.sqlite.connection import MEMORY, connect
 
@@ -28,13 +25,8 @@ class Checkpointer:
         self._written_bytes = 0
         self._thread: threading.Thread | None = None
 
-    def committed(self, commands: Sequence[Command[Any]]) -> None:
-        self._written_bytes += COMMIT_BYTES
-        for command in commands:
-            if type(command) is Push:
-                self._written_bytes += sum(len(message.payload) for message in command.messages)
-            else:
-                self._written_bytes += 2_048
+    def committed(self, payload_bytes: int) -> None:
+        self._written_bytes += COMMIT_BYTES + payload_bytes
         if self._written_bytes > CHECKPOINT_BYTES and self._path != MEMORY:
             running = self._thread
             if running is None or not running.is_alive():

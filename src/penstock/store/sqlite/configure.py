@@ -65,6 +65,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
+    tx.execute(SQL["keep_last_id"], (queue.last_id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
     tx.dropped(queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import secrets
+import os
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
+from penstock.store.sqlite.latency import WAIT
 from penstock.store.sqlite.push import CONTENTS
-from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.queues import LEASED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "lease")
@@ -95,13 +96,15 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.leased += len(messages)
     queue.n_leased += len(messages)
     queue.lapse_at = min(queue.lapse_at, until)
-    tx.touch(queue)
+    tx.touch(queue, LEASED)
+    now = tx.now
+    tx.latencies.add(queue.id, WAIT, [now - each.created_at for each in messages if each.attempts == 1])
     return messages
 
 
 def new_token(until: int) -> bytes:
     """A secret that begins with the time under which its lease is found."""
-    return until.to_bytes(6, "big") + secrets.token_bytes(10)
+    return until.to_bytes(6, "big") + os.urandom(10)
 
 
 def _pick(

@@ -12,8 +12,8 @@ from penstock.identity import message_uuid
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.configure import create_queue, drop
+from penstock.store.sqlite.queues import PUSHED, Queue
 from penstock.store.sqlite.queues import SQL as COUNTER
-from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "push")
@@ -30,13 +30,15 @@ def push(tx: Transaction, command: Push) -> Pushed:
     queue = found or create_queue(tx, command.queue, command.create or QueueOptions())
     space = 0 if command.global_keys else queue.id
     messages = command.messages
-    duplicates = _find_duplicates(tx, space, messages) if any(m.key is not None for m in messages) else {}
-    try:
-        _admit(tx, queue, len(messages) - len(duplicates))
-    except TryLater:
-        if found is None:
-            drop(tx, Drop(queue=queue.name))
-        raise
+    duplicates = _find_duplicates(tx, space, messages)
+    options = queue.options
+    if options.max_size is not None or options.push_rate is not None:
+        try:
+            _admit(tx, queue, len(messages) - len(duplicates))
+        except TryLater:
+            if found is None:
+                drop(tx, Drop(queue=queue.name))
+            raise
     if not duplicates:
         return Pushed(_insert(tx, queue, space, messages))
     inserted = iter(_insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
@@ -109,7 +111,9 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     default_delay, default_ttl = queue.options.delay_ms, queue.options.ttl_ms
     plain_start, salt = queue.plain_start, tx.salt
     rows, ready, scheduled, keys, receipts = [], [], [], [], []
+    payload_bytes = 0
     for message in messages:
+        payload_bytes += len(message.payload)
         delay_ms = default_delay if message.delay_ms is None else message.delay_ms
         ttl_ms = default_ttl if message.ttl_ms is None else message.ttl_ms
         priority, headers = message.priority, message.headers
@@ -155,8 +159,10 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     if keys:
         tx.connection.executemany(SQL["keep_key"], keys)
     queue.newest_at = in_order_at
+    queue.last_id = tx.last_id
     queue.scheduled += len(scheduled)
     queue.ready += len(rows) - len(scheduled)
     queue.n_pushed += len(rows)
-    tx.touch(queue)
+    tx.payload_bytes += payload_bytes
+    tx.touch(queue, PUSHED)
     return receipts

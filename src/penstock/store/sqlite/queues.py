@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from functools import lru_cache
-from operator import attrgetter, ne
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,13 +15,20 @@ from penstock.model import QueueInfo, QueueOptions, Totals
 from penstock.store.migrate import load_sql
 
 SQL = load_sql("penstock.store.sqlite", "counter")
-LOAD, LAST_ID, SET_LAST_ID = SQL["load"], SQL["last_id"], SQL["set_last_id"]
-END_MINUTE = SQL["end_minute"]
+LOAD, LAST_ID, END_MINUTE = SQL["load"], SQL["last_id"], SQL["end_minute"]
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
-KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute")
-_kept = attrgetter(*KEPT)
+KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
+
+# What a transaction did to a queue, so that only the counters concerned are written.
+PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
+_COLUMNS = {
+    PUSHED: ("ready", "scheduled", "n_pushed", "newest_at", "last_id"),
+    LEASED: ("ready", "leased", "n_leased", "cursor"),
+    SETTLED: ("leased", "archived", "n_acked"),
+    ANYTHING: KEPT,
+}
 
 NEVER = 1 << 62
 
@@ -35,20 +42,23 @@ def encode_options(options: QueueOptions) -> str:
     return msgspec.json.encode(options).decode()
 
 
-@lru_cache(maxsize=4096)
-def _statement(changed: tuple[bool, ...]) -> tuple[str, Callable[[Any], tuple[int, ...]]]:
-    """An update of only what changed, and what picks the values for it."""
-    columns = [name for name, is_changed in zip(KEPT, changed, strict=True) if is_changed]
+def _statement(changed: int) -> tuple[str, Callable[[Any], tuple[int, ...]]]:
+    """An update of what may have changed, and what picks the values for it."""
+    columns = sorted({name for what, names in _COLUMNS.items() if changed & what for name in names})
     assignments = ", ".join(f"{name} = ?" for name in columns)
     return f"UPDATE penstock_counter SET {assignments} WHERE queue_id = ?", attrgetter(*columns, "id")
+
+
+_STATEMENTS = [_statement(changed) for changed in range(16)]
 
 
 class Queue:
     """One queue as the running transaction sees it. Counters are written back once, when the transaction ends."""
 
     __slots__ = (
-        "_written",
+        "_was_busy",
         "archived",
+        "changed",
         "created_at",
         "cursor",
         "dead",
@@ -57,6 +67,7 @@ class Queue:
         "filed",
         "id",
         "lapse_at",
+        "last_id",
         "leased",
         "minute",
         "n_acked",
@@ -87,6 +98,7 @@ class Queue:
             options,
             paused,
             self.created_at,
+            self.last_id,
             self.cursor,
             self.newest_at,
             self.minute,
@@ -115,7 +127,8 @@ class Queue:
         self.due_at = self.lapse_at = self.expiry_at = 0
         self.filed = True
         """Whether the ready table may hold rows of this queue."""
-        self._written = _kept(self)
+        self.changed = 0
+        self._was_busy = self.undone > 0
 
     def place(self, message_id: int, *, plain: bool) -> int:
         lane: int = self.plain_start if plain else self.plain_end
@@ -131,18 +144,16 @@ class Queue:
         if minute > self.minute:
             connection.execute(END_MINUTE, (self.id,))
             self.minute = minute
-        kept = _kept(self)
-        before = self._written
-        update, values = _statement(tuple(map(ne, kept, before)))
+            self.changed = ANYTHING
+        update, values = _STATEMENTS[self.changed]
         connection.execute(update, values(self))
-        if "/" in self.name:
-            was_busy = before[0] + before[1] + before[2] > 0
-            if was_busy != (self.undone > 0):
-                if was_busy:
-                    connection.execute(SQL["idle"], (self.name,))
-                else:
-                    connection.execute(SQL["busy"], (self.name, self.id))
-        self._written = kept
+        self.changed = 0
+        if "/" in self.name and self._was_busy != (self.undone > 0):
+            if self._was_busy:
+                connection.execute(SQL["idle"], (self.name,))
+            else:
+                connection.execute(SQL["busy"], (self.name, self.id))
+            self._was_busy = not self._was_busy
 
     def info(self) -> QueueInfo:
         return QueueInfo(

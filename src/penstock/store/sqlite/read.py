@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from penstock.errors import InvalidInput, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
 from penstock.model import Failure, Message, QueueInfo, QueueStats, State
 from penstock.store.migrate import load_sql
+from penstock.store.sqlite.latency import latency_since
 from penstock.store.sqlite.push import CONTENTS
 from penstock.store.sqlite.queues import LOAD, NEVER, TOTALS, Queue
 
@@ -21,12 +22,14 @@ Row = tuple[Any, ...]
 Page = tuple[list[Message], str | None]
 EXPORT_PAGE = 1_000
 RATE_MINUTES = (1, 5, 15)
+LATENCY_MINUTES = 15
 
 
 class Reader:
     """Reads on one connection. The caller holds its lock and, for several reads of one moment, its transaction."""
 
     def __init__(self, connection: sqlite3.Connection, salt: int, now: int) -> None:
+        self._connection = connection
         self._execute = connection.execute
         self._salt = salt
         self._now = now
@@ -153,7 +156,8 @@ class Reader:
         queue = self.queue(name)
         head, _ = self._peek_ready(queue, 1, None)
         oldest_age_ms = max(0, self._now - head[0].created_at) if head else None
-        return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue))
+        latency = latency_since(self._connection, queue.id, self._now // 60_000 - LATENCY_MINUTES)
+        return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue), latency=latency)
 
     def _rates(self, queue: Queue) -> dict[str, dict[str, float]]:
         totals = [getattr(queue, f"n_{name}") for name in TOTALS]
@@ -161,7 +165,7 @@ class Reader:
         rates = {}
         for span in RATE_MINUTES:
             last = minute - span - 1
-            before = totals
+            before: Sequence[int] = totals
             if queue.minute > last:
                 row = self._execute(SQL["totals_at"], (queue.id, last)).fetchone()
                 before = row or (0,) * len(TOTALS)

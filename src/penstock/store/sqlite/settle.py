@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +17,12 @@ from penstock.store.sqlite.advance import (
     remember_failure,
     return_to_dead,
 )
-from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.latency import SERVICE
+from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
+DELETE_RANGE = SQL["delete_range"]
 
 
 class Ended(NamedTuple):
@@ -61,13 +63,15 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
             tx.execute(SQL["forget_dead"], (lease.id,))
     queue.leased -= len(ended)
     queue.n_acked += len(ended)
-    tx.touch(queue)
+    tx.touch(queue, SETTLED)
+    now = tx.now
+    tx.latencies.add(queue.id, SERVICE, [now - lease.leased_at for lease in ended])
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
-        tx.execute(SQL["delete_range"], (first, last))
+        tx.execute(DELETE_RANGE, (first, last))
     else:
         tx.execute(SQL["delete_places"], (msgspec.json.encode(places).decode(),))
 
@@ -170,9 +174,11 @@ def release(tx: Transaction, command: Release) -> SettledAll:
 
 def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
     """End each item's lease; one statement for all items that share a token."""
+    if len(items) == 1:
+        return _end_one_by_one(tx, queue, items)
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
-    if len(items) == 1 or len(ids) < len(items) or None in tokens:
+    if len(ids) < len(items) or None in tokens:
         return _end_one_by_one(tx, queue, items)
     ended: list[Ended] = []
     for token in tokens:
@@ -192,17 +198,21 @@ def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> t
     return results, ended
 
 
-def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> Iterable[Ended]:
+def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> list[Ended]:
     raw = token_bytes(token)
     until = int.from_bytes(raw[:6], "big")
-    if until <= tx.now:
-        return ()
+    ids = [message_id for message_id in ids if 0 < message_id <= ID_MAX]
+    if until <= tx.now or not ids:
+        return []
     first, last = min(ids), max(ids)
     if last - first == len(ids) - 1:
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    return map(Ended._make, rows.fetchall())
+    ended = [Ended._make(row) for row in rows.fetchall()]
+    # One that was extended to the very time it had is found here too.
+    tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
+    return ended
 
 
 def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -123,13 +123,14 @@ class SqliteStore:
         self._version = -1
         self._synchronous = ""
         self._writer_open = True
+        self._held = False
+        self._openings += 1
 
     def _open_reader(self) -> None:
         self._check_open()
         if not self._reader_open:
             self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
             self._reader_open = True
-            self._openings += 1
 
     def before_fork(self) -> None:
         self._checkpointer.rest()
@@ -179,18 +180,17 @@ class SqliteStore:
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._run(commands, self._busy_ms)
         self._commit()
-        self._checkpointer.committed(commands)
         return outcomes
 
     def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
         """Everything of a batch but its commit."""
         tx = self._transaction
         try:
-            self._begin(busy_ms, durable=any(command.durable for command in commands))
-            outcomes = []
+            self._begin(busy_ms, _durable(commands))
+            outcomes: list[Any] = []
             for command in commands:
                 try:
-                    outcomes.append(carry_out(tx, command))
+                    outcomes.append(HANDLERS[type(command)](tx, command))
                 except PenstockError as error:
                     outcomes.append(error)
             tx.write_counters()
@@ -205,6 +205,7 @@ class SqliteStore:
         except BaseException:
             self._roll_back()
             raise
+        self._checkpointer.committed(self._transaction.take_payload_bytes())
 
     def _roll_back(self) -> None:
         self._transaction.forget()
@@ -230,10 +231,11 @@ class SqliteStore:
             if isinstance(error, StoreError) or len(commands) == 1:
                 raise
             return None
-        durable = self.durability == "full" and any(command.durable for command in commands)
-        return Prepared(self, commands, outcomes, durable and self.path != MEMORY)
+        self._held = True
+        durable = self.durability == "full" and _durable(commands)
+        return Prepared(self, outcomes, durable and self.path != MEMORY)
 
-    def _begin(self, busy_ms: int, *, durable: bool) -> None:
+    def _begin(self, busy_ms: int, durable: bool) -> None:
         synchronous = "FULL" if durable and self.durability == "full" else "NORMAL"
         if synchronous != self._synchronous:
             self._writer.execute(f"PRAGMA synchronous = {synchronous}")
@@ -244,8 +246,11 @@ class SqliteStore:
         except sqlite3.OperationalError:
             patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
         (version,) = execute("PRAGMA data_version").fetchone()
-        self._transaction.begin(self._clock(), fresh=version == self._version)
-        self._version = version
+        if version != self._version:
+            # Somebody else has written since this connection last did.
+            self._transaction.forget()
+            self._version = version
+        self._transaction.now = self._clock()
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
@@ -260,7 +265,7 @@ class SqliteStore:
             connection.execute("SAVEPOINT penstock")
             try:
                 tx = Transaction(connection, self.salt, carry_out)
-                tx.begin(self._clock(), fresh=False)
+                tx.now = self._clock()
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.write_counters()
                 connection.execute("RELEASE penstock")
@@ -282,11 +287,18 @@ class SqliteStore:
             )
 
     def version(self) -> int:
-        with self._read_lock, translated(self.path):
-            self._open_reader()
-            row = patiently(lambda: self._reader.execute("PRAGMA data_version").fetchone(), self._busy_ms)
-            # Each connection counts for itself.
-            return self._openings << 32 | int(row[0])
+        # The writer's own commits do not count for it: those who make them know whom they concern.
+        if self._held or not self._lock.acquire(blocking=False):
+            # A batch on its way to the disk looked when it began; to ask its connection would be to wait for it.
+            return self._openings << 32 | self._version
+        try:
+            with translated(self.path):
+                self._open_writer()
+                row = patiently(lambda: self._writer.execute("PRAGMA data_version").fetchone(), self._busy_ms)
+                # Each connection counts for itself.
+                return self._openings << 32 | int(row[0])
+        finally:
+            self._lock.release()
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
@@ -333,7 +345,7 @@ class SqliteStore:
             self._open_reader()
             return patiently(at_one_moment, self._busy_ms)
 
-    def export(self, queue: str) -> Iterator[Message]:
+    def export(self, queue: str) -> Generator[Message, None, None]:
         if self.path == MEMORY:
             yield from self._read(lambda reader: list(reader.export(queue)))
             return
@@ -353,6 +365,13 @@ class SqliteStore:
             self._writer.execute("PRAGMA optimize")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
+    def shorten_log(self) -> None:
+        """Copy the write-ahead log into the database and cut it, as far as readers allow."""
+        if self.path != MEMORY:
+            self._check_open()
+            with closing(connect(self.path, busy_ms=self._busy_ms)) as connection, translated(self.path):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def close(self) -> None:
         """Safe to call again."""
         with self._lock, self._read_lock:
@@ -370,23 +389,27 @@ class SqliteStore:
 class Prepared:
     """A batch whose statements have run. `commit` may be called on any thread, `release` on the one that prepared."""
 
-    __slots__ = ("_commands", "_store", "outcomes", "waits_for_disk")
+    __slots__ = ("_store", "outcomes", "waits_for_disk")
 
-    def __init__(
-        self, store: SqliteStore, commands: Sequence[Command[Any]], outcomes: list[Any], waits_for_disk: bool
-    ) -> None:
+    def __init__(self, store: SqliteStore, outcomes: list[Any], waits_for_disk: bool) -> None:
         self._store = store
-        self._commands = commands
         self.outcomes = outcomes
         self.waits_for_disk = waits_for_disk
 
     def commit(self) -> None:
         with translated(self._store.path):
             self._store._commit()
-        self._store._checkpointer.committed(self._commands)
 
     def release(self) -> None:
+        self._store._held = False
         self._store._lock.release()
+
+
+def _durable(commands: Sequence[Command[Any]]) -> bool:
+    for command in commands:  # noqa: SIM110 - a generator for any() costs more than all the rest
+        if command.durable:
+            return True
+    return False
 
 
 def carry_out(tx: Transaction, command: Command[Any]) -> Any:

@@ -9,11 +9,23 @@ from typing import Any
 from penstock.commands import Command
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
-from penstock.store.sqlite.queues import LAST_ID, LOAD, SET_LAST_ID, Queue
+from penstock.store.sqlite.latency import Latencies
+from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, Queue
 
 
 class Transaction:
-    __slots__ = ("_ids_given", "_queues", "_touched", "carry_out", "connection", "execute", "last_id", "now", "salt")
+    __slots__ = (
+        "_queues",
+        "_touched",
+        "carry_out",
+        "connection",
+        "execute",
+        "last_id",
+        "latencies",
+        "now",
+        "payload_bytes",
+        "salt",
+    )
 
     def __init__(self, connection: sqlite3.Connection, salt: int, carry_out: Callable[..., Any]) -> None:
         self.connection = connection
@@ -21,20 +33,15 @@ class Transaction:
         self.salt = salt
         self.carry_out: Callable[[Transaction, Command[Any]], Any] = carry_out
         self.now = 0
+        self.payload_bytes = 0
+        self.latencies = Latencies()
         self.forget()
-
-    def begin(self, now: int, *, fresh: bool) -> None:
-        """Start at `now`; `fresh` tells that nobody else has written since this connection last did."""
-        self.now = now
-        if not fresh:
-            self.forget()
 
     def forget(self) -> None:
         """Drop all that is known; the database is asked again."""
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
         self.last_id = -1
-        self._ids_given = False
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -55,7 +62,8 @@ class Transaction:
         """The queue of a name that may also address its dead letters."""
         return self.find(name) or self.queue(name.removesuffix(DLQ_SUFFIX))
 
-    def touch(self, queue: Queue) -> None:
+    def touch(self, queue: Queue, what: int = ANYTHING) -> None:
+        queue.changed |= what
         self._touched[queue.id] = queue
 
     def dropped(self, queue: Queue) -> None:
@@ -67,15 +75,15 @@ class Transaction:
         if self.last_id < 0:
             (self.last_id,) = self.execute(LAST_ID).fetchone()
         first = self.last_id + 1
-        if count:
-            self.last_id += count
-            self._ids_given = True
+        self.last_id += count
         return first
 
+    def take_payload_bytes(self) -> int:
+        """How many bytes of payloads were pushed since this was last asked."""
+        count, self.payload_bytes = self.payload_bytes, 0
+        return count
+
     def write_counters(self) -> None:
-        if self._ids_given:
-            self.execute(SET_LAST_ID, (self.last_id,))
-            self._ids_given = False
         if self._touched:
             for queue in self._touched.values():
                 queue.write(self.connection, self.now)

@@ -19,7 +19,7 @@ CREATE TABLE penstock_queue (
   created_at INTEGER NOT NULL
 ) STRICT;
 
--- Row 0 only holds last_id, the newest message id ever given, on a page that a push writes anyway.
+-- last_id: the newest message id that the queue was given; row 0 keeps that of queues that are gone.
 CREATE TABLE penstock_counter (
   queue_id   INTEGER PRIMARY KEY,
   last_id    INTEGER NOT NULL DEFAULT 0,

@@ -24,10 +24,14 @@ DELETE FROM penstock_dead WHERE queue_id = ?1;
 DELETE FROM penstock_archive WHERE queue_id = ?1;
 DELETE FROM penstock_key WHERE space = ?1;
 DELETE FROM penstock_minute WHERE queue_id = ?1;
+DELETE FROM penstock_latency WHERE queue_id = ?1;
 DELETE FROM penstock_busy WHERE queue_id = ?1;
 DELETE FROM penstock_api_key WHERE queue_id = ?1;
 DELETE FROM penstock_counter WHERE queue_id = ?1;
 DELETE FROM penstock_queue WHERE id = ?1
+
+-- :keep_last_id
+UPDATE penstock_counter SET last_id = max(last_id, ?) WHERE queue_id = 0
 
 -- :dead_of
 SELECT place FROM penstock_dead WHERE id = ? AND queue_id = ? AND NOT leased

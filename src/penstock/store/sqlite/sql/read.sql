@@ -60,7 +60,7 @@ SELECT attempts, first_leased_at, expires_at FROM penstock_ready
 SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY at DESC, attempt DESC
 
 -- :queues
-SELECT q.id, q.name, q.options, q.paused, q.created_at, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
+SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
        c.ready, c.scheduled, c.leased, c.dead, c.archived,
        c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed
   FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id

@@ -1,0 +1,37 @@
+"""Latencies as counts per bucket: a quarter of a power of two wide, so a percentile is right within an eighth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PERCENTILES = (50, 95, 99)
+
+
+def bucket(ms: int) -> int:
+    """Which bucket a time falls into; buckets grow with time."""
+    if ms < 8:
+        return ms if ms > 0 else 0
+    bits = ms.bit_length()
+    return bits << 2 | (ms >> bits - 3) & 3
+
+
+def middle(number: int) -> int:
+    """The time in the middle of a bucket."""
+    if number < 8:
+        return number
+    bits, quarter = number >> 2, number & 3
+    width = 1 << bits - 3
+    return (4 + quarter) * width + width // 2
+
+
+def percentiles(counts: Mapping[int, int]) -> dict[str, int | None]:
+    """`p50`, `p95` and `p99`; None where nothing was counted."""
+    total = sum(counts.values())
+    found: dict[str, int | None] = {f"p{percent}": None for percent in PERCENTILES}
+    seen = 0
+    for number in sorted(counts):
+        seen += counts[number]
+        for percent in PERCENTILES:
+            if found[f"p{percent}"] is None and seen * 100 >= total * percent:
+                found[f"p{percent}"] = middle(number)
+    return found

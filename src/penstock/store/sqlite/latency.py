@@ -1,0 +1,48 @@
+"""Latencies, gathered in memory by leases and acks and written by the sweeper: statistics, so a crash may lose some."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.latency import bucket, percentiles
+from penstock.store.migrate import load_sql
+
+SQL = load_sql("penstock.store.sqlite", "latency")
+WAIT, SERVICE = 0, 1
+NAMES = {WAIT: "wait_ms", SERVICE: "service_ms"}
+Counts = dict[int, int]
+
+
+class Latencies:
+    """What this process has seen since it last wrote."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[tuple[int, int], Counts] = defaultdict(dict)
+
+    def add(self, queue_id: int, kind: int, times_ms: Iterable[int]) -> None:
+        counts = self._counts[queue_id, kind]
+        for ms in times_ms:
+            number = bucket(ms)
+            counts[number] = counts.get(number, 0) + 1
+
+    def write(self, connection: sqlite3.Connection, now: int) -> None:
+        counts, self._counts = self._counts, defaultdict(dict)
+        minute = now // 60_000
+        for (queue_id, kind), seen in counts.items():
+            if connection.execute("SELECT 1 FROM penstock_queue WHERE id = ?", (queue_id,)).fetchone():
+                row = connection.execute(SQL["of_minute"], (queue_id, minute, kind)).fetchone()
+                total = Counter(seen)
+                if row:
+                    total.update(msgspec.json.decode(row[0], type=Counts))
+                connection.execute(SQL["keep"], (queue_id, minute, kind, msgspec.json.encode(dict(total)).decode()))
+
+
+def latency_since(connection: sqlite3.Connection, queue_id: int, minute: int) -> dict[str, dict[str, int | None]]:
+    counts: dict[int, Counter[int]] = {WAIT: Counter(), SERVICE: Counter()}
+    for kind, text in connection.execute(SQL["since"], (queue_id, minute)):
+        counts[kind].update(msgspec.json.decode(text, type=Counts))
+    return {NAMES[kind]: percentiles(seen) for kind, seen in counts.items()}

@@ -1,0 +1,149 @@
+"""From what the killed processes noted and what was left in the queue: is anything lost, doubled or undone?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from tests.crash.workers import LEASE_SECONDS
+
+CLOCK_MS = 2
+"""Two processes read the same clock, but each in whole milliseconds."""
+COLUMNS = ("attempted", "acknowledged", "lost", "duplicated", "recovered", "unexpected")
+
+
+@dataclass
+class Delivery:
+    payload: str
+    asked_at: int
+    told_at: int
+    settled: str = ""
+    """The last that was noted of it: ack, acked, lost-ack, nack, nacked or lost-nack."""
+
+
+@dataclass
+class Accounting:
+    """Rows `put`, `pop` and `ack`. Recovered: not acknowledged, for the process was killed, and yet done."""
+
+    rows: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, other: Accounting) -> None:
+        for name, row in other.rows.items():
+            self.rows[name].update(row)
+        self.troubles += other.troubles
+
+    def trouble(self, row: str, column: str, text: str) -> None:
+        self.rows[row][column] += 1
+        self.troubles.append(f"{row} {column}: {text}")
+
+    def table(self) -> str:
+        lines = [" " * 6 + "".join(f"{column:>14}" for column in COLUMNS)]
+        lines += [
+            f"{name:6}" + "".join(f"{self.rows[name][column]:>14}" for column in COLUMNS)
+            for name in ("put", "pop", "ack")
+        ]
+        return "\n".join(lines)
+
+
+class Ledger:
+    """All that was noted about one queue file."""
+
+    def __init__(self) -> None:
+        self.accounting = Accounting()
+        self.batches: list[tuple[list[str], bool]] = []
+        """The payloads of each put, and whether it was answered."""
+        self.deliveries: dict[str, dict[int, Delivery]] = defaultdict(dict)
+        """By message, then by how many deliveries came before."""
+        self.ids: dict[str, set[str]] = defaultdict(set)
+        """By payload."""
+
+    def read(self, notes: Iterable[Path]) -> None:
+        for path in notes:
+            for line in path.read_text().splitlines():
+                kind, *fields = line.split(" ")
+                self._note(kind, fields, path)
+                last = kind
+            if path.stat().st_size and last == "put":
+                self.batches.append((self._open, False))
+
+    def _note(self, kind: str, fields: list[str], path: Path) -> None:
+        rows = self.accounting.rows
+        match kind:
+            case "put":
+                self._open = fields
+                rows["put"]["attempted"] += len(fields)
+            case "was-put":
+                self.batches.append((self._open, True))
+                rows["put"]["acknowledged"] += len(fields)
+                for payload, id_ in zip(self._open, fields, strict=True):
+                    self.ids[payload].add(id_)
+            case "pop":
+                rows["pop"]["attempted"] += 1
+            case "popped":
+                rows["pop"]["acknowledged"] += 1
+                id_, payload, retries, asked_at, told_at = fields
+                self.deliver(id_, payload, int(retries), int(asked_at), int(told_at))
+            case "ack" | "acked" | "nack" | "nacked" | "lost-ack" | "lost-nack":
+                self.deliveries[fields[0]][int(fields[1])].settled = kind
+                rows["ack"]["attempted"] += kind == "ack"
+                rows["ack"]["acknowledged"] += kind == "acked"
+            case _:
+                self.accounting.trouble("put", "unexpected", f"{path.name}: {kind} {' '.join(fields)}")
+
+    def deliver(self, id_: str, payload: str, retries: int, asked_at: int, told_at: int) -> None:
+        self.ids[payload].add(id_)
+        if retries in self.deliveries[id_]:
+            self.accounting.trouble("pop", "duplicated", f"{id_} was handed out twice as delivery {retries + 1}")
+        self.deliveries[id_][retries] = Delivery(payload, asked_at, told_at)
+
+    def settle(self, drained: set[str]) -> Accounting:
+        """Check everything, given the messages that were still in the queue at the end."""
+        self._check_puts()
+        for id_, by_number in self.deliveries.items():
+            self._check_leases(id_, sorted(by_number.items()))
+            self._check_end(id_, sorted(by_number.items()), drained)
+        return self.accounting
+
+    def _check_puts(self) -> None:
+        put = {payload for payloads, _ in self.batches for payload in payloads}
+        delivered = {d.payload for numbers in self.deliveries.values() for d in numbers.values()}
+        for payloads, answered in self.batches:
+            missing = [payload for payload in payloads if payload not in delivered]
+            if answered:
+                for payload in missing:
+                    self.accounting.trouble("put", "lost", f"{payload} ({self.ids[payload]}) never came")
+            elif missing and len(missing) < len(payloads):
+                self.accounting.trouble("put", "unexpected", f"half of a batch was kept: {payloads}")
+            else:
+                self.accounting.rows["put"]["recovered"] += len(payloads) - len(missing)
+        for payload, ids in self.ids.items():
+            if len(ids) > 1:
+                self.accounting.trouble("put", "duplicated", f"{payload} is in {ids}")
+        for payload in delivered - put:
+            self.accounting.trouble("pop", "unexpected", f"{payload} was never put")
+
+    def _check_leases(self, id_: str, deliveries: list[tuple[int, Delivery]]) -> None:
+        for (_, earlier), (_, later) in pairwise(deliveries):
+            given_back = earlier.settled in ("nack", "nacked")
+            held_until = earlier.asked_at + LEASE_SECONDS * 1000 - CLOCK_MS
+            if not given_back and later.told_at < held_until:
+                early_ms = held_until - later.told_at
+                self.accounting.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
+            self.accounting.rows["pop"]["recovered"] += not given_back
+
+    def _check_end(self, id_: str, deliveries: list[tuple[int, Delivery]], drained: set[str]) -> None:
+        acks = [number for number, delivery in deliveries if delivery.settled == "acked"]
+        last_number, last = deliveries[-1]
+        if len(acks) > 1:
+            self.accounting.trouble("ack", "duplicated", f"{id_} was acked as deliveries {acks}")
+        if acks and (acks[-1] != last_number or id_ in drained):
+            self.accounting.trouble("ack", "lost", f"{id_} came again after its ack")
+        if not acks and id_ not in drained:
+            if last.settled == "ack":
+                self.accounting.rows["ack"]["recovered"] += 1
+            else:
+                self.accounting.trouble("put", "lost", f"{id_} is gone; last noted: {last.settled or 'delivered'}")

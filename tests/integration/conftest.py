@@ -1,0 +1,56 @@
+"""Servers that the tests of a module share; each test makes queues of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.serving import Client, Running, running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[Client]:
+    with server.client() as client:
+        yield client
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    """A queue name that nobody else has."""
+    return f"q{next(_numbers)}"
+
+
+@pytest.fixture
+def queue(client: Client, name: str) -> str:
+    """The path of a queue that nobody else uses."""
+    return client.queue(name)
+
+
+Fresh = Callable[..., Running]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Fresh]:
+    """A server of the test's own, with settings."""
+    opened = []
+
+    def start(**settings: object) -> Running:
+        manager = running(tmp_path, **settings)
+        opened.append(manager)
+        return manager.__enter__()
+
+    yield start
+    for manager in reversed(opened):
+        manager.__exit__(None, None, None)

@@ -1,0 +1,165 @@
+"""`penstock export`, `import`, `backup`, `restore`, `bench`, `doctor` and `completion`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    with server(folder) as address:
+        yield address
+
+
+@pytest.fixture(params=["http", "db"])
+def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queues]:
+    if request.param == "http":
+        queues = Queues(("--url", request.getfixturevalue("url")), "http")
+    else:
+        queues = Queues(("--db", str(tmp_path / "q.db")), "db")
+    queues.ok("queue", "add", "--name", "from")
+    queues.ok("queue", "add", "--name", "to")
+    yield queues
+    for name in ("from", "to"):
+        queues.run("queue", "rm", "--name", name, "--force")
+
+
+def fill(queues: Queues, count: int) -> None:
+    lines = "\n".join(map(str, range(count))).encode()
+    queues.ok("message", "enqueue", "--queue", "from", "--file", "-", stdin=lines)
+
+
+def test_an_export_comes_back_whole_and_only_once(queues: Queues, tmp_path: Path) -> None:
+    fill(queues, 2_500)
+    file = tmp_path / "export.ndjson"
+    exported = queues.json("export", "--queue", "from", "--file", str(file))
+    assert exported == {"exported": 2_500, "file": str(file)}
+    lines = file.read_text().splitlines()
+    assert [json.loads(line)["payload"] for line in lines] == list(range(2_500))
+    assert queues.ok("export", "--queue", "from").splitlines() == lines
+    done = queues.json("import", "--queue", "to", "--file", str(file))
+    assert done == {"imported": 2_500, "duplicates": 0, "skipped": 0}
+    again = queues.json("import", "--queue", "to", stdin=file.read_bytes())
+    assert again == {"imported": 0, "duplicates": 2_500, "skipped": 0}
+    seen = queues.json("queue", "peek", "--name", "to", "--limit", "3000")["messages"]
+    assert [message["payload"] for message in seen] == list(range(2_500))
+
+
+def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    file.write_text("mine")
+    refused = queues.run("export", "--queue", "from", "--file", str(file))
+    assert (refused.code, file.read_text()) == (1, "mine")
+    assert queues.run("export", "--queue", "from", "--file", str(file), "--force").code == 0
+    assert file.read_text() == ""
+    assert queues.run("export", "--queue", "nowhere").code == 1
+
+
+def test_what_is_no_export_is_refused_with_its_lines(queues: Queues) -> None:
+    good = b'{"payload": 1}\n' * 1_000
+    refused = queues.run("import", "--queue", "to", stdin=good + b"{broken\n")
+    assert refused.code == 3
+    assert refused.err.startswith("error: lines 1001 to 1001: ")
+    assert "1000 before them are imported" in refused.err
+    assert queues.run("import", "--queue", "to", stdin=b"{broken\n").code == 2
+    assert queues.run("import", "--queue", "nowhere", stdin=b'{"payload": 1}').code == 1
+
+
+def test_a_running_server_is_backed_up_and_not_restored_over(url: str, folder: Path, tmp_path: Path) -> None:
+    queues = Queues(("--url", url), "http")
+    queues.ok("queue", "add", "--name", "kept")
+    queues.ok("message", "enqueue", "--queue", "kept", "--payload", '"precious"')
+    copy = tmp_path / "copy.db"
+    made = penstock("backup", str(copy), "--data", str(folder / "data"), "--json")
+    assert made.json == {"backup": str(copy), "bytes": copy.stat().st_size}
+    assert penstock("backup", str(copy), "--data", str(folder / "data")).code == 1
+    refused = penstock("restore", str(copy), "--data", str(folder / "data"), "--force")
+    assert (refused.code, "another process has" in refused.err) == (1, True)
+    assert penstock("restore", str(copy), "--data", str(tmp_path / "new"), "--json").json["bytes"] > 0
+    restored = Queues(("--data", str(tmp_path / "new")), "data")
+    assert restored.json("message", "get", "--queue", "kept")["messages"][0]["payload"] == "precious"
+    assert queues.json("stats", "--queue", "kept")["ready"] == 1
+
+
+def test_a_restore_overwrites_only_by_force_and_only_with_a_backup(tmp_path: Path) -> None:
+    place = Queues(("--db", str(tmp_path / "q.db")), "db")
+    place.ok("queue", "add", "--name", "before")
+    place.ok("backup", str(tmp_path / "copy.db"))
+    place.ok("queue", "add", "--name", "after")
+    refused = place.run("restore", str(tmp_path / "copy.db"))
+    assert (refused.code, "--force" in refused.err) == (1, True)
+    other = tmp_path / "other.db"
+    sqlite3.connect(other).execute("CREATE TABLE t (a)").connection.close()
+    text = tmp_path / "text"
+    text.write_text("no database at all" * 100)
+    for wrong in (other, text):
+        assert place.run("restore", str(wrong), "--force").code == 1
+    assert [queue["name"] for queue in place.json("queue", "list")["queues"]] == ["after", "before"]
+    (tmp_path / "copy.db").chmod(0o400)
+    place.ok("restore", str(tmp_path / "copy.db"), "--force")
+    assert [queue["name"] for queue in place.json("queue", "list")["queues"]] == ["before"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "other.db", "q.db", "text"]
+
+
+def test_a_restore_replaces_a_damaged_file(tmp_path: Path) -> None:
+    place = Queues(("--db", str(tmp_path / "q.db")), "db")
+    place.ok("queue", "add", "--name", "q")
+    place.ok("backup", str(tmp_path / "copy.db"))
+    (tmp_path / "q.db").write_bytes(b"garbage" * 1_000)
+    assert place.run("queue", "list").code == 1
+    place.ok("restore", str(tmp_path / "copy.db"), "--force")
+    assert place.json("queue", "list")["queues"][0]["name"] == "q"
+
+
+def test_a_backup_is_of_a_file(tmp_path: Path) -> None:
+    for command in (("backup", str(tmp_path / "x")), ("restore", __file__)):
+        refused = penstock(*command)
+        assert (refused.code, "--data DIR" in refused.err) == (2, True)
+
+
+def test_a_bench_tells_of_each_phase_and_leaves_nothing(queues: Queues) -> None:
+    told = queues.json("bench", "--messages", "300", "--batch", "20", "--clients", "3")
+    assert (told["messages"], told["batch"], told["clients"], told["payload_bytes"]) == (300, 20, 3, 200)
+    assert [phase["phase"] for phase in told["phases"]] == ["push", "lease", "ack", "cycle"]
+    for phase in told["phases"]:
+        assert phase["msg_s"] > 0
+        assert 0 < phase["p50_ms"] <= phase["p99_ms"]
+        assert phase["calls"] == 15
+    left = [queue["name"] for queue in queues.json("queue", "list")["queues"]]
+    assert not any(name.startswith("bench-") for name in left)
+    assert queues.ok("bench", "--messages", "10").splitlines()[0].split()[:2] == ["PHASE", "MSG/S"]
+
+
+def test_a_doctor_looks_at_a_file(tmp_path: Path) -> None:
+    Queues(("--db", str(tmp_path / "q.db")), "db").ok("queue", "add", "--name", "q")
+    findings = penstock("doctor", str(tmp_path / "q.db"), "--json")
+    assert findings.code == 0
+    assert {finding["level"] for finding in findings.json} <= {"ok", "note"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell: str) -> None:
+    script = penstock("completion", shell)
+    assert script.code == 0
+    assert "_PENSTOCK_COMPLETE" in script.out
+
+
+def test_bash_completes_commands(tmp_path: Path) -> None:
+    script = penstock("completion", "bash").out
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    env = clean_environment(_PENSTOCK_COMPLETE="bash_complete", COMP_WORDS="penstock queue re", COMP_CWORD="2")
+    completed = subprocess.run([PENSTOCK], env=env, capture_output=True, text=True, timeout=60)
+    assert completed.stdout.split() == ["plain,requeue-dlq", "plain,resume"]

@@ -1,0 +1,499 @@
+"""The queue face, call by call, over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+
+from penstock import LiteQueue
+from tests.integration.serving import Client, Running
+
+
+def push(client: Client, queue: str, *payloads: Any, **options: Any) -> list[int]:
+    answer = client.post(f"{queue}/messages", {"messages": [{"payload": each, **options} for each in payloads]})
+    assert answer.status == 201, answer
+    ids: list[int] = answer.json["message_ids"]
+    return ids
+
+
+def poll(client: Client, queue: str, query: str = "wait_ms=0", body: Any = None) -> list[dict[str, Any]]:
+    answer = client.post(f"{queue}/poll?{query}", body)
+    assert answer.status == 200, answer
+    messages: list[dict[str, Any]] = answer.json["messages"]
+    return messages
+
+
+def kill_off(client: Client, queue: str, *errors: str) -> list[int]:
+    """Messages that die of these errors."""
+    ids = push(client, queue, *errors)
+    for message in poll(client, queue, f"wait_ms=0&batch={len(errors)}"):
+        item = {"id": message["id"], "token": message["token"], "error": message["payload"]}
+        assert client.post(f"{queue}/nack", item).json["results"][0]["state"] == "dead"
+    return ids
+
+
+# Queues
+
+
+def test_creating_is_201_then_200_and_409_when_it_differs(client: Client, name: str) -> None:
+    created = client.post("/queues", {"name": name, "max_attempts": 3, "visibility_ms": 5_000})
+    assert created.status == 201
+    assert created.json["max_attempts"] == 3
+    assert created.json["visibility_ms"] == created.json["options"]["lease_ms"] == 5_000
+    assert created.json["dlq"] == f"{name}.dlq"
+    assert client.post("/queues", {"name": name, "max_attempts": 3, "visibility_ms": 5_000}).status == 200
+    other = client.post("/queues", {"name": name, "max_attempts": 4})
+    assert (other.status, other.json["code"]) == (409, "queue_exists")
+    assert isinstance(other.json["error"], str)
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a/b", "ä", "x.dlq", "a" * 256])
+def test_a_bad_name_is_refused_by_its_field(client: Client, bad: str) -> None:
+    answer = client.post("/queues", {"name": bad})
+    assert (answer.status, answer.json["field"]) == (422, "name")
+
+
+def test_a_path_name_is_percent_encoded(client: Client, name: str) -> None:
+    queue = client.queue(f"ns/{name}/queue")
+    assert "%2F" in queue
+    assert client.get(queue).json["name"] == f"ns/{name}/queue"
+    push(client, queue, "x")
+    assert [message["payload"] for message in poll(client, queue)] == ["x"]
+    assert client.get(f"/queues/ns/{name}/queue").status == 404
+
+
+def test_list_has_a_limit_and_a_cursor(client: Client, name: str) -> None:
+    names = sorted(f"{name}-{letter}" for letter in "abc")
+    for each in names:
+        client.queue(each)
+    first = client.get(f"/queues?limit=2&prefix={name}-").json
+    assert [queue["name"] for queue in first["queues"]] == names[:2]
+    rest = client.get(f"/queues?limit=2&prefix={name}-&after={first['next']}").json
+    assert ([queue["name"] for queue in rest["queues"]], rest["next"]) == (names[2:], None)
+
+
+def test_show_change_and_delete(client: Client, queue: str) -> None:
+    assert client.ask("PATCH", queue, {"max_attempts": 9, "visibility_ms": 1_234}).status == 200
+    shown = client.get(queue).json
+    assert (shown["max_attempts"], shown["visibility_ms"]) == (9, 1_234)
+    push(client, queue, 1, 2)
+    refused = client.delete(queue)
+    assert (refused.status, refused.json["code"]) == (409, "queue_not_empty")
+    assert client.delete(f"{queue}?force=true").json["messages"] == 2
+    assert client.get(queue).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("PATCH", "", {}),
+        ("DELETE", "", None),
+        ("POST", "/messages", {"payload": 1}),
+        ("POST", "/messages", {"messages": [{"payload": 1}]}),
+        ("POST", "/poll?wait_ms=0", None),
+        ("POST", "/poll?wait_ms=5000", None),
+        ("POST", "/ack", {"id": 1, "token": "00"}),
+        ("POST", "/nack", {"id": 1, "token": "00"}),
+        ("POST", "/extend", {"id": 1, "token": "00"}),
+        ("POST", "/release", {"id": 1, "token": "00"}),
+        ("POST", "/transact", {"push": [{"payload": 1}]}),
+        ("GET", "/stats", None),
+        ("GET", "/peek", None),
+        ("GET", "/messages/1", None),
+        ("DELETE", "/messages/1", None),
+        ("POST", "/purge", None),
+        ("POST", "/purge?dry_run=true", None),
+        ("POST", "/pause", None),
+        ("POST", "/resume", None),
+        ("POST", "/compact", None),
+        ("GET", "/dlq", None),
+        ("POST", "/dlq/requeue", None),
+        ("POST", "/dlq/purge", None),
+        ("GET", "/events", None),
+        ("GET", "/export", None),
+        ("POST", "/import", None),
+        ("POST", "/keys", {}),
+        ("GET", "/keys", None),
+        ("DELETE", "/keys/abc", None),
+    ],
+)
+def test_an_unknown_queue_is_404(client: Client, method: str, path: str, body: Any) -> None:
+    answer = client.ask(method, f"/queues/nowhere{path}", body)
+    assert (answer.status, answer.json["code"]) == (404, "unknown_queue"), answer
+
+
+# Pushing
+
+
+def test_push_one(client: Client, queue: str) -> None:
+    answer = client.post(f"{queue}/messages", {"payload": {"a": [1, 2.50, None]}, "priority": 3, "headers": {"k": "v"}})
+    assert answer.status == 201
+    assert answer.json["message_id"] == answer.json["id"]
+    [message] = poll(client, queue)
+    assert message["payload"] == {"a": [1, 2.5, None]}
+    assert (message["priority"], message["attempts"], message["headers"]) == (3, 1, {"k": "v"})
+    assert message["lease_expires_at"] - message["created_at"] >= 30_000
+    assert message["token"]
+
+
+def test_the_bytes_of_a_payload_are_kept_as_they_were_sent(client: Client, queue: str) -> None:
+    sent = b'{ "z" : 1.50,\t"a":[ 1 ,2] , "\\u00e9": 10000000000000000000000 }'
+    assert client.post(f"{queue}/messages", b'{"payload": ' + sent + b'  , "priority": 1}').status == 201
+    assert sent in client.post(f"{queue}/poll?wait_ms=0").body
+
+
+def test_push_many_keeps_order(client: Client, queue: str) -> None:
+    ids = push(client, queue, *range(10))
+    assert ids == sorted(ids)
+    assert [message["payload"] for message in poll(client, queue, "wait_ms=0&batch=10")] == list(range(10))
+
+
+def test_push_ndjson(client: Client, queue: str) -> None:
+    lines = b"".join(b'{"payload": %d}\r\n\n' % number for number in range(1_200)) + b'{"payload": "last"}'
+    answer = client.post(f"{queue}/messages", lines, content_type="application/x-ndjson")
+    assert answer.status == 201
+    assert len(answer.json["message_ids"]) == 1_201
+    assert client.get(f"{queue}/stats").json["ready"] == 1_201
+
+
+def test_ndjson_of_large_messages_is_committed_in_parts(client: Client, queue: str) -> None:
+    line = json.dumps({"payload": "x" * 400_000}).encode() + b"\n"
+    answer = client.post(f"{queue}/messages", line * 200, content_type="application/x-ndjson")
+    assert (answer.status, len(answer.json["message_ids"])) == (201, 200)
+
+
+def test_a_bad_line_of_ndjson_is_named_and_what_came_before_is_told(client: Client, queue: str) -> None:
+    lines = b'{"payload": 1}\n' * 500 + b'{"payload": 1, "nonsense": 2}\n'
+    answer = client.post(f"{queue}/messages", lines, content_type="application/x-ndjson")
+    assert (answer.status, answer.json["field"]) == (422, "nonsense")
+    assert answer.json["error"].startswith("line 501: ")
+    assert "500 messages before it were kept" in answer.json["hint"]
+    assert client.get(f"{queue}/stats").json["ready"] == 500
+
+
+def test_a_line_of_ndjson_has_a_limit(client: Client, queue: str) -> None:
+    line = json.dumps({"payload": "x" * 3_000_000}).encode()
+    answer = client.post(f"{queue}/messages", line, content_type="application/x-ndjson")
+    assert (answer.status, answer.json["code"]) == (413, "line_too_large")
+
+
+def test_a_repeated_idempotency_key_returns_the_first_id(client: Client, queue: str) -> None:
+    first = client.post(f"{queue}/messages", {"payload": 1, "idempotency_key": "k"})
+    second = client.post(f"{queue}/messages", {"payload": 2, "idempotency_key": "k"})
+    by_header = client.post(f"{queue}/messages", {"payload": 3}, Idempotency_Key="k")
+    assert [first.status, second.status, by_header.status] == [201, 200, 200]
+    assert first.json["id"] == second.json["id"] == by_header.json["id"]
+    assert by_header.json["duplicate"] is True
+    messages = [{"payload": n, "idempotency_key": key} for n, key in enumerate(["k", "new", "new"])]
+    many = client.post(f"{queue}/messages", {"messages": messages}).json
+    assert many["duplicates"] == [0, 2]
+    assert many["message_ids"][0] == first.json["id"]
+    assert many["message_ids"][1] == many["message_ids"][2]
+    assert client.get(f"{queue}/stats").json["ready"] == 2
+
+
+def test_the_idempotency_header_is_for_one_message(client: Client, queue: str) -> None:
+    assert client.post(f"{queue}/messages", {"messages": [{"payload": 1}]}, Idempotency_Key="k").status == 422
+
+
+@pytest.mark.parametrize("data", [b"\x00\xff\xfe", b"text"])
+def test_bytes_come_back_as_base64(client: Client, queue: str, data: bytes) -> None:
+    encoded = base64.b64encode(data).decode()
+    assert client.post(f"{queue}/messages", {"payload": encoded, "encoding": "base64"}).status == 201
+    [message] = poll(client, queue)
+    assert (message["payload"], message["encoding"]) == (encoded, "base64")
+    assert client.post(f"{queue}/messages", {"payload": "not base64!", "encoding": "base64"}).json["field"] == "payload"
+
+
+def test_what_another_face_pushed_as_bytes_is_base64(server: Running, client: Client, name: str) -> None:
+    queue = client.queue(name)
+    with LiteQueue(server.path) as lite:
+        lite.put(b"\xff\x00", name)
+    [message] = poll(client, queue)
+    assert base64.b64decode(message["payload"]) == b"\xff\x00"
+
+
+def test_delay_ttl_and_priority(client: Client, queue: str) -> None:
+    push(client, queue, "low", priority=-1)
+    push(client, queue, "high", priority=9)
+    push(client, queue, "late", delay_ms=60_000)
+    push(client, queue, "gone", ttl_ms=1)
+    time.sleep(0.01)
+    assert [message["payload"] for message in poll(client, queue, "wait_ms=0&batch=9")] == ["high", "low"]
+    stats = client.get(f"{queue}/stats").json
+    assert (stats["scheduled"], stats["leased"], stats["totals"]["expired"]) == (1, 2, 1)
+
+
+def test_a_queue_that_is_full_is_429_with_retry_after(client: Client, name: str) -> None:
+    queue = client.queue(name, max_size=2)
+    push(client, queue, 1, 2)
+    answer = client.post(f"{queue}/messages", {"payload": 3})
+    assert (answer.status, answer.json["code"]) == (429, "queue_full")
+    assert int(answer.headers["Retry-After"]) >= 1
+
+
+def test_a_rate_limit_is_429_with_retry_after(client: Client, name: str) -> None:
+    queue = client.queue(name, push_rate=0.1, push_burst=2)
+    push(client, queue, 1, 2)
+    answer = client.post(f"{queue}/messages", {"payload": 3})
+    assert (answer.status, answer.json["code"]) == (429, "rate_limited")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 10
+
+
+def test_a_payload_has_a_limit(client: Client, queue: str) -> None:
+    answer = client.post(f"{queue}/messages", {"payload": "x" * (512 << 10)})
+    assert (answer.status, answer.json["code"]) == (413, "payload_too_large")
+
+
+# Consuming
+
+
+def test_acks_ride_on_the_next_poll(client: Client, queue: str) -> None:
+    push(client, queue, 1, 2)
+    [first] = poll(client, queue)
+    acks = [{"id": first["id"], "token": first["token"]}, {"id": 999_999_999, "token": "00"}]
+    answer = client.post(f"{queue}/poll?wait_ms=0", {"acks": acks}).json
+    assert answer["acks"] == ["ok", "unknown"]
+    assert [message["payload"] for message in answer["messages"]] == [2]
+    assert client.get(f"{queue}/messages/{first['id']}").status == 404
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend", "release"])
+def test_a_single_settle_is_200_409_or_404(client: Client, queue: str, verb: str) -> None:
+    push(client, queue, 1)
+    [message] = poll(client, queue)
+    item = {"id": message["id"], "token": message["token"]}
+    stale = client.post(f"{queue}/{verb}", {**item, "token": "ab" * 16})
+    assert (stale.status, stale.json["code"]) == (409, "lease_lost")
+    unknown = client.post(f"{queue}/{verb}", {**item, "id": item["id"] + 10_000})
+    assert (unknown.status, unknown.json["code"]) == (404, "unknown_message")
+    done = client.post(f"{queue}/{verb}", item)
+    assert (done.status, done.json["results"][0]["result"]) == (200, "ok")
+    again = client.post(f"{queue}/{verb}", item)
+    assert again.status == {"ack": 404, "nack": 409, "extend": 200, "release": 409}[verb]
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend", "release"])
+def test_of_many_settles_each_has_its_result(client: Client, queue: str, verb: str) -> None:
+    push(client, queue, 1, 2)
+    one, two = poll(client, queue, "wait_ms=0&batch=2")
+    items = [
+        {"id": one["id"], "token": one["token"]},
+        {"id": two["id"], "token": "ab" * 16},
+        {"id": two["id"] + 10_000, "token": two["token"]},
+    ]
+    answer = client.post(f"{queue}/{verb}", {"items": items})
+    assert answer.status == 200
+    assert [item["result"] for item in answer.json["results"]] == ["ok", "stale", "unknown"]
+    alone = client.post(f"{queue}/{verb}", {"items": items[1:2]})
+    assert (alone.status, alone.json["results"][0]["result"]) == (200, "stale")
+
+
+def test_an_admin_may_settle_without_a_token(client: Client, queue: str) -> None:
+    push(client, queue, 1)
+    [message] = poll(client, queue)
+    assert client.post(f"{queue}/ack", {"id": message["id"]}).status == 200
+
+
+def test_nack_delays_and_tells_where_the_message_is(client: Client, queue: str) -> None:
+    push(client, queue, 1)
+    [message] = poll(client, queue)
+    item = {"id": message["id"], "token": message["token"]}
+    assert client.post(f"{queue}/nack", {**item, "delay_ms": 60_000}).json["results"][0]["state"] == "scheduled"
+    assert client.get(f"{queue}/stats").json["scheduled"] == 1
+
+
+def test_extend_moves_the_end_of_the_lease(client: Client, queue: str) -> None:
+    push(client, queue, 1)
+    [message] = poll(client, queue, "wait_ms=0&visibility_ms=5000")
+    item = {"id": message["id"], "token": message["token"]}
+    answer = client.post(f"{queue}/extend", {**item, "ms": 600_000})
+    assert answer.json["lease_expires_at"] > message["lease_expires_at"] + 500_000
+
+
+def test_transact_is_all_or_nothing(client: Client, queue: str, name: str) -> None:
+    other = client.queue(f"{name}-other")
+    push(client, queue, 1, 2)
+    one, two = poll(client, queue, "wait_ms=0&batch=2")
+    body = {
+        "ack": [{"id": one["id"], "token": one["token"]}],
+        "nack": [{"id": two["id"], "token": "ab" * 16}],
+        "push": [{"payload": "next", "queue": f"{name}-other"}],
+    }
+    refused = client.post(f"{queue}/transact", body)
+    assert (refused.status, refused.json["code"]) == (409, "lease_lost")
+    assert client.get(f"{other}/stats").json["ready"] == 0
+    assert client.get(f"{queue}/stats").json["leased"] == 2
+    body["nack"] = [{"id": two["id"], "token": two["token"], "error": "no"}]
+    done = client.post(f"{queue}/transact", body)
+    assert (done.status, done.json["acked"], done.json["nacked"]) == (200, 1, 1)
+    assert [message["id"] for message in poll(client, other)] == done.json["message_ids"]
+    missing = client.post(f"{queue}/transact", {"push": [{"payload": 1, "queue": "nowhere"}]})
+    assert missing.status == 404
+
+
+# Looking
+
+
+def test_stats(client: Client, name: str) -> None:
+    queue = client.queue(name, max_attempts=1)
+    kill_off(client, queue, "boom")
+    push(client, queue, 1, 2)
+    push(client, queue, 3, delay_ms=60_000)
+    [message] = poll(client, queue)
+    client.post(f"{queue}/ack", {"id": message["id"], "token": message["token"]})
+    poll(client, queue)
+    stats = client.get(f"{queue}/stats").json
+    counts = {key: stats[key] for key in ("ready", "scheduled", "leased", "dead", "dlq")}
+    assert counts == {"ready": 0, "scheduled": 1, "leased": 1, "dead": 1, "dlq": 1}
+    assert stats["rates"].keys() == {"1m", "5m", "15m"}
+    assert stats["rates"]["1m"]["pushed"] > 0
+    assert stats["error_rate"] == 0.5
+    assert stats["totals"]["pushed"] == 4
+    assert stats["oldest_age_ms"] is None
+    assert isinstance(stats["latency"], dict)
+
+
+def test_peek_pages_and_never_leases(client: Client, queue: str) -> None:
+    push(client, queue, *range(5))
+    first = client.get(f"{queue}/peek?limit=3").json
+    rest = client.get(f"{queue}/peek?limit=3&after={first['next']}").json
+    assert [m["payload"] for m in first["messages"] + rest["messages"]] == list(range(5))
+    assert rest["next"] is None
+    assert client.get(f"{queue}/peek").json["messages"][0]["state"] == "ready"
+    assert client.get(f"{queue}/stats").json["leased"] == 0
+    assert client.get(f"{queue}/peek?after=nonsense").status == 422
+    assert client.get(f"{queue}/peek?state=leased").json["messages"] == []
+
+
+def test_get_and_delete_one(client: Client, queue: str) -> None:
+    [message_id] = push(client, queue, {"a": 1})
+    assert client.get(f"{queue}/messages/{message_id}").json["payload"] == {"a": 1}
+    assert client.delete(f"{queue}/messages/{message_id}").json == {"status": "ok"}
+    assert client.get(f"{queue}/messages/{message_id}").status == 404
+    assert client.delete(f"{queue}/messages/{message_id}").json["code"] == "unknown_message"
+    assert client.get(f"{queue}/messages/abc").status == 422
+
+
+def test_purge_counts_first_and_leaves_leases(client: Client, queue: str) -> None:
+    push(client, queue, *range(5))
+    poll(client, queue)
+    assert client.post(f"{queue}/purge?dry_run=true").json == {"purged": 4, "dry_run": True}
+    assert client.post(f"{queue}/purge").json == {"purged": 4, "dry_run": False}
+    stats = client.get(f"{queue}/stats").json
+    assert (stats["ready"], stats["leased"]) == (0, 1)
+
+
+def test_pause_stops_leases_not_pushes(client: Client, queue: str) -> None:
+    assert client.post(f"{queue}/pause").json["paused"] is True
+    push(client, queue, 1)
+    assert poll(client, queue) == []
+    assert client.post(f"{queue}/resume").json["paused"] is False
+    assert len(poll(client, queue)) == 1
+
+
+def test_compact(client: Client, queue: str) -> None:
+    assert client.post(f"{queue}/compact").json == {"status": "ok"}
+
+
+# Dead letters
+
+
+def test_dead_letters_are_browsed_with_error_and_history(client: Client, name: str) -> None:
+    queue = client.queue(name, max_attempts=2, backoff_ms=0)
+    push(client, queue, "x")
+    for error in ("first", "second"):
+        [message] = poll(client, queue)
+        item = {"id": message["id"], "token": message["token"]}
+        client.post(f"{queue}/nack", {**item, "error": error, "delay_ms": 0})
+    [dead] = client.get(f"{queue}/dlq").json["messages"]
+    assert (dead["state"], dead["reason"], dead["attempts"]) == ("dead", "nacked", 2)
+    assert {failure["error"] for failure in dead["errors"]} == {"first", "second"}
+    assert dead["error"] == "second"
+    assert client.get(f"/queues/{name}.dlq/peek").json["messages"][0]["id"] == dead["id"]
+    assert [message["id"] for message in poll(client, f"/queues/{name}.dlq")] == [dead["id"]]
+
+
+def test_dead_letters_are_redriven_by_a_filter(client: Client, name: str) -> None:
+    queue = client.queue(name, max_attempts=1)
+    ids = kill_off(client, queue, "timeout a", "timeout b", "refused")
+    time.sleep(0.005)
+    where = {"error_contains": "timeout"}
+    dry = client.post(f"{queue}/dlq/requeue", {"where": where, "dry_run": True}).json
+    assert dry == {"matched": 2, "moved": 0, "skipped": 2}
+    assert client.post(f"{queue}/dlq/requeue", {"where": {"older_than_ms": 3_600_000}}).json["matched"] == 0
+    assert client.post(f"{queue}/dlq/requeue", {"where": {"ids": ids[:1]}}).json["moved"] == 1
+    moved = client.post(f"{queue}/dlq/requeue", {"where": where, "rate_per_s": 1_000}).json
+    assert moved == {"matched": 1, "moved": 1, "skipped": 0}
+    assert [m["attempts"] for m in poll(client, queue, "wait_ms=0&batch=9")] == [1, 1]
+    assert client.post(f"{queue}/dlq/purge?dry_run=true").json == {"purged": 1, "dry_run": True}
+    assert client.post(f"{queue}/dlq/purge").json == {"purged": 1, "dry_run": False}
+
+
+def test_requeue_without_a_body_takes_all(client: Client, name: str) -> None:
+    queue = client.queue(name, max_attempts=1)
+    kill_off(client, queue, "a", "b")
+    time.sleep(0.005)
+    assert client.post(f"{queue}/dlq/requeue").json == {"matched": 2, "moved": 2, "skipped": 0}
+
+
+def test_a_dry_run_on_the_dead_letters_name_counts_dead_letters(client: Client, name: str) -> None:
+    queue = client.queue(name, max_attempts=1)
+    kill_off(client, queue, "a")
+    push(client, queue, 1, 2, 3)
+    assert client.post(f"/queues/{name}.dlq/purge?dry_run=true").json["purged"] == 1
+
+
+# Export and import
+
+
+def test_an_export_can_be_imported(client: Client, name: str) -> None:
+    queue, other = client.queue(name, max_attempts=1), client.queue(f"{name}-copy")
+    kill_off(client, queue, "dead")
+    push(client, queue, *range(600))
+    push(client, queue, "late", delay_ms=3_600_000, headers={"k": "v"}, idempotency_key="key")
+    client.post(f"{queue}/messages", {"payload": "AP8=", "encoding": "base64"})
+    exported = client.get(f"{queue}/export")
+    assert exported.headers["content-type"] == "application/x-ndjson"
+    assert len(exported.body.splitlines()) == 603
+    done = client.post(f"{other}/import", exported.body, content_type="application/x-ndjson")
+    assert (done.status, done.json) == (200, {"imported": 603, "duplicates": 0, "skipped": 0})
+    again = client.post(f"{other}/import", exported.body, content_type="application/x-ndjson")
+    assert again.json == {"imported": 0, "duplicates": 603, "skipped": 0}
+    stats = client.get(f"{other}/stats").json
+    assert (stats["ready"], stats["scheduled"]) == (602, 1)
+    [late] = client.get(f"{other}/peek?state=scheduled").json["messages"]
+    assert (late["payload"], late["headers"], late["idempotency_key"]) == ("late", {"k": "v"}, "key")
+
+
+def test_a_line_that_cannot_be_imported_is_named(client: Client, queue: str) -> None:
+    body = b'{"payload": 1}\n{"payload": 5, "content": "text"}\n'
+    answer = client.post(f"{queue}/import", body, content_type="application/x-ndjson")
+    assert (answer.status, answer.json["field"]) == (422, "payload")
+
+
+# Events
+
+
+def test_events_are_server_sent(server: Running, client: Client, queue: str) -> None:
+    with server.client() as listener:
+        listener.connection.request("GET", f"{queue}/events")
+        stream = listener.connection.getresponse()
+        assert stream.getheader("content-type") == "text/event-stream"
+        assert stream.readline().startswith(b":")
+        [message_id] = push(client, queue, 1)
+        [message] = poll(client, queue)
+        client.post(f"{queue}/ack", {"id": message_id, "token": message["token"]})
+        client.post(f"{queue}/pause")
+        seen: list[str] = []
+        while len(seen) < 4:
+            line = stream.readline().decode()
+            if line.startswith("event: "):
+                seen.append(line.split()[1])
+                assert json.loads(stream.readline()[6:])["queue"] == queue.rpartition("/")[2]
+    assert seen == ["pushed", "leased", "acked", "paused"]

@@ -1,0 +1,312 @@
+"""A value that can never be accepted is refused with a typed error that says what to do, and nothing is lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BatchTooLarge,
+    InvalidInput,
+    InvalidName,
+    LeaseLost,
+    LiteQueue,
+    Message,
+    PayloadTooLarge,
+    StoreClosed,
+    WrongType,
+)
+from penstock.broker import Limits
+
+NO_INT = [True, 1.5, "1", None, [1], b"1"]
+NO_TEXT = [1, True, b"x", ["x"], object()]
+NO_SECONDS = [True, "1", b"1", [1], {}, 1j]
+NO_TIME = [-1, -0.5, math.nan, math.inf, -math.inf, 10**30, 1e300]
+NO_NAME = [
+    "",
+    "a/b",
+    "/a/b",
+    "a//b",
+    "a/b/c/d",
+    "nul\0",
+    "\U0001f600",
+    "é",
+    "a b",
+    "a\n",
+    "x" * 256,
+    "\ud800",
+]
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiteQueue]:
+    with LiteQueue(tmp_path_factory.mktemp("bad") / "tasks.db", max_bytes=1_000) as queue:
+        queue.put_many([b"1", b"2"])
+        queue.put(b"held")
+        yield queue
+
+
+@pytest.fixture(autouse=True)
+def unchanged(queue: LiteQueue) -> Iterator[None]:
+    """Whatever is refused changes nothing, and the queue works on."""
+    before = queue._broker.stats("default").info
+    yield
+    assert queue._broker.stats("default").info == before
+    id_ = queue.put(b"works", "probe")
+    message = queue.pop("probe")
+    assert message is not None
+    assert message.id == id_
+    queue.ack(message)
+
+
+def held(queue: LiteQueue) -> Message:
+    """A message that nobody leased: to be refused before the store is asked."""
+    message = queue.peek()
+    assert message is not None
+    return message
+
+
+def refused(call: Callable[[], Any], kind: type[InvalidInput], field: str | None = None) -> None:
+    with pytest.raises(kind) as raised:
+        call()
+    assert type(raised.value) is kind
+    assert str(raised.value)
+    if field is not None:
+        assert raised.value.field == field
+
+
+@pytest.mark.parametrize("data", ["text", bytearray(b"x"), memoryview(b"x"), None, 1, [b"x"], True])
+def test_data_is_bytes(queue: LiteQueue, data: Any) -> None:
+    refused(lambda: queue.put(data), WrongType, "data")
+    refused(lambda: queue.put_many([b"fine", data]), WrongType, "data")
+    with pytest.raises(TypeError):
+        queue.put(data)
+
+
+@pytest.mark.parametrize("data", [b"one", bytearray(b"one"), "one", 5, None])
+def test_put_many_takes_many(queue: LiteQueue, data: Any) -> None:
+    refused(lambda: queue.put_many(data), WrongType, "data")
+
+
+@pytest.mark.parametrize("qname", [1, True, b"default", ["default"], {"a": 1}, ("a",)])
+def test_a_queue_name_is_a_str(queue: LiteQueue, qname: Any) -> None:
+    for call in of_every_verb(queue, qname):
+        refused(call, WrongType, "queue")
+
+
+def test_no_queue_at_all_is_refused_by_every_verb(queue: LiteQueue) -> None:
+    for call in of_every_verb(queue, None):
+        with pytest.raises(InvalidInput):
+            call()
+
+
+@pytest.mark.parametrize("qname", NO_NAME)
+def test_a_queue_name_that_cannot_be_is_refused_by_every_verb(queue: LiteQueue, qname: str) -> None:
+    for call in of_every_verb(queue, qname):
+        refused(call, InvalidName, "queue")
+
+
+def of_every_verb(queue: LiteQueue, qname: Any) -> list[Callable[[], Any]]:
+    def process() -> None:
+        with queue.process(qname):
+            pass
+
+    return [
+        lambda: queue.put(b"x", qname),
+        lambda: queue.put_many([b"x"], qname),
+        lambda: queue.pop(qname),
+        lambda: queue.pop_many(2, qname),
+        lambda: queue.pop(qname, wait=0.01),
+        lambda: queue.peek(qname),
+        lambda: queue.qsize(qname),
+        lambda: queue.clear(qname),
+        lambda: queue.dlq(qname),
+        lambda: queue.redrive(qname),
+        process,
+    ]
+
+
+def test_the_longest_name_and_a_path_of_three_are_fine(queue: LiteQueue) -> None:
+    for qname in ("x" * 255, "ns/task/queue", "A-b_c.9"):
+        queue.put(b"x", qname)
+        assert queue.clear(qname) == 1
+
+
+def test_dead_letters_are_addressed_never_put(queue: LiteQueue) -> None:
+    refused(lambda: queue.put(b"x", "default.dlq"), InvalidName, "queue")
+    refused(lambda: queue.put_many([b"x"], "default.dlq"), InvalidName, "queue")
+    assert queue.pop("default.dlq") is None
+
+
+@pytest.mark.parametrize("value", [*NO_SECONDS, *NO_TIME])
+def test_a_time_is_a_number_of_seconds_that_can_be(queue: LiteQueue, value: Any) -> None:
+    kind = WrongType if value in NO_SECONDS and type(value) not in (int, float) else InvalidInput
+    refused(lambda: queue.put(b"x", delay=value), kind, "delay")
+    refused(lambda: queue.put_many([b"x"], delay=value), kind, "delay")
+    refused(lambda: queue.put(b"x", ttl=value), kind, "ttl")
+    refused(lambda: queue.pop(timeout=value), kind, "timeout")
+    refused(lambda: queue.pop_many(1, timeout=value), kind, "timeout")
+    refused(lambda: queue.pop(wait=value), kind, "wait")
+    refused(lambda: queue.extend(held(queue), value), kind, "timeout")
+    refused(lambda: queue.nack(held(queue), delay=value), kind, "delay")
+
+
+@pytest.mark.parametrize("value", [None, "", (), False])
+def test_nothing_is_not_taken_for_no_time(queue: LiteQueue, value: Any) -> None:
+    refused(lambda: queue.put(b"x", delay=value), WrongType, "delay")
+    refused(lambda: queue.pop(timeout=value), WrongType, "timeout")
+    refused(lambda: queue.pop(wait=value), WrongType, "wait")
+
+
+def test_a_lease_and_a_ttl_of_no_time_are_refused(queue: LiteQueue) -> None:
+    refused(lambda: queue.pop(timeout=0), InvalidInput, "timeout")
+    refused(lambda: queue.pop(timeout=0.0001), InvalidInput, "timeout")
+    refused(lambda: queue.put(b"x", ttl=0), InvalidInput, "ttl")
+
+
+@pytest.mark.parametrize("value", [*NO_INT, 2**31, -(2**31), 10**30])
+def test_a_priority_is_an_int_in_range(queue: LiteQueue, value: Any) -> None:
+    refused(lambda: queue.put(b"x", priority=value), InvalidInput if type(value) is int else WrongType, "priority")
+
+
+@pytest.mark.parametrize("value", [*NO_INT, 0, -1, 10_001, 10**30])
+def test_a_limit_is_an_int_in_range(queue: LiteQueue, value: Any) -> None:
+    kind = InvalidInput if type(value) is int else WrongType
+    refused(lambda: queue.pop_many(value), kind, "limit")
+    refused(lambda: queue.dlq(limit=value), kind, "limit")
+
+
+@pytest.mark.parametrize("value", NO_TEXT)
+def test_keys_and_reasons_are_text(queue: LiteQueue, value: Any) -> None:
+    refused(lambda: queue.put(b"x", key=value), WrongType, "key")
+    refused(lambda: queue.nack(held(queue), error=value), WrongType, "error")
+    refused(lambda: queue.redrive(reason_contains=value), WrongType, "reason_contains")
+
+
+@pytest.mark.parametrize("key", ["", "x" * 513, "\ud800"])
+def test_a_key_is_short_and_whole(queue: LiteQueue, key: str) -> None:
+    refused(lambda: queue.put(b"x", key=key), InvalidInput, "key")
+
+
+def test_an_oversized_payload_is_refused_with_the_limit(queue: LiteQueue) -> None:
+    refused(lambda: queue.put(b"x" * 1_001), PayloadTooLarge, "payload")
+    refused(lambda: queue.put_many([b"x", b"x" * 1_001]), PayloadTooLarge, "payload")
+    with pytest.raises(PayloadTooLarge, match="at most 1000"):
+        queue.put(b"x" * 1_001)
+    queue.put(b"x" * 1_000, "large")
+    assert queue.clear("large") == 1
+
+
+def test_a_batch_of_too_many_is_refused_and_its_source_is_not_read_to_the_end(queue: LiteQueue) -> None:
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x"
+
+    refused(lambda: queue.put_many([b"x"] * 10_001), BatchTooLarge)
+    refused(lambda: queue.put_many(endless()), BatchTooLarge)
+
+
+def test_a_batch_of_too_many_bytes_is_refused(queue: LiteQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue._broker, "limits", Limits(batch_bytes=5_000))
+    refused(lambda: queue.put_many([b"x" * 1_000] * 6), BatchTooLarge)
+
+
+def test_the_largest_batch_is_fine(queue: LiteQueue) -> None:
+    assert len(set(queue.put_many([b""] * 10_000, "batch"))) == 10_000
+    messages = queue.pop_many(10_000, "batch")
+    assert queue.ack_many(messages) == []
+
+
+@pytest.mark.parametrize("message", [None, 1, "id", b"x", {}, object()])
+def test_only_messages_can_be_settled(queue: LiteQueue, message: Any) -> None:
+    for settle in (queue.ack, queue.nack, queue.extend):
+        refused(lambda settle=settle: settle(message), WrongType, "message")
+    refused(lambda: queue.ack_many([message]), WrongType, "message")
+    refused(lambda: queue.nack_many([message]), WrongType, "message")
+
+
+@pytest.mark.parametrize("messages", [None, 1])
+def test_many_messages_are_a_list_of_them(queue: LiteQueue, messages: Any) -> None:
+    refused(lambda: queue.ack_many(messages), WrongType, "messages")
+    refused(lambda: queue.nack_many(messages), WrongType, "messages")
+
+
+def test_one_that_is_no_message_keeps_all_from_being_settled(queue: LiteQueue) -> None:
+    queue.put(b"x", "both")
+    message = queue.pop("both")
+    assert message is not None
+    for settle in (queue.ack_many, queue.nack_many):
+        refused(lambda settle=settle: settle([message, None]), WrongType, "message")
+    queue.ack(message)
+
+
+def test_a_peeked_message_cannot_be_settled(queue: LiteQueue) -> None:
+    for settle in (queue.ack, queue.nack, queue.extend):
+        refused(lambda settle=settle: settle(held(queue)), InvalidInput, "message")
+    with pytest.raises(InvalidInput, match="pop it"):
+        queue.ack(held(queue))
+
+
+def test_a_message_of_another_file_is_not_ours_to_settle(queue: LiteQueue, tmp_path: Path) -> None:
+    with LiteQueue(tmp_path / "other.db") as other:
+        for qname in ("default", "only-there"):
+            other.put(b"theirs", qname)
+            theirs = other.pop(qname)
+            assert theirs is not None
+            for settle in (queue.ack, queue.nack, queue.extend):
+                with pytest.raises(LeaseLost):
+                    settle(theirs)
+            other.ack(theirs)
+
+
+def test_a_message_whose_queue_was_dropped_is_no_longer_ours(queue: LiteQueue) -> None:
+    queue.put(b"x", "doomed")
+    message = queue.pop("doomed")
+    assert message is not None
+    queue._broker.drop("doomed", force=True)
+    for settle in (queue.ack, queue.nack, queue.extend):
+        with pytest.raises(LeaseLost):
+            settle(message)
+    assert queue.ack_many([message]) == [message]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        *[({"max_retries": value}, "max_retries") for value in (-1, 1_000, True, 1.0, "3")],
+        *[({"max_bytes": value}, "max_bytes") for value in (0, -1, True, 1.0, "3", None, 10**10)],
+        *[({"busy_ms": value}, "busy_ms") for value in (-1, True, 1.0, "3", None, 10**10)],
+        *[({"durability": value}, "durability") for value in ("FULL", "", None, 1, ["full"])],
+        *[({"clock": value}, "clock") for value in (None, 1, "now")],
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_a_file_is_made(
+    tmp_path: Path, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        LiteQueue(tmp_path / "never.db", **options)
+    assert raised.value.field == field
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [None, 1, b"bytes.db", ["a"], "", "nul\0.db"])
+def test_a_path_is_text_that_names_a_file(path: Any) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        LiteQueue(path)
+    assert raised.value.field == "path"
+
+
+def test_a_closed_queue_says_so_and_may_be_closed_again(tmp_path: Path) -> None:
+    queue = LiteQueue(tmp_path / "closed.db")
+    queue.put(b"x")
+    message = queue.pop()
+    assert message is not None
+    queue.close()
+    queue.close()
+    for call in [*of_every_verb(queue, "default"), lambda: queue.ack(message), lambda: queue.nack(message)]:
+        with pytest.raises(StoreClosed, match="open it again"):
+            call()

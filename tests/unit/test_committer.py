@@ -1,0 +1,212 @@
+"""Group commit among threads: commands that wait share a transaction, and none suffers for another."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueue, errors
+from penstock.commands import Command, Push
+from penstock.committer import ThreadCommitter
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.checkpoint import Checkpointer
+
+CREATE = QueueOptions()
+
+
+class Gated(SqliteStore):
+    """A real store whose batches can be held at the door, and are counted."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Event()
+        self.batches: list[int] = []
+        self.fail: BaseException | None = None
+
+    def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        self.batches.append(len(commands))
+        self.arrived.set()
+        self.gate.wait(60)
+        if self.fail is not None:
+            raise self.fail
+        return super().apply(commands)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Gated]:
+    store = Gated(tmp_path / "queue.db")
+    yield store
+    store.close()
+
+
+def push(data: bytes, queue: str = "q", create: QueueOptions | None = CREATE, **options: Any) -> Push:
+    return Push(queue=queue, messages=[NewMessage(payload=data, **options)], create=create)
+
+
+def together(store: Gated, committer: ThreadCommitter, commands: Sequence[Push]) -> list[Any]:
+    """Submit the first, and while the store is busy with it, all others; the outcomes, errors among them."""
+
+    def answer(command: Push) -> Any:
+        try:
+            return committer.submit(command)
+        except BaseException as error:
+            return error
+
+    store.gate.clear()
+    store.arrived.clear()
+    with ThreadPoolExecutor(len(commands)) as pool:
+        first = pool.submit(answer, commands[0])
+        assert store.arrived.wait(60)
+        others = [pool.submit(answer, command) for command in commands[1:]]
+        wait_until(lambda: len(committer._waiting) == len(others))
+        store.gate.set()
+        return [future.result(60) for future in [first, *others]]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_commands_that_wait_share_one_transaction(store: Gated) -> None:
+    outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(50)])
+    assert store.batches == [1, 49]
+    assert len({outcome.receipts[0].id for outcome in outcomes}) == 50
+    assert store.stats("q").info.ready == 50
+
+
+def test_more_commands_than_a_batch_holds_are_all_answered(store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.committer.BATCH_COMMANDS_MAX", 3)
+    outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(20)])
+    assert sum(store.batches) == 20
+    assert max(store.batches) == 3
+    assert len({outcome.receipts[0].id for outcome in outcomes}) == 20
+
+
+def test_a_refused_command_does_not_touch_the_others(store: Gated) -> None:
+    commands = [push(b"%d" % n, "missing", create=None) if n % 3 == 1 else push(b"%d" % n) for n in range(30)]
+    outcomes = together(store, ThreadCommitter(store), commands)
+    assert [isinstance(outcome, UnknownQueue) for outcome in outcomes] == [n % 3 == 1 for n in range(30)]
+    assert store.stats("q").info.ready == 20
+
+
+def test_a_command_that_breaks_in_a_way_nobody_foresaw_does_not_touch_the_others(store: Gated) -> None:
+    broken = push(b"x", key="half a pair: \ud800")
+    outcomes = together(store, ThreadCommitter(store), [push(b"1"), push(b"2"), broken, push(b"3")])
+    assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, False, True, False]
+    assert store.stats("q").info.ready == 3
+
+
+def test_an_error_of_the_store_reaches_each_waiter(store: Gated) -> None:
+    committer = ThreadCommitter(store)
+    store.fail = DiskFull("no room left", hint="free some")
+    outcomes = together(store, committer, [push(b"%d" % n) for n in range(10)])
+    assert [str(outcome) for outcome in outcomes] == ["no room left (free some)"] * 10
+    assert len({id(outcome) for outcome in outcomes}) == 10
+    store.fail = None
+    committer.submit(push(b"after"))
+    assert store.stats("q").info.ready == 1
+
+
+def test_an_interrupt_of_the_thread_that_commits_is_for_that_thread_alone(store: Gated) -> None:
+    store.fail = KeyboardInterrupt()
+    first, *others = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(5)])
+    assert isinstance(first, KeyboardInterrupt)
+    kinds = [type(outcome) for outcome in others]
+    assert kinds.count(KeyboardInterrupt) == 1
+    assert kinds.count(StoreError) == 3
+
+
+def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
+    broken = False
+
+    def clock() -> int:
+        if broken:
+            raise OSError("no time")
+        return 1_000
+
+    with LiteQueue(tmp_path / "queue.db", clock=clock) as queue, LiteQueue(tmp_path / "queue.db") as other:
+        broken = True
+        with pytest.raises(OSError, match="no time"):
+            queue.put(b"x")
+        other.put(b"y")
+        broken = False
+        queue.put(b"z")
+        assert queue.qsize() == 2
+
+
+def test_a_checkpoint_that_cannot_start_does_not_fail_or_repeat_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.sqlite.checkpoint.CHECKPOINT_BYTES", 0)
+
+    def no_more_threads(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(SqliteStore(tmp_path / "queue.db")) as store:
+        monkeypatch.setattr(threading.Thread, "start", no_more_threads)
+        outcomes = store.apply([push(b"1"), push(b"2")])
+        monkeypatch.undo()
+        assert len(outcomes) == 2
+        assert store.stats("q").info.ready == 2
+
+
+def test_closing_during_a_checkpoint_that_asks_for_the_lock_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, asked_to_stop = threading.Event(), threading.Event()
+
+    def never_done(connection: object) -> tuple[int, int, int]:
+        running.set()
+        asked_to_stop.wait(60)
+        return 0, 10_000, 0
+
+    monkeypatch.setattr("penstock.store.sqlite.checkpoint.CHECKPOINT_BYTES", 0)
+    monkeypatch.setattr("penstock.store.sqlite.checkpoint._checkpoint", never_done)
+    stop = Checkpointer.stop
+
+    def stop_and_let_it_ask(self: Checkpointer) -> None:
+        asked_to_stop.set()
+        stop(self)
+
+    monkeypatch.setattr(Checkpointer, "stop", stop_and_let_it_ask)
+    queue = LiteQueue(tmp_path / "queue.db")
+    queue.put(b"x")
+    assert running.wait(60)
+    closer = threading.Thread(target=queue.close, daemon=True)
+    closer.start()
+    closer.join(60)
+    assert not closer.is_alive()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.UnknownQueue("q"),
+        errors.UnknownMessage("q", 7),
+        errors.QueueExists("q", ["lease_ms"]),
+        errors.QueueNotEmpty("q", 3),
+        errors.LeaseLost("abc"),
+        errors.QueueFull("full", retry_after_ms=5),
+        errors.WrongType("no", field="data", hint="do so"),
+        errors.DiskFull("no room", hint="free some"),
+    ],
+)
+def test_errors_come_through_another_process_whole(error: PenstockError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
