@@ -78,10 +78,13 @@ def raise_open_files() -> None:
 
 def run_loop(coroutine: Any) -> dict[str, Any]:
     try:
-        import uvloop
+        from uvloop import run as run_to_end
     except ImportError:
-        return asyncio.run(coroutine)
-    return uvloop.run(coroutine)
+        from asyncio import run as run_to_end
+    try:
+        return run_to_end(coroutine)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        sys.exit("interrupted; the servers it had started are stopped")
 
 
 async def run(chosen: Plan, root: Path, pin: bool) -> dict[str, Any]:
@@ -150,8 +153,9 @@ def write(results: dict[str, Any], folder: Path) -> None:
 
 
 def failed(results: dict[str, Any]) -> bool:
-    """A peer that fails is a finding; Penstock failing is an error."""
-    return any("error" in row and row["system"] in OURS for row in results.get("compare", []))
+    """A peer that fails is a finding, and so is a target that is not met; Penstock failing is an error."""
+    unmeasured = any(row["value"] is None for row in results.get("promises", []))
+    return unmeasured or any("error" in row and row["system"] in OURS for row in results.get("compare", []))
 
 
 if __name__ == "__main__":

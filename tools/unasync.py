@@ -7,18 +7,36 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "penstock"
-MODULES = ("broker.py",)
+CLIENT = (
+    "client",
+    "joiner",
+    "keeper",
+    "local",
+    "message",
+    "poller",
+    "queue",
+    "remote",
+    "retry",
+    "transaction",
+    "worker",
+)
+MODULES = ("broker.py", *(f"client/{name}.py" for name in CLIENT))
 
+_BRACKETS = r"\[((?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*)\]"
 REPLACEMENTS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bCommitter\b", "ThreadCommitter"),
-    (r"\bWakeups\b", "ThreadWakeups"),
+    (r"\b(Committer|Wakeups|Connections)\b", r"Thread\1"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
+    (r"\bAwaitable, ", ""),
+    (rf"\bAwaitable{_BRACKETS}", r"\1"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
+    (r"\bpenstock\.broker\b", "penstock._sync.broker"),
+    (rf"\bpenstock\.client\.({'|'.join(CLIENT)})\b", r"penstock._sync.client.\1"),
+    (r"\bpenstock\.client\.tasks\b", "penstock.client.threads"),
     (
-        r"This is the asynchronous broker;.*?unasync\.py\.",
-        "Made from penstock.broker by tools/unasync.py: change that.",
+        r"This is (?:the )?asynchronous.*?unasync\.py\.",
+        "Made by tools/unasync.py from the asynchronous twin: change that.",
     ),
 )
 
@@ -38,6 +56,7 @@ def main() -> int:
         if not target.exists() or target.read_text(encoding="utf-8") != wanted:
             stale.append(module)
             if not check:
+                target.parent.mkdir(exist_ok=True)
                 target.write_text(wanted, encoding="utf-8")
     if check and stale:
         print(f"stale: {', '.join(stale)}; run `make sync`", file=sys.stderr)

@@ -1,7 +1,7 @@
 """beanstalkd with its log synced at every write.
 
-Its Python client, greenstalk, blocks, and sixty-four threads of it are slower than the few lines of asyncio
-here that speak the same protocol; so these stand for it.
+Its Python client, greenstalk, blocks; in threads it moves as many messages as the few lines of asyncio here that
+speak the same protocol (the disk is the limit), so these stand for it and need no thread for each client.
 """
 
 from __future__ import annotations

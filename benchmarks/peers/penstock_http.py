@@ -33,17 +33,8 @@ class Item(msgspec.Struct):
     token: str
 
 
-class Settled(msgspec.Struct):
-    result: str
-
-
-class Results(msgspec.Struct):
-    results: list[Settled]
-
-
 encode = msgspec.json.Encoder().encode
 read_polled = msgspec.json.Decoder(Polled).decode
-read_results = msgspec.json.Decoder(Results).decode
 
 
 class PenstockServer(Peer):

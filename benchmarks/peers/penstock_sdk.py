@@ -13,7 +13,7 @@ from .penstock_http import PenstockServer
 class PenstockSdk(PenstockServer):
     key, label = "penstock-sdk", "Penstock, SDK"
     library = "penstock.aio, one client shared by all callers"
-    batch_form = "push_many, lease(n), ack of many; single calls are joined by the client"
+    batch_form = "push_many, lease(n), ack_many; the client joins single calls"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -24,7 +24,7 @@ class PenstockSdk(PenstockServer):
     async def connect(self, queue: str, clients: int) -> list[Client]:
         from penstock import aio
 
-        shared = await aio.connect(f"http://127.0.0.1:{self.port}")
+        shared = aio.connect(f"http://127.0.0.1:{self.port}")
         handle = shared.queue(queue)
         return [SdkClient(shared, handle) for _ in range(clients)]
 
@@ -41,11 +41,14 @@ class SdkClient(Client):
             await self.queue.push_many(batch)
         self.pushed += len(batch)
 
-    async def pop(self, count: int) -> Any:
-        return await self.queue.lease(count, wait_ms=0)
+    async def pop(self, count: int) -> list[Any]:
+        return list(await self.queue.lease(count))
 
-    async def ack(self, popped: Any) -> None:
-        await self.queue.ack(popped)
+    async def ack(self, popped: list[Any]) -> None:
+        if len(popped) == 1:
+            await self.queue.ack(popped[0])
+        elif lost := await self.queue.ack_many(popped):
+            raise RuntimeError(f"{len(lost)} leases were lost")
         self.acked += len(popped)
 
     async def close(self) -> None:

@@ -41,8 +41,8 @@ class Child:
 
     def check(self) -> None:
         if self.popen.poll() is not None:
-            tail = self.log.read_text(errors="replace").strip()[-500:]
-            raise RuntimeError(f"{self.popen.args[0]} ended with {self.popen.returncode}: {tail}")  # type: ignore[index]
+            lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise RuntimeError(f"{self.log.stem} ended with {self.popen.returncode}: {lines[-1][:300]}")
 
     def family(self) -> list[psutil.Process]:
         try:

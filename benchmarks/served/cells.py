@@ -87,7 +87,7 @@ async def visit(plan: Plan, system: Peer, clients: int, batch: int, rows: dict[s
                     await fill(users, data, least - sum(user.pushed for user in users))
                     waiting = sum(user.pushed for user in users)
                 load = Load(users, operation, data, most=waiting)
-                measured = await load.run(plan.window, system, finish=operation == "push")
+                measured = await load.run(plan.window, system)
                 rows[operation]["rounds"].append(rounded(measured))
         finally:
             await close_all(users)

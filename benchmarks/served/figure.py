@@ -52,7 +52,7 @@ def panel(axes: Axes, rows: list[Row]) -> None:
         bars = axes.bar(places, values, width * 0.92, color=COLOURS[key], label=BY_KEY[key].label)
         axes.bar_label(bars, [short(value) for value in values], fontsize=6.5, padding=1)
     axes.set_yscale("log")
-    axes.set_ylim(bottom=100)
+    axes.set_ylim(bottom=min([100.0, *(row["median"] / 2 for row in rows if row["median"])]))
     axes.margins(y=0.2)
     axes.set_xticks(range(len(groups)), ["1 client" if group == 1 else f"{group} clients" for group in groups])
     axes.spines[["top", "right"]].set_visible(False)

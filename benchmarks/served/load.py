@@ -23,6 +23,7 @@ Operation = Literal["push", "pop+ack", "cycle"]
 OPERATIONS: tuple[Operation, ...] = ("push", "pop+ack", "cycle")
 LOOK_S = 0.005
 FINISH_S = 20.0
+CUT_OFF_S = 1.0
 # A window lasts until each client has had an answer, but no longer than this.
 MOST_WINDOW_S = 15.0
 # With fewer calls than this to each client, the edges of a window say more than its middle: count it all.
@@ -114,15 +115,15 @@ class Load:
         finally:
             self.over.set()
 
-    async def run(self, window: Window, peer: Peer, *, finish: bool = False) -> Measured:
-        """Measure one window. `finish` lets the calls under way end; otherwise they are cut off."""
+    async def run(self, window: Window, peer: Peer) -> Measured:
+        """Measure one window. Calls under way may end after it; those that take are cut off soon."""
         gc.collect()
         few = self.most is not None and self.most < FEW_CALLS * len(self.clients) * len(self.batch) and not peer.loops
         tasks = [asyncio.create_task(self._client(client)) for client in self.clients]
         try:
             measured = await (self._drain(tasks, peer) if few else self._window(window, peer))
         finally:
-            await self._end(tasks, finish)
+            await self._end(tasks)
         return measured
 
     async def _window(self, window: Window, peer: Peer) -> Measured:
@@ -146,10 +147,10 @@ class Load:
     def _calls(self, since: float) -> int:
         return sum(1 for end, _ in self.samples if end >= since)
 
-    async def _end(self, tasks: list[asyncio.Task[None]], finish: bool) -> None:
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self.stopping = True
-        if finish:
-            await asyncio.wait(tasks, timeout=FINISH_S)
+        # What a push leaves half done would be missing, or too much, when the messages are taken.
+        await asyncio.wait(tasks, timeout=FINISH_S if self.operation == "push" else CUT_OFF_S)
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):

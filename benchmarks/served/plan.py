@@ -9,8 +9,8 @@ from peers import PEERS, Peer
 from .load import Window
 
 SECTIONS = ("compare", "promises")
-WINDOW = Window(seconds=1.8, warm_s=0.3)
-PROMISE_WINDOW = Window(seconds=4.0, warm_s=0.5)
+WINDOW = Window(seconds=1.5, warm_s=0.3)
+PROMISE_WINDOW = Window(seconds=3.0, warm_s=0.5)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from .load import Load, Window
 
 LINES = 20
 PER_S = 200
+# Its own loop is where a thread of a pool waits for work.
+WAITING = ("_worker",)
 FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*?)(:\d+)?\)$")
 
 
@@ -69,7 +71,7 @@ def shares(text: str) -> list[dict[str, Any]]:
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
         found = FRAME.match(stack.rsplit(";", 1)[-1])
-        if found:
+        if found and found["function"] not in WAITING:
             counts[(found["function"], short_path(found["file"]))] += int(count)
     total = sum(counts.values())
     return [

@@ -7,6 +7,7 @@ smaller run cannot judge it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from random import uniform
 from statistics import median
@@ -35,22 +36,33 @@ IDLE_WAIT_MS = 60_000
 
 
 async def promises(plan: Plan, root: Path, cores: set[int] | None) -> tuple[list[Row], list[Row]]:
-    """The rows, and the profile of the server under single messages."""
+    """The rows, and the profile of the server under single messages. A part that fails leaves the others standing."""
     if why := PenstockHttp.missing():
         say(f"promises: skipped, {why}")
         return [], []
-    server = PenstockHttp(root, cores)
+    server, rows, samples = PenstockHttp(root, cores), [], []
     try:
-        rows, samples = await _rates(plan, server)
+        rows += await _guarded("cycles over HTTP", _rates(plan, server))
+        samples = await _guarded("the profile", profile(plan.profile_s, server, CALLERS))
         if why := PenstockSdk.missing():
             say(f"promises: no SDK figure, {why}")
         else:
-            rows.insert(1, await _sdk(plan, PenstockSdk(root, cores)))
-        rows += await _waiting(plan, server)
+            rows += await _guarded("cycles through the SDK", _sdk(plan, PenstockSdk(root, cores)))
+        rows += await _guarded("long polls", _waiting(plan, server))
     finally:
         server.stop()
-    rows += await _flatness(plan, PenstockHttp(root, cores), PenstockHttp(root, cores))
-    return rows, samples
+    rows += await _guarded("flatness", _flatness(plan, PenstockHttp(root, cores), PenstockHttp(root, cores)))
+    return rows, [one for one in samples if "share" in one]
+
+
+async def _guarded(name: str, part: Coroutine[Any, Any, list[Row]]) -> list[Row]:
+    say(f"promises: {name}")
+    try:
+        return await part
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        say(f"  {reason}")
+        return [row(name, None, "", "to be measured", False, reason)]
 
 
 def row(name: str, value: float | None, unit: str, target: str = "", met: bool | None = None, note: str = "") -> Row:
@@ -84,8 +96,7 @@ async def cycles(
     return sorted(found, key=lambda measured: measured.per_s)[len(found) // 2]
 
 
-async def _rates(plan: Plan, server: Peer) -> tuple[list[Row], list[Row]]:
-    say("promises: cycles over HTTP")
+async def _rates(plan: Plan, server: Peer) -> list[Row]:
     tens = {clients: await cycles(plan, server, clients, 10, rounds=plan.promise_rounds) for clients in (8, CALLERS)}
     clients = max(tens, key=lambda count: tens[count].per_s)
     best = tens[clients]
@@ -93,13 +104,10 @@ async def _rates(plan: Plan, server: Peer) -> tuple[list[Row], list[Row]]:
     rows = [rate_row(f"cycles over HTTP, batch 10, {clients} clients", best, True)]
     rows += [rate_row(f"the same, {count} clients", tens[count], False) for count in tens if count != clients]
     rows.append(rate_row(f"cycles over HTTP, batch 1, {CALLERS} clients", single, False))
-    say("promises: the server's profile at batch 1")
-    samples = await profile(plan.profile_s, server, CALLERS)
-    say("promises: pops at half that load")
     for batch, full in ((10, best), (1, single)):
         half = await cycles(plan, server, CALLERS, batch, pace_s=CALLERS * batch / (full.per_s / 2))
         rows.append(_pop_row(half, batch))
-    return rows, samples
+    return rows
 
 
 def _pop_row(half: Measured, batch: int) -> Row:
@@ -111,18 +119,16 @@ def _pop_row(half: Measured, batch: int) -> Row:
     return row("immediate pop p99 at half the batch-10 load", p99, "ms", f"< {POP_MS_MOST}", met, note)
 
 
-async def _sdk(plan: Plan, server: Peer) -> Row:
-    say("promises: single messages through the SDK")
+async def _sdk(plan: Plan, server: Peer) -> list[Row]:
     try:
         measured = await cycles(plan, server, CALLERS, 1, rounds=plan.promise_rounds)
     finally:
         server.stop()
-    return rate_row(f"cycles through the SDK, single messages, {CALLERS} callers", measured, True)
+    return [rate_row(f"cycles through the SDK, single messages, {CALLERS} callers", measured, True)]
 
 
 async def _waiting(plan: Plan, server: PenstockHttp) -> list[Row]:
     """Long polls: how soon they are answered, and what a thousand that wait for nothing cost."""
-    say(f"promises: long polls, alone and beside {plan.idle_polls:,} idle ones")
     await server.fresh()
     await server.create("busy")
     await server.create("idle")
@@ -181,7 +187,6 @@ async def _answers_ms(plan: Plan, server: PenstockHttp) -> list[float]:
 
 async def _flatness(plan: Plan, small: PenstockHttp, big: PenstockHttp) -> list[Row]:
     """Cycles over a backlog keep its size; the two servers take turns."""
-    say(f"promises: cycles over {plan.small:,} and over {plan.big:,} waiting")
     found: dict[Peer, list[Measured]] = {small: [], big: []}
     users: dict[Peer, list[Client]] = {}
     try:
@@ -193,7 +198,7 @@ async def _flatness(plan: Plan, small: PenstockHttp, big: PenstockHttp) -> list[
         for _ in range(max(plan.promise_rounds, 2)):
             for server in found:
                 load = Load(users[server], "cycle", texts(10))
-                found[server].append(await load.run(plan.promise_window, server, finish=True))
+                found[server].append(await load.run(plan.promise_window, server))
         for clients in users.values():
             await close_all(clients)
     finally:

@@ -140,12 +140,13 @@ def verdict(rows: list[Row]) -> list[str]:
                     behind.append(f"- {where}: {BY_KEY[peer].label} ({max(values):.2f}×)")
     if not judged:
         return []
-    text = f"Ahead of each peer at batch 100 and at 64 clients: {judged - len(behind)} of {judged} comparisons"
-    return [
-        "## Is Penstock ahead?",
-        text + ("; not in these:" if behind else "."),
-        *(["\n".join(behind)] * bool(behind)),
-    ]
+    text = (
+        "At batch 100 and at 64 clients, the better of its two clients is ahead in "
+        f"{judged - len(behind)} of {judged} comparisons"
+    )
+    if not behind:
+        return ["## Is Penstock ahead?", text + "."]
+    return ["## Is Penstock ahead?", text + "; not in these:", "\n".join(behind)]
 
 
 def promises(rows: list[Row]) -> list[str]:

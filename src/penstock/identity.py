@@ -66,10 +66,15 @@ def new_salt() -> int:
 
 
 def message_uuid(message_id: int, created_at: int, salt: int) -> str:
-    high = (created_at & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | message_id >> 32
-    low = 0x8000_0000_0000_0000 | (message_id & 0xFFFF_FFFF) << SALT_BITS | salt
-    text = f"{high:016x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    low = (message_id & 0xFFFF_FFFF) << SALT_BITS | salt
+    # One old-style format is the fastest of all ways to write it.
+    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
+        created_at >> 16,
+        created_at & 0xFFFF,
+        message_id >> 32,
+        0x8000 | low >> 48,
+        low & 0xFFFF_FFFF_FFFF,
+    )
 
 
 def message_id_of(text: str, salt: int) -> int | None:

@@ -1,17 +1,33 @@
-"""The `penstock` command: one file per noun, loaded when it is used."""
+"""The `penstock` command: one file per noun, loaded when it is used.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 not authorised, 5 not reachable, 130 interrupted.
+"""
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
 from penstock.errors import PenstockError
 
 COMMANDS = {
-    "doctor": "penstock.cli.doctor",
-    "serve": "penstock.cli.serve",
+    "backup": ("penstock.cli.backup", "Copy a queue's file while it is in use."),
+    "bench": ("penstock.cli.bench", "A quick load: messages a second and latency."),
+    "completion": ("penstock.cli.completion", "Print a shell's completion script."),
+    "dlq": ("penstock.cli.dlq", "Look at, requeue and purge dead letters."),
+    "doctor": ("penstock.cli.doctor", "Check a queue's file."),
+    "export": ("penstock.cli.export", "Write a queue's messages as NDJSON."),
+    "health": ("penstock.cli.health", "Ask a server whether it is fit for work."),
+    "import": ("penstock.cli.import_", "Take an export back."),
+    "key": ("penstock.cli.key", "Make, list and revoke a queue's API keys."),
+    "message": ("penstock.cli.message", "Push, lease, settle and look at messages."),
+    "metrics": ("penstock.cli.metrics", "Print a server's metrics in Prometheus format."),
+    "queue": ("penstock.cli.queue", "Make, list, change and remove queues."),
+    "restore": ("penstock.cli.restore", "Put a backup in place."),
+    "serve": ("penstock.cli.serve", "Serve queues over HTTP."),
+    "stats": ("penstock.cli.stats", "Counts, ages and rates of queues."),
 }
 
 
@@ -22,27 +38,59 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(module).command
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        click.echo(f"penstock, version {metadata.version('penstock')}")
+        ctx.exit()
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("penstock"), prog_name="penstock")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
 def cli() -> None:
-    """The message queue that grows with your program."""
+    """The message queue that grows with your program.
+
+    Commands talk to a server (--url or PENSTOCK_URL, by default http://127.0.0.1:8888; --token or PENSTOCK_TOKEN) or,
+    with --db PATH or --data DIR, straight to a queue's file. Each takes --json. Exit codes: 0 done, 1 failed,
+    2 wrong usage, 3 partly done, 4 not authorised, 5 not reachable.
+    """
 
 
 def main() -> None:
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
+        code = cli.main(prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
+    except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
-        sys.exit(2 if isinstance(error, click.UsageError) else 1)
+        _complain(error)
+        sys.exit(error.exit_code)
     except PenstockError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        click.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(error: click.ClickException) -> None:
+    """One line, with a hint."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    text = " ".join(error.format_message().split())
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        text += f" (try '{error.ctx.command_path} --help')"
+    click.echo(f"error: {text}", err=True)

@@ -17,7 +17,6 @@ from penstock.server.http import HttpError, Request
 from penstock.server.routing import Right
 
 KEY_CACHE_SECONDS = 2.0
-SIGNATURE_WINDOW_MS = 5 * 60_000
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -40,6 +39,7 @@ class Principal(Struct, frozen=True):
 
 
 ADMIN = Principal("admin")
+ANYONE = Principal("anyone", queue="")
 
 
 def new_key() -> tuple[str, str, bytes]:
@@ -60,17 +60,17 @@ class Gate:
     def __init__(self, broker: Broker, token: str | None, cors_origins: Sequence[str], public_hosts: bool) -> None:
         self._broker = broker
         self._token = token.encode() if token else None
-        self._origins = frozenset(cors_origins)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
         self._any_host = public_hosts or token is not None
         self._keys: dict[str, tuple[float, ApiKey | None]] = {}
 
     async def admit(self, request: Request, right: Right) -> Principal:
         if not self._any_host:
-            self._check_browser(request)
+            self._check_browser(request, right)
         if self._token is None:
             return ADMIN
         if right == "public":
-            return ADMIN
+            return ANYONE
         principal = await self._identify(request)
         if not principal.may(right, request.params.get("queue")):
             raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
@@ -110,28 +110,33 @@ class Gate:
     def forget_keys(self) -> None:
         self._keys.clear()
 
-    def _check_browser(self, request: Request) -> None:
+    def _check_browser(self, request: Request, right: Right) -> None:
         """Without a token, only this machine may ask, and no web page on its behalf."""
         host = (request.header(b"host") or b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name and not _is_loopback(name):
             raise HttpError(403, "foreign_host", "without a token this server answers only to localhost")
         origin = request.header(b"origin")
-        if origin is None:
-            return
-        text = origin.decode("latin-1").lower()
-        if text in self._origins or text.partition("://")[2] == host:
+        if origin is not None:
+            text = origin.decode("latin-1").lower()
+            if self._allows(text) or text.partition("://")[2] == host:
+                return
+        elif right == "public" or (request.header(b"sec-fetch-site") or b"none") in (b"none", b"same-origin"):
+            # An image or a link in a page brings no Origin, but says where it comes from.
             return
         raise HttpError(403, "foreign_origin", "without a token no other web page may use this server")
+
+    def _allows(self, origin: str) -> bool:
+        return origin in self._origins or "*" in self._origins
 
     def cors_headers(self, request: Request) -> list[tuple[bytes, bytes]]:
         if not self._origins:
             return []
-        origin = (request.header(b"origin") or b"").decode("latin-1").lower()
-        if origin not in self._origins and "*" not in self._origins:
-            return []
+        origin = request.header(b"origin")
+        if origin is None or not self._allows(origin.decode("latin-1").lower()):
+            return [(b"vary", b"origin")]
         return [
-            (b"access-control-allow-origin", origin.encode()),
+            (b"access-control-allow-origin", origin),
             (b"vary", b"origin"),
             (b"access-control-expose-headers", b"x-request-id, retry-after"),
         ]
@@ -148,20 +153,3 @@ def _is_loopback(name: str) -> bool:
 
 def _unauthorized(message: str, hint: str | None) -> HttpError:
     return HttpError(401, "unauthorized", message, hint=hint, headers={"www-authenticate": "Bearer"})
-
-
-def check_signature(secret: str, payload: bytes, signature: str | None, now_ms: int) -> None:
-    """`t=<ms>,v1=<hex hmac-sha256 of "t.payload">`, fresh enough, compared in constant time."""
-    if signature is None:
-        raise HttpError(
-            422, "unsigned", "this queue takes only signed messages", field="signature", hint="see the HMAC how-to"
-        )
-    parts = dict(part.strip().partition("=")[::2] for part in signature.split(","))
-    stamp, given = parts.get("t", ""), parts.get("v1", "")
-    if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 16 or not given:
-        raise HttpError(422, "bad_signature", "the signature reads t=<ms>,v1=<hex>", field="signature")
-    if abs(now_ms - int(stamp)) > SIGNATURE_WINDOW_MS:
-        raise HttpError(422, "stale_signature", "the signature's time is too far from now", field="signature")
-    wanted = hmac.new(secret.encode(), stamp.encode() + b"." + payload, hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(wanted, given.lower().encode("ascii", "replace").decode()):
-        raise HttpError(422, "bad_signature", "the signature does not fit the payload", field="signature")

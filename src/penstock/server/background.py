@@ -9,48 +9,75 @@ from pathlib import Path
 from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
-from penstock.errors import PenstockError, TryLater
+from penstock.errors import PenstockError
 from penstock.model import NewMessage, QueueOptions
 from penstock.server.telemetry import LogLines, Metrics
 
 CANARY_QUEUE = "penstock.canary"
 CANARY_OPTIONS = QueueOptions(lease_ms=10_000, max_attempts=1, dlq=False, ttl_ms=60_000, journal="off")
+CANARY_SECONDS_MAX = 10.0
 
 
-async def sweep_forever(broker: Broker, settings: Settings, metrics: Metrics, log: LogLines | None) -> None:
-    """Move what time moves, so that nobody needs a cron; and hold pushes back while the log is too long."""
-    while True:
-        try:
-            while (await broker.sweep()).more:
-                pass
-            watch_wal(broker, settings, metrics)
-        except PenstockError as error:
-            if log is not None:
-                log.write(time=time.time(), level="error", error=str(error), during="sweep")
-        await asyncio.sleep(settings.sweep_ms / 1000)
+class Background:
+    def __init__(self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._metrics = metrics
+        self._log = log
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._sing())]
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _sweep_forever(self) -> None:
+        """Move what time moves, so that nobody needs a cron; and hold pushes back while the log is too long."""
+        while True:
+            try:
+                while (await self._broker.sweep()).more:
+                    pass
+                await self._watch_log()
+            except Exception as error:
+                self._log.write(time=time.time(), level="error", error=str(error), during="sweep")
+            await asyncio.sleep(self._settings.sweep_ms / 1000)
+
+    async def _watch_log(self) -> None:
+        size = log_bytes(self._broker)
+        if size > self._settings.wal_bytes_max:
+            # While pushes are held back, no commit comes that would shorten it.
+            await self._broker.read(self._broker.store.shorten_log)
+            size = log_bytes(self._broker)
+        self._metrics.wal_bytes.set(size)
+        limit = self._settings.wal_bytes_max
+        full = f"the write-ahead log has {size} bytes, more than {limit}" if size > limit else None
+        self._broker.pressure = full
+
+    async def _sing(self) -> None:
+        """A synthetic message through the whole of the broker, timed: what a user would feel."""
+        while self._settings.canary_ms:
+            await asyncio.sleep(self._settings.canary_ms / 1000)
+            started = time.perf_counter()
+            try:
+                async with asyncio.timeout(CANARY_SECONDS_MAX):
+                    heard = await self._tweet()
+            except (PenstockError, TimeoutError):
+                heard = False
+            self._metrics.canary(heard, time.perf_counter() - started, self._settings.canary_slo_ms / 1000)
+
+    async def _tweet(self) -> bool:
+        [receipt] = await self._broker.push(CANARY_QUEUE, [NewMessage(payload=b"tweet")], create=CANARY_OPTIONS)
+        messages = await self._broker.lease(CANARY_QUEUE, limit=100, wait_ms=5_000)
+        await self._broker.ack(CANARY_QUEUE, [SettleItem(message.id, message.token) for message in messages])
+        return any(message.id == receipt.id for message in messages)
 
 
-def watch_wal(broker: Broker, settings: Settings, metrics: Metrics) -> None:
+def log_bytes(broker: Broker) -> int:
     path = getattr(broker.store, "path", None)
     wal = Path(f"{path}-wal")
-    size = wal.stat().st_size if path and wal.exists() else 0
-    metrics.wal_bytes.set(size)
-    if size > settings.wal_bytes_max:
-        message = f"the write-ahead log has {size} bytes, more than {settings.wal_bytes_max}"
-        broker.pressure = TryLater(message, retry_after_ms=2_000, hint="a long-running reader keeps it from shrinking")
-    else:
-        broker.pressure = None
-
-
-async def sing(broker: Broker, settings: Settings, metrics: Metrics) -> None:
-    """A synthetic message through the whole of the broker, timed: what a user would feel."""
-    while settings.canary_ms:
-        started = time.perf_counter()
-        try:
-            await broker.push(CANARY_QUEUE, [NewMessage(payload=b"tweet")], create=CANARY_OPTIONS)
-            messages = await broker.lease(CANARY_QUEUE, limit=100, wait_ms=5_000)
-            await broker.ack(CANARY_QUEUE, [SettleItem(message.id, message.token) for message in messages])
-            metrics.canary_seconds.observe(time.perf_counter() - started)
-        except PenstockError:
-            metrics.canary_failures.inc()
-        await asyncio.sleep(settings.canary_ms / 1000)
+    return wal.stat().st_size if path and wal.exists() else 0

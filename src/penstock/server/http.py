@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -11,6 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.model import LeasedMessage
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -19,7 +22,17 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 JSON_DEPTH_MAX = 64
-JSON_TYPES = (b"application/json", b"application/x-ndjson", b"text/json")
+WHITE_SPACE = b" \t\r\n"
+JSON_CONTAINERS_MAX = 500_000
+JSON_BYTES_ON_LOOP = 256 << 10
+"""More than this is decoded on a thread, so that others are served meanwhile."""
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+BRACKETS_ALIKE = bytes.maketrans(b"[{]}", b"(())")
+NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+JSON_TYPES = (b"application/json", b"text/json")
+CONNECTION = "penstock.connection"
+"""Where our own protocol puts itself into a request's scope."""
 
 
 class HttpError(PenstockError):
@@ -57,7 +70,7 @@ class Response:
         content_type: bytes = b"application/json",
         headers: list[tuple[bytes, bytes]] | None = None,
         rows: int | None = None,
-        stream: AsyncIterator[bytes] | None = None,
+        stream: AsyncGenerator[bytes, None] | None = None,
     ) -> None:
         self.status = status
         self.body = body
@@ -75,7 +88,18 @@ def reply(value: Any, status: int = 200, *, rows: int | None = None) -> Response
 
 
 class Request:
-    __slots__ = ("_receive", "body_max", "headers", "method", "params", "principal", "query_string", "scope", "trace")
+    __slots__ = (
+        "_connection",
+        "_receive",
+        "body_max",
+        "headers",
+        "leased",
+        "method",
+        "params",
+        "principal",
+        "query_string",
+        "scope",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, params: dict[str, str], body_max: int) -> None:
         self.scope = scope
@@ -85,8 +109,10 @@ class Request:
         self.params = params
         self.body_max = body_max
         self._receive = receive
+        self._connection: Any = scope.get(CONNECTION)
         self.principal: Any = None
-        self.trace: str | None = None
+        self.leased: list[LeasedMessage] = []
+        """What was leased for this client, to be given back unless it is known to have left."""
 
     def header(self, name: bytes) -> bytes | None:
         for key, value in self.headers:
@@ -95,9 +121,26 @@ class Request:
         return None
 
     @property
+    def traceparent(self) -> str | None:
+        """The caller's trace, if it is one."""
+        value = self.header(b"traceparent")
+        return value.decode("ascii") if value is not None and TRACEPARENT.fullmatch(value) else None
+
+    @property
     def gone(self) -> bool:
-        """Whether the server has noticed that the client hung up. Only uvicorn tells without being waited for."""
+        """Whether the client is known to have hung up. Under another server than ours, as far as it tells."""
+        if self._connection is not None:
+            return bool(self._connection.gone)
         return bool(getattr(getattr(self._receive, "__self__", None), "disconnected", False))
+
+    @property
+    def hung_up(self) -> bool:
+        """As `gone`, but asking the kernel too."""
+        return bool(self._connection.hung_up) if self._connection is not None else self.gone
+
+    async def sent(self) -> bool:
+        """Whether the whole answer has left for the kernel."""
+        return bool(await self._connection.sent()) if self._connection is not None else not self.gone
 
     async def wait_for_disconnect(self) -> None:
         while True:
@@ -158,13 +201,25 @@ class Request:
         value = self.header(b"content-type")
         return b"" if value is None else value.partition(b";")[0].strip().lower()
 
-    async def json(self, decoder: msgspec.json.Decoder[T]) -> T:
+    async def json(self, decoder: msgspec.json.Decoder[T], default: T | None = None) -> T:
+        """The body as a struct; with a `default`, it may be missing."""
+        if default is None:
+            self._check_json_type()
+        body = await self.body()
+        if default is not None:
+            if not body:
+                return default
+            self._check_json_type()
+        if len(body) > JSON_BYTES_ON_LOOP:
+            return await asyncio.to_thread(decode, body, decoder)
+        return decode(body, decoder)
+
+    def _check_json_type(self) -> None:
         content_type = self.content_type()
         if content_type and content_type not in JSON_TYPES and not content_type.endswith(b"+json"):
             raise HttpError(
                 415, "wrong_content_type", f"cannot read {content_type.decode('latin-1')}", hint="send application/json"
             )
-        return decode(await self.body(), decoder)
 
 
 @lru_cache(maxsize=256)
@@ -194,36 +249,32 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 def invalid(error: msgspec.ValidationError, *, status: int | None = None) -> HttpError:
     """msgspec says "Expected `int`, got `str` - at `$.priority`"."""
-    text = str(error)
-    reason, _, place = text.partition(" - at `")
-    field = place.rstrip("`").removeprefix("$").lstrip(".") or None
-    if field is None and "field `" in reason:
-        field = reason.rpartition("field `")[2].rstrip("`")
+    reason, _, place = str(error).partition(" - at `")
+    field = place.rstrip("`").removeprefix("$").lstrip(".")
+    if "field `" in reason:
+        field = f"{field}.{reason.rpartition('field `')[2].rstrip('`')}".lstrip(".")
     wrong_type = ", got `" in reason
     return HttpError(
         status or (400 if wrong_type else 422),
         "wrong_type" if wrong_type else "invalid_value",
         reason[0].lower() + reason[1:],
-        field=field,
+        field=field or None,
     )
 
 
 def check_json(body: bytes) -> None:
     """What a typed decoder does not see: depth, and names given twice anywhere."""
-    if body.count(b"[") + body.count(b"{") > JSON_DEPTH_MAX and _depth(body) > JSON_DEPTH_MAX:
+    containers = body.count(b"[") + body.count(b"{")
+    if containers > JSON_CONTAINERS_MAX:
+        raise HttpError(413, "body_too_large", f"the JSON has more than {JSON_CONTAINERS_MAX} arrays and objects")
+    if containers > JSON_DEPTH_MAX and _too_deep(body):
         raise HttpError(400, "malformed_json", f"the JSON is nested deeper than {JSON_DEPTH_MAX}")
     try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise HttpError(400, "malformed_json", f"the body is not UTF-8 at byte {error.start}") from None
-    # Compact JSON without repeated names comes back as long as it was; only what differs gets the slow look.
-    try:
-        if len(_encoder.encode(_any.decode(body))) == len(body):
+        # JSON without repeated names comes back as it was, but for white space; only what differs gets the slow look.
+        again = _encoder.encode(_any.decode(body))
+        if again == body or again.translate(None, WHITE_SPACE) == body.translate(None, WHITE_SPACE):
             return
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    try:
-        json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        json.loads(body, object_pairs_hook=_unique)
     except _RepeatedName as error:
         name = str(error)
         raise HttpError(400, "repeated_field", f"the name {name!r} is given twice", field=name) from None
@@ -246,28 +297,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
         seen.add(name)
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _depth(body: bytes) -> int:
-    depth = deepest = 0
-    in_string = escaped = False
-    for byte in body:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-            if deepest > JSON_DEPTH_MAX:
-                return deepest
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+def _too_deep(body: bytes) -> bool:
+    """Each round takes off the innermost level: no loop over bytes, so that a large body does not hold up the rest."""
+    brackets = STRING.sub(b"", body).translate(BRACKETS_ALIKE, NOT_BRACKETS)
+    for _ in range(JSON_DEPTH_MAX):
+        fewer = brackets.replace(b"()", b"")
+        if len(fewer) == len(brackets):
+            return False
+        brackets = fewer
+    return b"()" in brackets

@@ -12,7 +12,7 @@ import msgspec
 from penstock.server.problems import Problem
 from penstock.server.routing import Route
 
-ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 500, 503)
+ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 500, 503)
 """What any call may answer: the credential, the limits and the store stand before each."""
 REFS = "#/components/schemas/{name}"
 
@@ -68,12 +68,15 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
     ]
     if route.query is not None:
         parameters += _query_parameters(of_type[_key(route.query)], components)
+    parameters += [
+        {"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in route.headers
+    ]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
         schema = of_type[_key(route.body)]
         operation["requestBody"] = {
-            "required": True,
+            "required": route.body_required,
             "content": {
                 kind: {"schema": schema if kind == "application/json" else {"type": "string"}}
                 for kind in route.body_types

@@ -29,6 +29,11 @@ class Route(Struct, kw_only=True):
     type."""
     errors: Sequence[int] = ()
     tag: str = ""
+    headers: Sequence[str] = ()
+    """Request headers that mean something to this call."""
+    body_required: bool = True
+    safe: bool = True
+    """A GET that changes nothing, and so may also be asked with HEAD."""
 
 
 class Router:
@@ -39,7 +44,7 @@ class Router:
         self._root: dict[Any, Any] = {}
         for route in routes:
             node = self._root
-            for segment in route.path.strip("/").split("/"):
+            for segment in route.path.removeprefix("/").split("/"):
                 key = None if segment.startswith("{") else segment.encode()
                 node = node.setdefault(key, {})
             node.setdefault("routes", {})[route.method] = route
@@ -47,26 +52,45 @@ class Router:
             node.setdefault("names", names)
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
-        node = self._root
-        values: list[bytes] = []
-        for segment in raw_path.strip(b"/").split(b"/"):
-            found = node.get(segment)
-            if found is None:
-                found = node.get(None)
-                if found is None:
-                    raise HttpError(404, "no_such_path", "there is nothing at this path", hint="see /docs")
-                values.append(segment)
-            node = found
-        routes: dict[str, Route] | None = node.get("routes")
-        if routes is None:
-            raise HttpError(404, "no_such_path", "there is nothing at this path", hint="see /docs")
+        node, values = self._node(raw_path)
+        routes: dict[str, Route] = node["routes"]
         route = routes.get(method)
+        if route is None and method == "HEAD":
+            route = routes.get("GET")
+            if route is not None and not route.safe:
+                route = None
         if route is None:
-            allowed = ", ".join(sorted({*routes, "OPTIONS"}))
+            allowed = ", ".join(_methods(routes))
             raise HttpError(405, "method_not_allowed", f"{method} is not for this path", headers={"allow": allowed})
         if not values:
             return route, {}
         return route, dict(zip(node["names"], map(_decode, values), strict=True))
+
+    def methods(self, raw_path: bytes) -> list[str]:
+        """What may be asked of this path."""
+        return _methods(self._node(raw_path)[0]["routes"])
+
+    def _node(self, raw_path: bytes) -> tuple[dict[Any, Any], list[bytes]]:
+        node = self._root
+        values: list[bytes] = []
+        for segment in raw_path.removeprefix(b"/").split(b"/"):
+            found = node.get(segment)
+            if found is None:
+                found = node.get(None) if segment else None
+                if found is None:
+                    raise HttpError(404, "no_such_path", "there is nothing at this path", hint="see /docs")
+                values.append(segment)
+            node = found
+        if "routes" not in node:
+            raise HttpError(404, "no_such_path", "there is nothing at this path", hint="see /docs")
+        return node, values
+
+
+def _methods(routes: dict[str, Route]) -> list[str]:
+    methods = {*routes, "OPTIONS"}
+    if "GET" in routes and routes["GET"].safe:
+        methods.add("HEAD")
+    return sorted(methods)
 
 
 def _decode(segment: bytes) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import resource
 import signal
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,12 +20,15 @@ from penstock.broker import Broker, Limits
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
 from penstock.server.app import App
-from penstock.server.background import sing, sweep_forever
 from penstock.server.protocol import LimitedProtocol
+from penstock.server.tracing import start_tracing
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 
 DB_NAME = "penstock.db"
+FILES_KEPT = 100
+"""Open files that are not connections: the database, the log, and some to spare."""
+FILES_WANTED = 65_536
 
 
 class Server(uvicorn.Server):
@@ -49,7 +54,7 @@ def open_store(settings: Settings) -> tuple[Store, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
-    return SqliteStore(path, durability=settings.durability), str(path)
+    return SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms), str(path)
 
 
 def check_exposure(settings: Settings) -> None:
@@ -72,12 +77,21 @@ def run(settings: Settings) -> None:
     check_exposure(settings)
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
+    _check_certificate(settings)
     listener = listen(settings)
     store, path = open_store(settings)
     with contextlib.closing(listener):
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
             runner.run(serve(settings, store, path, listener))
+
+
+def _check_certificate(settings: Settings) -> None:
+    if settings.tls_cert is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+        except (ssl.SSLError, OSError) as error:
+            raise InvalidInput(f"cannot use the certificate: {error}", field="tls_cert") from None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -104,56 +118,80 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
-async def serve(settings: Settings, store: Store, path: str, listener: socket.socket) -> None:
+async def serve(
+    settings: Settings,
+    store: Store,
+    path: str,
+    listener: socket.socket,
+    *,
+    stop: asyncio.Event | None = None,
+    ready: Callable[[App], None] | None = None,
+) -> None:
+    """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
     broker = Broker(store, limits=limits)
-    broker.committer.depth_max = settings.commit_queue_max
-    app = App(broker, settings)
-    broker.committer.committed = app.metrics.committed
+    app = App(broker, settings, tracer=start_tracing() if settings.otel else None)
     server = Server(_uvicorn_config(app, settings))
-    background = [
-        asyncio.create_task(sweep_forever(broker, settings, app.metrics, app.log)),
-        asyncio.create_task(sing(broker, settings, app.metrics)),
-    ]
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop or asyncio.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, _asked_to_stop, server, stop)
+    app.start()
     serving = asyncio.create_task(server.serve([listener]))
+    stopping = asyncio.create_task(stop.wait())
     try:
-        announce(settings, path, listener)
-        stopping = asyncio.create_task(stop.wait())
+        if ready is None:
+            announce(settings, path, listener)
+        else:
+            ready(app)
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         broker.stop_waiting()
         server.should_exit = True
         await serving
-        stopping.cancel()
     finally:
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        stopping.cancel()
+        await app.stop()
         await broker.close()
-        if app.log is not None:
-            app.log.flush()
+        if app.tracer is not None:
+            app.tracer.close()
+
+
+def _asked_to_stop(server: Server, stop: asyncio.Event) -> None:
+    """Asked twice, it leaves without waiting for those who are being answered."""
+    server.force_exit = stop.is_set()
+    stop.set()
 
 
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
+    class Protocol(LimitedProtocol):
+        connections_max = min(settings.connections_max, _files_max() - FILES_KEPT)
+
     return uvicorn.Config(
         app,
-        http=LimitedProtocol,
+        http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="critical",
         access_log=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=settings.connections_max,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, settings.grace_ms // 1000),
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
         ssl_version=ssl.PROTOCOL_TLS_SERVER,
     )
+
+
+def _files_max() -> int:
+    """How many files may be open, after asking for as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = FILES_WANTED
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
+    return max(soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def announce(settings: Settings, path: str, listener: socket.socket) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import msgspec
@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.broker import Broker
 from penstock.model import QueueInfo
-from penstock.store.protocol import Store
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 QUEUES_SHOWN_MAX = 1_000
@@ -34,7 +34,8 @@ class LogLines:
 
     def flush(self) -> None:
         lines, self._lines = self._lines, []
-        if lines:
+        # Whoever has closed the log does not want it.
+        with suppress(OSError, ValueError):
             self._stream.write(b"".join(lines))
             self._stream.flush()
 
@@ -42,7 +43,7 @@ class LogLines:
 class Metrics:
     """Named as Prometheus wants them; each application has its own registry."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, broker: Broker) -> None:
         registry = self.registry = CollectorRegistry()
         self._requests = Counter(
             "penstock_http_requests", "Requests answered.", ("method", "route", "status"), registry=registry
@@ -63,7 +64,6 @@ class Metrics:
         self.store_seconds = Histogram(
             "penstock_store_seconds", "Time a batch spent in the store.", buckets=LATENCY_BUCKETS, registry=registry
         )
-        self.polls = Gauge("penstock_long_polls_open", "Polls that wait for a message.", registry=registry)
         self.wal_bytes = Gauge("penstock_wal_bytes", "Size of SQLite's write-ahead log.", registry=registry)
         self.canary_seconds = Histogram(
             "penstock_canary_seconds",
@@ -71,11 +71,15 @@ class Metrics:
             buckets=LATENCY_BUCKETS,
             registry=registry,
         )
-        self.canary_failures = Counter("penstock_canary_failures", "Canary rounds that failed.", registry=registry)
-        self.undelivered = Counter(
-            "penstock_leases_given_back", "Leases given back because their client had gone.", registry=registry
+        self._canary_rounds = Counter(
+            "penstock_canary_rounds",
+            "Canary rounds: within the objective, past it, or failed.",
+            ("result",),
+            registry=registry,
         )
-        registry.register(QueueCollector(store))
+        for result in ("met", "missed", "failed"):
+            self._canary_rounds.labels(result)
+        registry.register(BrokerCollector(broker))
         self._counters: dict[tuple[str, str, int], Any] = {}
         self._histograms: dict[tuple[str, str], Any] = {}
 
@@ -91,18 +95,33 @@ class Metrics:
         self.commit_batch.observe(commands)
         self.store_seconds.observe(seconds)
 
+    def canary(self, heard: bool, seconds: float, objective_seconds: float) -> None:
+        if heard:
+            self.canary_seconds.observe(seconds)
+        result = "failed" if not heard else "met" if seconds <= objective_seconds else "missed"
+        self._canary_rounds.labels(result).inc()
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
 
-class QueueCollector(Collector):
-    """Depths and totals, read from the kept counters when they are asked for."""
+class BrokerCollector(Collector):
+    """Depths, totals and waits, read from what is kept anyway when they are asked for."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def describe(self) -> Iterable[Metric]:
+        return []
 
     def collect(self) -> Iterable[Metric]:
-        queues = self._store.list_queues(limit=QUEUES_SHOWN_MAX)
+        broker = self._broker
+        yield GaugeMetricFamily("penstock_long_polls_open", "Polls that wait for a message.", broker.polls)
+        yield GaugeMetricFamily("penstock_commit_queue", "Commands that wait for a commit.", broker.committer.depth)
+        yield CounterMetricFamily(
+            "penstock_leases_given_back", "Leases given back because their client had gone.", broker.given_back
+        )
+        queues = broker.store.list_queues(limit=QUEUES_SHOWN_MAX)
         depth = GaugeMetricFamily("penstock_messages", "Messages now, by state.", labels=("queue", "state"))
         total = CounterMetricFamily("penstock_events", "What has happened to messages.", labels=("queue", "event"))
         retries = CounterMetricFamily("penstock_retries", "Deliveries that failed.", labels=("queue",))
@@ -114,19 +133,8 @@ class QueueCollector(Collector):
                 total.add_metric((info.name, event), count)
             retries.add_metric((info.name,), _retries(info))
             inflow.add_metric((info.name,), info.totals.dead)
-        return [depth, total, retries, inflow]
+        yield from (depth, total, retries, inflow)
 
 
 def _retries(info: QueueInfo) -> int:
     return max(0, info.totals.nacked + info.totals.lapsed - info.totals.dead)
-
-
-class Stopwatch:
-    __slots__ = ("_started",)
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._started

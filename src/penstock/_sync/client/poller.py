@@ -29,13 +29,13 @@ GiveBack = Callable[[Messages], None]
 
 
 class Caller:
-    __slots__ = ("covered", "deadline", "done", "error", "leads", "limit", "messages", "slot")
+    __slots__ = ("covered", "deadline", "done", "error", "leading", "leads", "limit", "messages", "slot")
 
     def __init__(self, limit: int, deadline: float) -> None:
         self.limit = limit
         self.deadline = deadline
         self.slot = Slot()
-        self.covered = self.done = self.leads = False
+        self.covered = self.done = self.leads = self.leading = False
         self.messages: Messages = []
         self.error: Exception | None = None
 
@@ -68,7 +68,7 @@ class Poller:
             if messages:
                 return messages
             self._enter(mine, only_if_in_time=False)
-        watch = stop.watch(lambda: self._withdraw(mine)) if stop is not None else 0
+        watch = stop.watch(lambda: self._withdraw(mine, at_once=True)) if stop is not None else 0
         try:
             self._wait(mine)
         except BaseException:
@@ -96,8 +96,11 @@ class Poller:
     def _wait(self, mine: Caller) -> None:
         while not mine.done:
             if mine.leads:
-                mine.leads = False
-                shielded(self._lead)
+                mine.leads, mine.leading = False, True
+                try:
+                    shielded(self._lead)
+                finally:
+                    mine.leading = False
                 continue
             left = mine.deadline - time.monotonic()
             # A caller that a poll covers ends with it, so that no message comes for one who has just left.
@@ -138,6 +141,8 @@ class Poller:
                 caller.messages, messages = messages[: caller.limit], messages[caller.limit :]
                 caller.done = True
                 caller.slot.set()
+                if caller.leading:
+                    self._end_poll()  # It waits for its own poll, and need not any more.
         return messages
 
     def _pass_on(self, messages: Messages) -> None:
@@ -173,8 +178,8 @@ class Poller:
         else:
             self._polling = False
 
-    def _withdraw(self, mine: Caller) -> None:
-        """Leave, answered or not; a poll that nobody waits for any more is ended."""
+    def _withdraw(self, mine: Caller, *, at_once: bool = False) -> None:
+        """Leave, answered or not. A poll that nobody waits for any more is ended; `at_once`, also the caller's own."""
         with self._mutex:
             mine.done = True
             mine.slot.set()
@@ -183,8 +188,12 @@ class Poller:
             if mine.leads:
                 mine.leads = False
                 self._next_leads()
-            if self._interrupt is not None and not any(caller.covered for caller in self._waiting):
-                self._interrupt.trigger()
+            if (at_once and mine.leading) or not any(caller.covered for caller in self._waiting):
+                self._end_poll()
+
+    def _end_poll(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.trigger()
 
     def _look(self, limits: list[int]) -> list[Messages]:
         messages = self._poll(min(BATCH_MAX, sum(limits)), 0.0, None)

@@ -10,13 +10,15 @@ from msgspec import Meta, Struct
 from penstock.broker import Broker
 from penstock.commands import Settled, SettleItem
 from penstock.config import Settings
-from penstock.errors import UnknownQueue
-from penstock.identity import check_queue_name
+from penstock.errors import InvalidName, UnknownQueue
+from penstock.identity import ID_MAX, check_queue_name
 from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions
+from penstock.server.background import CANARY_QUEUE
 from penstock.server.faces import payloads
-from penstock.server.faces.polling import poll
-from penstock.server.http import Request, Response, reply
+from penstock.server.faces.polling import poll, take
+from penstock.server.http import HttpError, Request, Response, reply
 from penstock.server.routing import Route
+from penstock.server.signatures import SIGNATURE_HEADER, SIGNATURE_NAME, Signatures, check_signature
 
 DEFAULT_TOPIC = "default"
 SETTLED_WORDS = {Settled.OK: "archived", Settled.STALE: "stale", Settled.UNKNOWN: "unknown"}
@@ -48,7 +50,7 @@ class GetQuery(Struct, forbid_unknown_fields=True):
 
 
 class AckOne(Struct, forbid_unknown_fields=True):
-    id: int
+    id: Annotated[int, Meta(ge=1, le=ID_MAX)]
     token: str
 
 
@@ -73,8 +75,14 @@ class TopicStats(Struct):
     dead: int
 
 
+class StatsQuery(Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    after: str | None = None
+
+
 class InboxStats(Struct):
     topics: list[TopicStats]
+    next: str | None = None
 
 
 class Health(Struct):
@@ -86,9 +94,10 @@ acks_decoder = msgspec.json.Decoder(Acks)
 
 
 class Inbox:
-    def __init__(self, broker: Broker, settings: Settings) -> None:
+    def __init__(self, broker: Broker, settings: Settings, signatures: Signatures) -> None:
         self._broker = broker
         self._settings = settings
+        self._signatures = signatures
         self._options = QueueOptions(archive_ms=settings.retention_ms)
 
     def routes(self) -> list[Route]:
@@ -101,7 +110,8 @@ class Inbox:
                 right="admin",
                 body=NewText,
                 answers={201: Text, 200: Text},
-                errors=(409, 429),
+                errors=(409,),
+                headers=("X-Penstock-Signature", "traceparent"),
                 tag="inbox",
             ),
             Route(
@@ -113,6 +123,7 @@ class Inbox:
                 query=GetQuery,
                 answers={200: list[Text]},
                 errors=(409,),
+                safe=False,
                 tag="inbox",
             ),
             Route(
@@ -131,6 +142,7 @@ class Inbox:
                 handler=self.stats,
                 summary="Counts per topic and state",
                 right="admin",
+                query=StatsQuery,
                 answers={200: InboxStats},
                 tag="inbox",
             ),
@@ -147,19 +159,34 @@ class Inbox:
 
     async def post(self, request: Request) -> Response:
         text = await request.json(new_text)
-        message = NewMessage(payload=text.body.encode(), content=Content.TEXT, key=text.dedupe_key)
+        message = await self._new_message(request, text)
         [receipt] = await self._broker.push(text.topic, [message], create=self._options)
         body, encoding = text.body, None
         if receipt.duplicate:
             first = await self._broker.get(text.topic, receipt.id)
             if first is not None:
-                body, encoding = _text_of(first.payload, first.content)
+                body, encoding = _text_of(first.payload)
         answer = Text(receipt.id, payloads.rfc3339(receipt.created_at), body, encoding, _shown(text.topic))
         return reply(answer, 200 if receipt.duplicate else 201, rows=1)
+
+    async def _new_message(self, request: Request, text: NewText) -> NewMessage:
+        payload = text.body.encode()
+        headers: dict[str, str] = {}
+        secret = await self._signatures.secret(text.topic)
+        given = request.header(SIGNATURE_HEADER)
+        if given is not None:
+            headers[SIGNATURE_NAME] = given.decode("latin-1")
+        if secret is not None:
+            check_signature(secret, payload, headers.get(SIGNATURE_NAME))
+        if request.traceparent is not None:
+            headers["traceparent"] = request.traceparent
+        return NewMessage(payload=payload, content=Content.TEXT, key=text.dedupe_key, headers=headers or None)
 
     async def get(self, request: Request) -> Response:
         query = request.query(GetQuery)
         limit = min(query.limit or self._settings.get_limit_default, self._settings.get_limit_max)
+        if query.wait != query.wait:
+            raise HttpError(422, "invalid_value", "wait is a number of seconds", field="wait")
         wait_ms = int(query.wait * 1000)
         check_queue_name(query.topic)
         if wait_ms and await self._broker.find_queue(query.topic) is None:
@@ -168,13 +195,15 @@ class Inbox:
             if query.mode == "claim":
                 lease_ms = query.visibility_timeout * 1000
                 messages = await poll(
-                    self._broker, request, query.topic, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
+                    self._broker, self._settings, request, query.topic, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
                 )
+                shown = [_claimed(message) for message in messages]
             else:
-                messages = await poll(self._broker, request, query.topic, limit=limit, wait_ms=wait_ms, take=True)
+                messages = await take(self._broker, self._settings, request, query.topic, limit=limit, wait_ms=wait_ms)
+                shown = [_taken(message) for message in messages]
         except UnknownQueue:
-            messages = []
-        return reply([_claimed(m) if m.token else _taken(m) for m in messages], rows=len(messages))
+            shown = []
+        return reply(shown, rows=len(shown))
 
     async def ack(self, request: Request) -> Response:
         acks = (await request.json(acks_decoder)).acks
@@ -187,26 +216,29 @@ class Inbox:
         for topic, items in by_topic.items():
             try:
                 settled = await self._broker.ack(topic, [item for _, item in items])
-            except UnknownQueue:
+            except (UnknownQueue, InvalidName):
                 continue
             for (number, _), result in zip(items, settled, strict=True):
                 results[number].status = SETTLED_WORDS[result]  # type: ignore[assignment]
         return reply(AckResults(results), rows=len(results))
 
     async def stats(self, request: Request) -> Response:
+        query = request.query(StatsQuery)
+        found = await self._broker.list_queues(after=query.after, limit=query.limit)
         topics = [
             TopicStats(info.name, info.ready + info.scheduled, info.leased, info.archived, info.dead)
-            for info in await self._broker.list_queues(limit=1_000)
-            if "/" not in info.name
+            for info in found
+            if "/" not in info.name and info.name != CANARY_QUEUE
         ]
-        return reply(InboxStats(topics), rows=len(topics))
+        more = found[-1].name if len(found) == query.limit else None
+        return reply(InboxStats(topics, more), rows=len(topics))
 
     async def health(self, request: Request) -> Response:
         await self._broker.list_queues(limit=1)
         return reply(Health("ok"))
 
 
-def _text_of(payload: bytes, content: Content) -> tuple[str, str | None]:
+def _text_of(payload: bytes) -> tuple[str, str | None]:
     """A body is always a string here, whichever face pushed it."""
     shown, encoding = payloads.show(payload, Content.TEXT)
     return shown, encoding
@@ -217,7 +249,7 @@ def _shown(topic: str) -> str | None:
 
 
 def _taken(message: LeasedMessage) -> Text:
-    body, encoding = _text_of(message.payload, message.content)
+    body, encoding = _text_of(message.payload)
     return Text(message.id, payloads.rfc3339(message.created_at), body, encoding, _shown(message.queue))
 
 

@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
-from penstock.server.http import HttpError, Request
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.server.http import HttpError, Request, decode
+
+T = TypeVar("T")
+BATCH_BYTES = 4 << 20
 
 
-async def lines(request: Request, line_bytes_max: int) -> AsyncIterator[bytes]:
+async def records(
+    request: Request, decoder: msgspec.json.Decoder[T], *, line_bytes_max: int, batch_max: int
+) -> AsyncIterator[list[T]]:
+    """Batches of decoded lines, each small enough for one commit. An error says which line it is in."""
+    batch: list[T] = []
+    size = 0
+    async for number, line in _lines(request, line_bytes_max):
+        try:
+            batch.append(decode(line, decoder))
+        except HttpError as error:
+            error.args = (f"line {number}: {error.args[0]}",)
+            raise
+        size += len(line)
+        if len(batch) >= batch_max or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def after(done: int, error: PenstockError) -> PenstockError:
+    """The same error, telling what of the stream was kept."""
+    if done:
+        error.hint = f"{done} messages before it were kept" + (f"; {error.hint}" if error.hint else "")
+    return error
+
+
+async def _lines(request: Request, line_bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
     rest = b""
     number = 0
     async for chunk in request.chunks():
@@ -16,10 +50,10 @@ async def lines(request: Request, line_bytes_max: int) -> AsyncIterator[bytes]:
             number += 1
             _check(line, number, line_bytes_max)
             if line.strip():
-                yield line
+                yield number, line
         _check(rest, number + 1, line_bytes_max)
     if rest.strip():
-        yield rest
+        yield number + 1, rest
 
 
 def _check(line: bytes, number: int, line_bytes_max: int) -> None:

@@ -90,7 +90,10 @@ class Ops:
     async def ready(self, request: Request) -> Response:
         checks = {"store": await self._store_check(), "disk": self._disk_check(), "wal": self._wal_check()}
         ready = all(verdict == "ok" for verdict in checks.values())
-        return reply(Ready(ready, checks), 200 if ready else 503)
+        response = reply(Ready(ready, checks), 200 if ready else 503)
+        if not ready:
+            response.headers.append((b"retry-after", b"1"))
+        return response
 
     async def _store_check(self) -> str:
         try:
@@ -108,10 +111,9 @@ class Ops:
 
     def _wal_check(self) -> str:
         pressure = self._broker.pressure
-        return "ok" if pressure is None else str(pressure)
+        return "ok" if pressure is None else pressure
 
     async def metrics(self, request: Request) -> Response:
-        self._metrics.polls.set(self._broker.polls)
         text = await self._broker.read(self._metrics.text)
         return Response(200, text, content_type=b"text/plain; version=0.0.4; charset=utf-8")
 

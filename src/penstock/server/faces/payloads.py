@@ -1,4 +1,4 @@
-"""Payloads as JSON shows them: JSON as it was sent, text as a string, anything else as base64 and said so."""
+"""Payloads as JSON shows them: JSON as it was sent, text as a string, bytes as base64 and said so."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ def show(payload: bytes, content: Content) -> tuple[Any, str | None]:
     """A value to put into JSON, and its encoding when it has one."""
     if content is Content.JSON:
         return msgspec.Raw(payload), None
-    try:
-        return payload.decode(), None
-    except UnicodeDecodeError:
-        return base64.b64encode(payload).decode(), "base64"
+    if content is Content.TEXT:
+        try:
+            return payload.decode(), None
+        except UnicodeDecodeError:
+            pass
+    return base64.b64encode(payload).decode(), "base64"
 
 
 def read(payload: msgspec.Raw, encoding: str | None) -> tuple[bytes, Content]:
@@ -33,6 +35,14 @@ def read(payload: msgspec.Raw, encoding: str | None) -> tuple[bytes, Content]:
         return base64.b64decode(text, validate=True), Content.BYTES
     except (msgspec.DecodeError, binascii.Error, ValueError):
         raise HttpError(422, "invalid_value", "the payload is not base64", field="payload") from None
+
+
+def read_text(payload: bytes) -> bytes:
+    """The bytes behind a JSON string."""
+    try:
+        return msgspec.json.decode(payload, type=str).encode()
+    except msgspec.DecodeError:
+        raise HttpError(422, "invalid_value", "the payload is not a string", field="payload") from None
 
 
 def rfc3339(ms: int) -> str:

@@ -3,69 +3,86 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable
 
 from penstock.broker import Broker
 from penstock.commands import SettleItem
+from penstock.config import Settings
 from penstock.model import LeasedMessage
-from penstock.server.http import Disconnected, Request
+from penstock.server.http import Disconnected, HttpError, Request
+
+Attempt = Callable[[Callable[[], None] | None], Awaitable[list[LeasedMessage]]]
 
 
 async def poll(
     broker: Broker,
+    settings: Settings,
     request: Request,
     queue: str,
     *,
     limit: int,
     lease_ms: int | None = None,
     wait_ms: int = 0,
-    take: bool = False,
     worker: str | None = None,
 ) -> list[LeasedMessage]:
-    """Lease (or take) for this request's client; what it can no longer receive is given back at once."""
-
-    async def attempt(wait_ms: int) -> list[LeasedMessage]:
-        if take:
-            return await broker.take(queue, limit=limit, wait_ms=wait_ms)
-        return await broker.lease(queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
-
-    if request.gone:
+    """Lease for this request's client. The application gives back what does not leave for it."""
+    if request.hung_up:
         raise Disconnected
-    messages = await attempt(0)
-    if not messages and wait_ms:
-        messages = await _wait(broker, request, attempt(wait_ms))
-    if messages and request.gone:
-        await give_back(broker, messages)
-        raise Disconnected
+    wait_ms = min(wait_ms, settings.wait_ms_max)
+    if wait_ms and broker.polls >= settings.polls_max:
+        raise HttpError(429, "too_many_polls", "too many polls wait already", headers={"retry-after": "1"})
+
+    async def attempt(on_wait: Callable[[], None] | None) -> list[LeasedMessage]:
+        return await broker.lease(
+            queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms, on_wait=on_wait
+        )
+
+    request.leased = await (_attentively(broker, request, attempt) if wait_ms else attempt(None))
+    return request.leased
+
+
+async def take(
+    broker: Broker, settings: Settings, request: Request, queue: str, *, limit: int, wait_ms: int = 0
+) -> list[LeasedMessage]:
+    """Take at once; or lease, and only when the client is still there finish: what is taken is gone."""
+    if not wait_ms:
+        if request.hung_up:
+            raise Disconnected
+        return await broker.take(queue, limit=limit)
+    messages = await poll(broker, settings, request, queue, limit=limit, wait_ms=wait_ms)
+    if messages:
+        if request.hung_up:
+            raise Disconnected
+        await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
+        request.leased = []
     return messages
 
 
-async def _wait(broker: Broker, request: Request, attempt: Awaitable[list[LeasedMessage]]) -> list[LeasedMessage]:
-    polling = asyncio.ensure_future(attempt)
-    leaving = asyncio.ensure_future(request.wait_for_disconnect())
-    broker.polls += 1
+async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> list[LeasedMessage]:
+    """An attempt that is cancelled when its client hangs up while it waits."""
+    task = asyncio.current_task()
+    assert task is not None
+    leaving: asyncio.Future[None] | None = None
+    settled = False
+
+    def hang_up(_: asyncio.Future[None]) -> None:
+        if not settled:
+            task.cancel()
+
+    def watch() -> None:
+        nonlocal leaving
+        leaving = asyncio.ensure_future(request.wait_for_disconnect())
+        leaving.add_done_callback(hang_up)
+        broker.polls += 1
+
     try:
-        await asyncio.wait((polling, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if polling.done():
-            messages: list[LeasedMessage] = polling.result()
-            if leaving.done():
-                await give_back(broker, messages)
-                raise Disconnected
-            return messages
-        raise Disconnected
+        return await attempt(watch)
+    except asyncio.CancelledError:
+        if leaving is not None and leaving.done() and task.uncancel() == 0:
+            raise Disconnected from None
+        raise
     finally:
-        broker.polls -= 1
-        for task in (polling, leaving):
-            if not task.done():
-                task.cancel()
-
-
-async def give_back(broker: Broker, messages: Sequence[LeasedMessage]) -> None:
-    """Release leases that their client cannot have seen. A taken message has no lease: at most once."""
-    by_queue: dict[str, list[SettleItem]] = {}
-    for message in messages:
-        if message.token:
-            by_queue.setdefault(message.queue, []).append(SettleItem(message.id, message.token))
-    for queue, items in by_queue.items():
-        await broker.release(queue, items)
-        broker.given_back += len(items)
+        settled = True
+        if leaving is not None:
+            broker.polls -= 1
+            leaving.cancel()

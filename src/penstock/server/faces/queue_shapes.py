@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from penstock.commands import Settled
 from penstock.model import (
     BATCH_MAX,
     DELAY_MS_MAX,
     LEASE_MS_MAX,
     PRIORITY_MAX,
+    Content,
     Failure,
     Message,
     QueueInfo,
@@ -131,6 +133,8 @@ class PolledMessage(Struct, omit_defaults=True, kw_only=True):
     uuid: str
     payload: Any
     encoding: str | None = None
+    content: Content = Content.JSON
+    """How it was pushed, where that was not as JSON: text or bytes."""
     priority: int
     attempts: int
     created_at: int
@@ -142,7 +146,7 @@ class PolledMessage(Struct, omit_defaults=True, kw_only=True):
 
 class Polled(Struct, omit_defaults=True):
     messages: list[PolledMessage]
-    acks: list[str] | None = None
+    acks: list[Settled] | None = None
     """What became of the acks that came along: ok, stale or unknown."""
 
 

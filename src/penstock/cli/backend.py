@@ -1,0 +1,86 @@
+"""What the commands ask for, over HTTP or straight on a file. Answers are plain data in the queue face's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Raw, Struct
+
+Data = dict[str, Any]
+Verb = Literal["ack", "nack", "extend"]
+
+
+class Outgoing(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to push; also what a line of `--envelope` holds."""
+
+    payload: Raw
+    encoding: Literal["base64"] | None = None
+    priority: int = 0
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    idempotency_key: str | None = None
+    headers: dict[str, str] | None = None
+    signature: str | None = None
+
+
+class Backend(Protocol):
+    """Safe for threads."""
+
+    def list_queues(self, prefix: str) -> Iterator[Data]: ...
+
+    def create_queue(self, name: str, options: Mapping[str, Any]) -> tuple[Data, bool]:
+        """The queue, and whether it is new."""
+
+    def change_queue(self, name: str, options: Mapping[str, Any]) -> Data: ...
+
+    def show_queue(self, name: str) -> Data: ...
+
+    def drop_queue(self, name: str, *, force: bool) -> Data: ...
+
+    def pause_queue(self, name: str, *, paused: bool) -> Data: ...
+
+    def compact(self, name: str) -> None: ...
+
+    def stats(self, name: str) -> Data: ...
+
+    def purge(self, name: str, *, dead: bool, dry_run: bool) -> Data: ...
+
+    def peek(self, name: str, *, state: str, limit: int) -> list[Data]:
+        """Messages without leasing them; as many as asked for, however many pages that takes."""
+
+    def requeue(self, name: str, *, where: Mapping[str, Any], rate_per_s: float | None, dry_run: bool) -> Data: ...
+
+    def push(self, queue: str, messages: Sequence[Outgoing]) -> Data: ...
+
+    def poll(
+        self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
+    ) -> list[Data]: ...
+
+    def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
+        """Lease and finish before anything is shown: at most once."""
+
+    def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data: ...
+
+    def get(self, queue: str, message_id: int) -> Data: ...
+
+    def remove(self, queue: str, message_id: int) -> None: ...
+
+    def export(self, queue: str) -> Iterator[bytes]:
+        """Lines of NDJSON."""
+
+    def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
+        """One request's worth of lines."""
+
+    def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data: ...
+
+    def list_keys(self, queue: str) -> list[Data]: ...
+
+    def remove_key(self, queue: str, key_id: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def without_lease(message: Data) -> Data:
+    """A taken message has none."""
+    return {name: value for name, value in message.items() if name not in ("token", "lease_expires_at")}

@@ -1,0 +1,38 @@
+"""`penstock backup`"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from penstock.cli.common import DATA, DB, JSON, file_of, open_file, reporting
+from penstock.cli.output import Output, progress
+
+
+@click.command("backup")
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@DB
+@DATA
+@JSON
+def command(target: Path, db: str | None, data: str | None, as_json: bool) -> None:
+    """Copy a queue's file to TARGET, as of one moment, while a server or others go on using it.
+
+    JSON: {"backup", "bytes"}
+    """
+    path = file_of(db, data)
+    if path is None:
+        raise click.UsageError("of which file? --data DIR is a server's folder (it may run), --db PATH a queue's file")
+    out = Output(as_json)
+    with reporting(), closing(open_file(path, create=False)) as backend, progress(f"backup {path}", None) as advance:
+        done = 0
+
+        def report(copied: int, total: int) -> None:
+            nonlocal done
+            advance(copied - done, total)
+            done = copied
+
+        backend.backup(target, report)
+    answer = {"backup": str(target), "bytes": target.stat().st_size}
+    out.show(answer, lambda: out.fields(answer))

@@ -1,0 +1,159 @@
+"""`penstock bench`: a quick load in a queue of its own, which is removed in the end."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from math import ceil
+
+import click
+import msgspec
+
+from penstock.cli.backend import Backend, Data, Outgoing
+from penstock.cli.common import Failed, fail, on_queues
+from penstock.cli.output import Advance, Output, progress
+from penstock.errors import PenstockError
+
+Work = Callable[[], int]
+"""One call: how many messages it moved; 0 when there is nothing left to do."""
+
+
+@click.command("bench")
+@click.option("--messages", type=click.IntRange(1, 10_000_000), default=5_000, show_default=True)
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages a call.")
+@click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True, help="Callers at once.")
+@click.option("--payload-bytes", type=click.IntRange(2, 524_288), default=200, show_default=True)
+@on_queues(create=True)
+def command(backend: Backend, out: Output, messages: int, batch: int, clients: int, payload_bytes: int) -> None:
+    """Push, lease and ack, each in its turn, then all three together.
+
+    JSON: {"messages", "batch", "clients", "payload_bytes", "phases": [{"phase", "msg_s", "p50_ms", "p99_ms",
+    "calls", "seconds"}]}; latencies are those of one call.
+    """
+    queue = f"bench-{secrets.token_hex(6)}"
+    backend.create_queue(queue, {"visibility_ms": 600_000, "max_attempts": 1_000})
+    try:
+        load = Load(backend, queue, batch, payload_bytes)
+        phases = []
+        with progress("bench", 4 * messages) as advance:
+            for name, work in (("push", load.push), ("lease", load.lease), ("ack", load.ack), ("cycle", load.cycle)):
+                load.left = messages
+                phases.append({"phase": name, **_run(work, clients, advance)})
+    finally:
+        backend.drop_queue(queue, force=True)
+    settings = {"messages": messages, "batch": batch, "clients": clients, "payload_bytes": payload_bytes}
+    headings = ("PHASE", "MSG/S", "P50 MS", "P99 MS", "CALLS", "SECONDS")
+    rows = [tuple(phase.values()) for phase in phases]
+    out.show({**settings, "phases": phases}, lambda: out.table(headings, rows, empty=""))
+
+
+class Load:
+    """What is still to do in a phase, shared by its clients."""
+
+    def __init__(self, backend: Backend, queue: str, batch: int, payload_bytes: int) -> None:
+        self.left = 0
+        self._backend = backend
+        self._queue = queue
+        self._batch = batch
+        self._payload = msgspec.Raw(msgspec.json.encode("x" * (payload_bytes - 2)))
+        self._lock = threading.Lock()
+        self._leased: list[Data] = []
+
+    def _claim(self) -> int:
+        with self._lock:
+            count = min(self._batch, self.left)
+            self.left -= count
+            return count
+
+    def push(self) -> int:
+        count = self._claim()
+        if count:
+            self._backend.push(self._queue, [Outgoing(payload=self._payload)] * count)
+        return count
+
+    def lease(self) -> int:
+        count = self._claim()
+        if count:
+            self._leased += self._poll(count)
+        return count
+
+    def ack(self) -> int:
+        count = self._claim()
+        if count:
+            with self._lock:
+                mine, self._leased = self._leased[:count], self._leased[count:]
+            self._ack(mine)
+        return count
+
+    def cycle(self) -> int:
+        count = self.push()
+        if count:
+            self._ack(self._poll(count))
+        return count
+
+    def _poll(self, count: int) -> list[Data]:
+        """A batch may be handed out in parts when others poll at the same time."""
+        found: list[Data] = []
+        while len(found) < count:
+            more = self._backend.poll(
+                self._queue, batch=count - len(found), wait_ms=1_000, visibility_ms=None, worker=None
+            )
+            if not more:
+                raise Failed("messages that were pushed did not come back")
+            found += more
+        return found
+
+    def _ack(self, leased: list[Data]) -> None:
+        items = [{"id": message["id"], "token": message["token"]} for message in leased]
+        results = self._backend.settle("ack", self._queue, items)["results"]
+        if any(each["result"] != "ok" for each in results):
+            raise Failed("a lease was lost")
+
+
+def _run(work: Work, clients: int, advance: Advance) -> Data:
+    took_ms: list[float] = []
+    moved = 0
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+
+    def client() -> None:
+        nonlocal moved
+        try:
+            while not failures:
+                started = time.perf_counter()
+                count = work()
+                if not count:
+                    return
+                elapsed = (time.perf_counter() - started) * 1000
+                with lock:
+                    took_ms.append(elapsed)
+                    moved += count
+                    advance(count)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - started
+    for failure in failures:
+        if isinstance(failure, PenstockError):
+            fail(failure)
+        raise failure
+    took_ms.sort()
+    return {
+        "msg_s": round(moved / seconds),
+        "p50_ms": _percentile(took_ms, 0.50),
+        "p99_ms": _percentile(took_ms, 0.99),
+        "calls": len(took_ms),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    return round(ordered[max(0, ceil(len(ordered) * share) - 1)], 2)

@@ -1,0 +1,214 @@
+"""What commands share: how to reach the queues, `--json`, names, ids, and errors as exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from penstock.cli.output import Output
+from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, PenstockError, UnknownQueue
+
+if TYPE_CHECKING:
+    from penstock.cli.backend import Backend
+    from penstock.cli.local import Local
+    from penstock.cli.remote import Remote
+
+DEFAULT_URL = "http://127.0.0.1:8888"
+DB_NAME = "penstock.db"
+PARTLY, NOT_AUTHORISED, NOT_REACHABLE = 3, 4, 5
+
+Command = Callable[..., None]
+Options = list[Callable[[Command], Command]]
+
+URL = click.option("--url", help=f"The server.  [env: PENSTOCK_URL; default: {DEFAULT_URL}]")
+TOKEN = click.option("--token", help="Its admin token or an API key.  [env: PENSTOCK_TOKEN]")
+DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, used without a server.")
+DATA = click.option("--data", type=click.Path(file_okay=False), help="A server's folder, used without it.")
+JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON, stable, instead of a table.")
+YES = click.option("--yes", "-y", is_flag=True, help="Do not ask, even on a terminal.")
+
+
+class Failed(click.ClickException):
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+def on_queues(*, create: bool = False) -> Callable[[Command], Command]:
+    """A command that is given a back end and an output. With `create`, a missing file is made."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def run(as_json: bool, **rest: Any) -> None:
+            with reporting(), closing(open_backend(*_address(rest), create=create)) as backend:
+                command(backend, Output(as_json), **rest)
+
+        return with_options(run, [URL, TOKEN, DB, DATA, JSON])
+
+    return decorate
+
+
+def on_server(command: Command) -> Command:
+    """A command that only a server can answer."""
+
+    @wraps(command)
+    def run(as_json: bool, **rest: Any) -> None:
+        url, token, db, data = _address(rest)
+        name = click.get_current_context().info_name
+        if db is not None or data is not None:
+            raise click.UsageError(f"{name} is asked of a server; for a file there is `penstock doctor FILE`")
+        with reporting(), closing(open_remote(url, token)) as backend:
+            command(backend, Output(as_json), **rest)
+
+    return with_options(run, [URL, TOKEN, DB, DATA, JSON])
+
+
+def with_options(command: Command, options: Options) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _address(given: dict[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
+    """What says where the queues are, taken out of a command's arguments."""
+    return given.pop("url"), given.pop("token"), given.pop("db"), given.pop("data")
+
+
+def open_backend(url: str | None, token: str | None, db: str | None, data: str | None, *, create: bool) -> Backend:
+    path = file_of(db, data)
+    if path is None:
+        return open_remote(url, token)
+    if url is not None:
+        raise click.UsageError("--url is a server and --db or --data a file: name one of them")
+    return open_file(path, create=create)
+
+
+def file_of(db: str | None, data: str | None) -> Path | None:
+    if db is not None and data is not None:
+        raise click.UsageError("--db is a file and --data a server's folder: name one of them")
+    if db is not None:
+        return Path(db)
+    return None if data is None else Path(data) / DB_NAME
+
+
+def open_file(path: Path, *, create: bool) -> Local:
+    from penstock.cli.local import Local
+
+    return Local(path, create=create)
+
+
+def open_remote(url: str | None, token: str | None) -> Remote:
+    from penstock.cli.remote import Remote
+
+    return Remote(*server_of(url, token))
+
+
+def server_of(url: str | None, token: str | None) -> tuple[str, str | None]:
+    """Flag over environment over configuration file over default.
+
+    A server's own settings tell where it listens and its token; that token goes only to that server.
+    """
+    environ = os.environ
+    url = url or environ.get("PENSTOCK_URL")
+    token = token or environ.get("PENSTOCK_TOKEN")
+    if url is not None and token is not None:
+        return url, token
+    from penstock.config import client_settings, load_settings
+
+    file = client_settings()
+    token = token or (file.get("token") if url is None or url == file.get("url") else None)
+    url = url or file.get("url")
+    if url is not None:
+        return url, token
+    settings = load_settings({})
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{shown}:{settings.port or 8888}", token or settings.auth_token
+
+
+class reporting:
+    """Turns what goes wrong into one line and an exit code."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PenstockError):
+            fail(error)
+        if isinstance(error, UnicodeError):
+            raise click.UsageError("an argument is not valid UTF-8") from None
+
+
+def fail(error: PenstockError, *, context: str = "", code: int | None = None) -> NoReturn:
+    text = f"{context}{error.args[0]}"
+    hint = error.hint
+    if isinstance(error, UnknownQueue) or error.code == "unknown_queue":
+        hint = "`penstock queue list` shows those there are, `penstock queue add` makes one"
+    elif error.code == "queue_not_empty":
+        hint = "purge it, or use --force"
+    elif error.code == "queue_exists":
+        hint = "`penstock queue set` changes its options"
+    raise Failed(f"{text} ({hint})" if hint else text, exit_code(error) if code is None else code) from None
+
+
+def exit_code(error: PenstockError) -> int:
+    status = getattr(error, "status", None)
+    if error.code == "unreachable":
+        return NOT_REACHABLE
+    if status in (401, 403):
+        return NOT_AUTHORISED
+    if isinstance(error, PayloadTooLarge | BatchTooLarge):
+        return 1
+    return 2 if status in (400, 422) or isinstance(error, InvalidInput) else 1
+
+
+def exit_partly(done: int, asked: int, text: str) -> None:
+    """After some of several things could not be done."""
+    if done < asked:
+        raise Failed(text, PARTLY if done else 1)
+
+
+class QueueName(click.ParamType[str]):
+    name = "queue"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from penstock.identity import check_queue_name
+
+        try:
+            return check_queue_name(value)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+
+
+class Leases(click.ParamType[list[dict[str, Any]]]):
+    """Ids or id:token, between commas; `-` reads them from stdin."""
+
+    name = "id[:token],…"
+
+    def __init__(self, *, tokens: bool = True) -> None:
+        self._tokens = tokens
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[dict[str, Any]]:
+        text = sys.stdin.read() if value == "-" else value
+        items = []
+        for part in text.replace(",", " ").split():
+            number, colon, token = part.partition(":")
+            if not number.isascii() or not number.isdigit() or not 0 < int(number[:20]) <= 1 << 44:
+                self.fail(f"{part!r} does not begin with a message id, a whole number", param, ctx)
+            if colon and not (self._tokens and token):
+                self.fail(f"{part!r} is not {'id:token' if self._tokens else 'an id'}", param, ctx)
+            items.append({"id": int(number), "token": token or None})
+        if not items:
+            self.fail("no id is given", param, ctx)
+        return items
+
+
+QUEUE = QueueName()

@@ -1,0 +1,260 @@
+"""`penstock message enqueue`: one payload, or a file of them that can be gone on with after an interruption."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+
+from penstock.cli.backend import Backend, Data, Outgoing
+from penstock.cli.common import PARTLY, QUEUE, Failed, fail, on_queues
+from penstock.cli.output import Output, note, progress
+from penstock.errors import PenstockError
+
+BATCH_BYTES = 4 << 20
+LINE_BYTES_MAX = 64 << 20
+STDIN = "-"
+
+_envelope = msgspec.json.Decoder(Outgoing)
+
+
+class BadLine(Exception):
+    """A line that is no message; what came before it is pushed all the same."""
+
+
+@click.command("enqueue")
+@click.option("--queue", type=QUEUE, required=True, help="The queue.")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="NDJSON: each line is a payload; - reads stdin.",
+)
+@click.option("--payload", help="One payload, as JSON; - reads stdin.")
+@click.option("--idempotency-key", help="Of the payload; a file's lines get this with their line number.")
+@click.option("--envelope", is_flag=True, help='Lines are {"payload", "priority"?, "delay_ms"?, "headers"?, …}.')
+@click.option("--priority", type=int, default=0, help="Higher comes first.")
+@click.option("--delay-ms", type=click.IntRange(0), help="Not to be leased before that.")
+@click.option("--ttl-ms", type=click.IntRange(1), help="Dropped after that.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Goes with the message; repeatable.")
+@click.option("--secret", help="Sign each payload with the queue's secret.  [env: PENSTOCK_SECRET]")
+@click.option("--again", is_flag=True, help="Add a file's lines even if this same file was enqueued before.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Lines a commit.")
+@on_queues()
+def enqueue(
+    backend: Backend,
+    out: Output,
+    queue: str,
+    file: str | None,
+    payload: str | None,
+    idempotency_key: str | None,
+    envelope: bool,
+    secret: str | None,
+    again: bool,
+    batch: int,
+    headers: Sequence[str],
+    **common: Any,
+) -> None:
+    """Push one payload, or each line of an NDJSON file.
+
+    A file's lines carry keys made from its content, so the same command, run again after an interruption, goes on
+    where it was and adds nothing twice, for as long as the queue remembers keys (a day by default).
+
+    JSON: {"added", "duplicates"}, and of --payload also {"message_id", "duplicate"}.
+    """
+    if file is None and payload is None:
+        raise click.UsageError("what to enqueue? --payload JSON or --file NDJSON")
+    if file == payload == STDIN:
+        raise click.UsageError("stdin is either the file or the payload")
+    common["headers"] = _headers(headers)
+    "".join((*headers, idempotency_key or "")).encode()  # An argument may hold bytes that are no text.
+    secret = secret or os.environ.get("PENSTOCK_SECRET")
+    done: Data = {"added": 0, "duplicates": 0}
+    if payload is not None:
+        raw = sys.stdin.buffer.read() if payload == STDIN else payload.encode()
+        message = Outgoing(payload=_payload(raw), idempotency_key=idempotency_key, **common)
+        _push(backend, queue, [message], secret, done)
+        done |= {"message_id": done["last_id"], "duplicate": done["duplicates"] == 1}
+    if file is not None:
+        try:
+            lines = FileOfLines(file, idempotency_key, envelope, common, keyed=not again)
+        except BadLine as error:
+            raise Failed(f"{error} (nothing was enqueued)") from None
+        _push_lines(backend, queue, lines, batch, secret, done)
+    done.pop("last_id", None)
+    out.show(done, lambda: out.fields(done))
+    if file is not None and done["duplicates"] and not out.as_json:
+        note(f"{done['duplicates']} were there already; --again adds a file once more")
+
+
+def _headers(given: Sequence[str]) -> dict[str, str] | None:
+    headers = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--header is NAME=VALUE, not {text!r}")
+        headers[name] = value
+    return headers or None
+
+
+def _payload(raw: bytes) -> msgspec.Raw:
+    from penstock.server.http import check_json
+
+    text = raw.strip()
+    try:
+        check_json(text)
+    except PenstockError as error:
+        reason = str(error.args[0]).replace("the body", "it")
+        raise click.UsageError(f"--payload: {reason}; a text is JSON too, in double quotes") from None
+    return msgspec.Raw(text)
+
+
+class FileOfLines:
+    """The lines of a file as messages, each with its number."""
+
+    def __init__(self, name: str, key: str | None, envelope: bool, common: Data, *, keyed: bool) -> None:
+        self.name = "stdin" if name == STDIN else name
+        self.total: int | None = None
+        self.key = key
+        self._path = None if name == STDIN else Path(name)
+        self._envelope = envelope
+        self._common = common
+        self._checked = False
+        # A pipe cannot be read twice, so what comes from one has keys only if it is given one.
+        if self._path is not None and self._path.is_file():
+            content_id = self._look_through(self._path)
+            self.key = key or (content_id if keyed else None)
+
+    def _look_through(self, path: Path) -> str:
+        """Check every line before the first is pushed, and name the file by its content."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        number = 0
+        with path.open("rb") as file:
+            for number, line in _lines(file):
+                digest.update(line)
+                if line.strip():
+                    self._message(number, line.strip())
+        self.total, self._checked = number, True
+        return f"file:{digest.hexdigest()[:40]}"
+
+    def __iter__(self) -> Iterator[tuple[int, int, Outgoing]]:
+        """Line number, bytes, message."""
+        with nullcontext(sys.stdin.buffer) if self._path is None else self._path.open("rb") as file:
+            for number, line in _lines(file):
+                text = line.strip()
+                if text:
+                    yield number, len(text), self._message(number, text)
+
+    def _message(self, number: int, text: bytes) -> Outgoing:
+        from penstock.server.http import check_json
+
+        key = f"{self.key}:{number}" if self.key else None
+        try:
+            if not self._checked:
+                check_json(text)
+            if not self._envelope:
+                return Outgoing(payload=msgspec.Raw(text), idempotency_key=key, **self._common)
+            message = _envelope.decode(text)
+        except PenstockError as error:
+            raise BadLine(f"line {number} of {self.name}: {str(error.args[0]).replace('the body', 'it')}") from None
+        except msgspec.DecodeError as error:
+            raise BadLine(f"line {number} of {self.name}: {str(error)[0].lower()}{str(error)[1:]}") from None
+        message.idempotency_key = message.idempotency_key or key
+        for name, value in self._common.items():
+            if getattr(message, name) in (None, 0):
+                setattr(message, name, value)
+        return message
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX):
+        number += 1
+        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def _push_lines(backend: Backend, queue: str, lines: FileOfLines, batch: int, secret: str | None, done: Data) -> None:
+    waiting: list[Outgoing] = []
+    first = number = size = 0
+    with progress(f"enqueue {lines.name}", lines.total) as advance:
+        try:
+            for number, length, message in lines:
+                first = first or number
+                waiting.append(message)
+                size += length
+                if len(waiting) >= batch or size >= BATCH_BYTES:
+                    _push(backend, queue, waiting, secret, done)
+                    advance(number - first + 1)
+                    waiting.clear()
+                    first = size = 0
+            if waiting:
+                _push(backend, queue, waiting, secret, done)
+        except BadLine as error:
+            # Only in a pipe: a file is looked through before.
+            if waiting:
+                _push(backend, queue, waiting, secret, done)
+            raise Failed(f"{error} ({_so_far(lines, done)})", PARTLY if _some(done) else 1) from None
+        except PenstockError as error:
+            if _some(done):
+                error.hint = _so_far(lines, done)
+            fail(
+                error,
+                context=f"lines {first} to {number} of {lines.name}: ",
+                code=PARTLY if _some(done) else None,
+            )
+        except KeyboardInterrupt:
+            note(_so_far(lines, done))
+            raise
+
+
+def _some(done: Data) -> int:
+    return int(done["added"] + done["duplicates"])
+
+
+def _so_far(lines: FileOfLines, done: Data) -> str:
+    """What was done before it ended, and how to go on."""
+    go_on = "the same command goes on from there"
+    if lines.key is None:
+        go_on = "without --idempotency-key they would be added again"
+    elif lines.key.startswith("file:"):
+        go_on += f", and for a changed file --idempotency-key {lines.key}"
+    return f"{_some(done)} are enqueued; {go_on}"
+
+
+def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: str | None, done: Data) -> None:
+    if secret is not None:
+        for message in messages:
+            message.signature = _sign(secret, message)
+    try:
+        pushed = backend.push(queue, messages)
+    except PenstockError as error:
+        if error.code not in ("body_too_large", "batch_too_large") or len(messages) == 1:
+            raise
+        middle = len(messages) // 2
+        _push(backend, queue, messages[:middle], secret, done)
+        _push(backend, queue, messages[middle:], secret, done)
+        return
+    again = len(pushed["duplicates"])
+    done["added"] += len(messages) - again
+    done["duplicates"] += again
+    done["last_id"] = pushed["message_ids"][-1]
+
+
+def _sign(secret: str, message: Outgoing) -> str:
+    import base64
+    import hashlib
+    import hmac
+
+    payload = bytes(message.payload)
+    if message.encoding == "base64":
+        payload = base64.b64decode(msgspec.json.decode(payload))
+    stamp = str(time.time_ns() // 1_000_000)
+    return f"t={stamp},v1={hmac.new(secret.encode(), stamp.encode() + b'.' + payload, hashlib.sha256).hexdigest()}"

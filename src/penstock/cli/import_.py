@@ -1,0 +1,60 @@
+"""`penstock import`"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import click
+
+from penstock.cli.backend import Backend, Data
+from penstock.cli.common import PARTLY, QUEUE, fail, on_queues
+from penstock.cli.output import Output, progress
+from penstock.errors import PenstockError
+
+BATCH_LINES = 1_000
+BATCH_BYTES = 4 << 20
+
+
+@click.command("import")
+@click.option("--queue", type=QUEUE, required=True, help="The queue, which must exist.")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    default="-",
+    help="NDJSON as `export` writes it.  [default: stdin]",
+)
+@on_queues()
+def command(backend: Backend, out: Output, queue: str, file: str) -> None:
+    """Take an export back; a message that is there already is not added twice.
+
+    JSON: {"imported", "duplicates", "skipped"}; skipped are messages that were done.
+    """
+    done: Data = {"imported": 0, "duplicates": 0, "skipped": 0}
+    path = None if file == "-" else Path(file)
+    size = path.stat().st_size if path is not None and path.is_file() else None
+    first = 1
+    with (
+        nullcontext(sys.stdin.buffer) if path is None else path.open("rb") as source,
+        progress(f"import {queue} (bytes)", size) as advance,
+    ):
+        while lines := source.readlines(BATCH_BYTES):
+            for start in range(0, len(lines), BATCH_LINES):
+                part = lines[start : start + BATCH_LINES]
+                _import(backend, queue, part, first, done)
+                first += len(part)
+                advance(sum(map(len, part)))
+    out.show(done, lambda: out.fields(done))
+
+
+def _import(backend: Backend, queue: str, lines: list[bytes], first: int, done: Data) -> None:
+    try:
+        answer = backend.import_(queue, [line for line in lines if line.strip()])
+    except PenstockError as error:
+        some = sum(done.values())
+        if some:
+            error.hint = f"{some} before them are imported; the same command goes on from there"
+        fail(error, context=f"lines {first} to {first + len(lines) - 1}: ", code=PARTLY if some else None)
+    for name in done:
+        done[name] += answer[name]

@@ -1,0 +1,284 @@
+"""The back end on a file: the same broker, no server. It may share the file with a running one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock._sync.broker import Broker
+from penstock.cli.backend import Data, Outgoing, Verb, without_lease
+from penstock.commands import Settled, SettleItem
+from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
+from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions, State, system_clock
+from penstock.server.faces import payloads
+from penstock.server.faces.queue_shapes import (
+    ImportedMessage,
+    KeyView,
+    PolledMessage,
+    message_view,
+    queue_view,
+    stats_view,
+)
+from penstock.store.protocol import Progress
+from penstock.store.sqlite import SqliteStore
+
+PAGE = 1_000
+SIGNATURE_NAME = "penstock-signature"
+
+_imported_message = msgspec.json.Decoder(ImportedMessage)
+
+
+class Local:
+    def __init__(self, path: Path, *, create: bool) -> None:
+        if not create and not path.is_file():
+            raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._broker = Broker(SqliteStore(path))
+
+    def list_queues(self, prefix: str) -> Iterator[Data]:
+        after = None
+        while True:
+            found = self._broker.list_queues(prefix=prefix, after=after, limit=PAGE)
+            yield from (_plain(queue_view(info)) for info in found)
+            if len(found) < PAGE:
+                return
+            after = found[-1].name
+
+    def create_queue(self, name: str, options: Mapping[str, Any]) -> tuple[Data, bool]:
+        changes, secret = _split(options)
+        configured = self._broker.configure(name, changes, create=QueueOptions(), exact=True)
+        if configured.created and secret is not None:
+            self._broker.set_secret(name, secret)
+        elif secret is not None and self._broker.find_secret(name) != secret:
+            raise Conflict(f"queue {name!r} exists with another secret", hint="`penstock queue set` changes it")
+        return _plain(queue_view(configured.info)), configured.created
+
+    def change_queue(self, name: str, options: Mapping[str, Any]) -> Data:
+        changes, secret = _split(options)
+        configured = self._broker.configure(name, changes)
+        if secret is not None:
+            self._broker.set_secret(name, secret)
+        return _plain(queue_view(configured.info))
+
+    def show_queue(self, name: str) -> Data:
+        info = self._broker.find_queue(name)
+        if info is None:
+            raise UnknownQueue(name)
+        return _plain(queue_view(info))
+
+    def drop_queue(self, name: str, *, force: bool) -> Data:
+        return {"dropped": name, "messages": self._broker.drop(name, force=force)}
+
+    def pause_queue(self, name: str, *, paused: bool) -> Data:
+        return _plain(queue_view(self._broker.pause(name, paused=paused)))
+
+    def compact(self, name: str) -> None:
+        self.show_queue(name)
+        self._broker.compact()
+
+    def stats(self, name: str) -> Data:
+        return _plain(stats_view(self._broker.stats(name)))
+
+    def purge(self, name: str, *, dead: bool, dry_run: bool) -> Data:
+        states = (State.DEAD,) if dead else (State.READY, State.SCHEDULED)
+        if dry_run:
+            info = self._broker.stats(name).info
+            return {"purged": sum(getattr(info, state) for state in states), "dry_run": True}
+        return {"purged": self._broker.purge(name, states), "dry_run": False}
+
+    def peek(self, name: str, *, state: str, limit: int) -> list[Data]:
+        found: list[Data] = []
+        after = None
+        while len(found) < limit:
+            size = min(limit - len(found), PAGE)
+            page, after = self._broker.peek(name, state=State(state), limit=size, after=after)
+            found += (_plain(message_view(message)) for message in page)
+            if after is None or not page:
+                break
+        return found
+
+    def requeue(self, name: str, *, where: Mapping[str, Any], rate_per_s: float | None, dry_run: bool) -> Data:
+        older_than_ms = where.get("older_than_ms")
+        redriven = self._broker.redrive(
+            name,
+            ids=where.get("ids"),
+            error_contains=where.get("error_contains"),
+            died_before=None if older_than_ms is None else system_clock() - older_than_ms,
+            rate_per_s=rate_per_s,
+            dry_run=dry_run,
+        )
+        return {"matched": redriven.matched, "moved": redriven.moved, "skipped": redriven.matched - redriven.moved}
+
+    def push(self, queue: str, messages: Sequence[Outgoing]) -> Data:
+        secret = self._broker.find_secret(queue)
+        receipts = self._broker.push(queue, [_new_message(message, secret) for message in messages])
+        return {
+            "message_ids": [receipt.id for receipt in receipts],
+            "duplicates": [position for position, receipt in enumerate(receipts) if receipt.duplicate],
+        }
+
+    def poll(
+        self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
+    ) -> list[Data]:
+        leased = self._broker.lease(queue, limit=batch, lease_ms=visibility_ms, worker=worker, wait_ms=wait_ms)
+        return [_polled(message) for message in leased]
+
+    def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
+        taken = self._broker.take(queue, limit=batch, wait_ms=wait_ms)
+        return [without_lease(_polled(message)) for message in taken]
+
+    def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data:
+        sent = [SettleItem(each["id"], each.get("token"), each.get("delay_ms"), each.get("error")) for each in items]
+        if verb == "ack":
+            return {"results": _results(sent, self._broker.ack(queue, sent))}
+        if verb == "nack":
+            nacked = self._broker.nack(queue, sent)
+            return {"results": _results(sent, nacked.results, nacked.states)}
+        extended = self._broker.extend(queue, sent, lease_ms=ms)
+        results = _results(sent, extended.results)
+        if extended.leased_until is None:
+            return {"results": results}
+        return {"results": results, "lease_expires_at": extended.leased_until}
+
+    def get(self, queue: str, message_id: int) -> Data:
+        message = self._broker.get(queue, message_id)
+        if message is None:
+            raise UnknownMessage(queue, message_id)
+        return _plain(message_view(message))
+
+    def remove(self, queue: str, message_id: int) -> None:
+        if not self._broker.remove(queue, [message_id]):
+            raise UnknownMessage(queue, message_id)
+
+    def export(self, queue: str) -> Iterator[bytes]:
+        self.show_queue(queue)
+        for message in self._broker.export(queue):
+            yield msgspec.json.encode(message_view(message)) + b"\n"
+
+    def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
+        self.show_queue(queue)
+        messages = []
+        skipped = 0
+        for line in lines:
+            try:
+                message = _imported_message.decode(line)
+            except msgspec.DecodeError as error:
+                raise InvalidInput(f"a line is not of an export: {error}") from None
+            if message.state == State.ARCHIVED:
+                skipped += 1
+            else:
+                messages.append(_imported(message))
+        receipts = self._broker.push(queue, messages) if messages else []
+        again = sum(receipt.duplicate for receipt in receipts)
+        return {"imported": len(receipts) - again, "duplicates": again, "skipped": skipped}
+
+    def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data:
+        from penstock.server.auth import new_key
+
+        key_id, secret, digest = new_key()
+        key = self._broker.add_key(queue, id=key_id, name=name, hash=digest, rights=rights)
+        return _plain(
+            KeyView(id=key.id, queue=queue, name=key.name, rights=key.rights, created_at=key.created_at, key=secret)
+        )
+
+    def list_keys(self, queue: str) -> list[Data]:
+        self.show_queue(queue)
+        return [
+            _plain(KeyView(id=key.id, queue=key.queue, name=key.name, rights=key.rights, created_at=key.created_at))
+            for key in self._broker.list_keys(queue)
+        ]
+
+    def remove_key(self, queue: str, key_id: str) -> None:
+        if not self._broker.remove_key(queue, key_id):
+            raise NotFound("there is no such key on this queue")
+
+    def backup(self, target: Path, progress: Progress) -> None:
+        self._broker.backup(target, progress)
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+def _plain(view: Any) -> Data:
+    """As a client over HTTP would have it."""
+    data: Data = msgspec.json.decode(msgspec.json.encode(view))
+    return data
+
+
+def _split(options: Mapping[str, Any]) -> tuple[Data, str | None]:
+    """The broker's options, and the secret, which is none."""
+    changes = dict(options)
+    secret = changes.pop("secret", None)
+    if "visibility_ms" in changes:
+        changes["lease_ms"] = changes.pop("visibility_ms")
+    return changes, secret
+
+
+def _new_message(message: Outgoing, secret: str | None) -> NewMessage:
+    payload, content = payloads.read(message.payload, message.encoding)
+    headers = message.headers
+    if secret is not None:
+        from penstock.server.signatures import check_signature
+
+        check_signature(secret, payload, message.signature)
+    if message.signature is not None:
+        headers = {**(headers or {}), SIGNATURE_NAME: message.signature}
+    return NewMessage(
+        payload=payload,
+        content=content,
+        priority=message.priority,
+        delay_ms=message.delay_ms,
+        ttl_ms=message.ttl_ms,
+        key=message.idempotency_key,
+        headers=headers,
+    )
+
+
+def _imported(message: ImportedMessage) -> NewMessage:
+    now = system_clock()
+    payload, content = payloads.read(message.payload, message.encoding)
+    if message.content != "json" and message.encoding is None:
+        payload, content = msgspec.json.decode(payload, type=str).encode(), Content(message.content)
+    return NewMessage(
+        payload=payload,
+        content=content,
+        priority=message.priority,
+        delay_ms=max(0, (message.available_at or 0) - now) or None,
+        ttl_ms=None if message.expires_at is None else max(1, message.expires_at - now),
+        key=message.idempotency_key or (f"import:{message.uuid}" if message.uuid else None),
+        headers=message.headers,
+    )
+
+
+def _polled(message: LeasedMessage) -> Data:
+    payload, encoding = payloads.show(message.payload, message.content)
+    return _plain(
+        PolledMessage(
+            id=message.id,
+            uuid=message.uuid,
+            payload=payload,
+            encoding=encoding,
+            content=message.content,
+            priority=message.priority,
+            attempts=message.attempts,
+            created_at=message.created_at,
+            lease_expires_at=message.leased_until,
+            token=message.token,
+            idempotency_key=message.key,
+            headers=message.headers,
+        )
+    )
+
+
+def _results(
+    items: Sequence[SettleItem], results: Sequence[Settled], states: Sequence[State | None] = ()
+) -> list[Data]:
+    shown: list[Data] = [{"id": item.id, "result": str(result)} for item, result in zip(items, results, strict=True)]
+    for each, state in zip(shown, states, strict=False):
+        if state is not None:
+            each["state"] = str(state)
+    return shown

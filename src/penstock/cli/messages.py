@@ -1,0 +1,28 @@
+"""Messages as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.cli.backend import Data
+from penstock.cli.output import Output, payload_cell, when
+
+
+def show_messages(out: Output, messages: Sequence[Data], *, empty: str) -> None:
+    """JSON: {"messages": [...]}, each as the queue face has it."""
+    headings = ["ID", "ATTEMPTS", "PRIORITY", "CREATED", "PAYLOAD"]
+    rows = [
+        [message["id"], message["attempts"], message["priority"], when(message["created_at"]), payload_cell(message)]
+        for message in messages
+    ]
+    if any("token" in message for message in messages):
+        headings.insert(1, "TOKEN")
+        headings.insert(4, "LEASED UNTIL")
+        for row, message in zip(rows, messages, strict=True):
+            row.insert(1, message["token"])
+            row.insert(4, when(message["lease_expires_at"]))
+    if any("error" in message for message in messages):
+        headings.insert(-1, "ERROR")
+        for row, message in zip(rows, messages, strict=True):
+            row.insert(-1, message.get("error"))
+    out.show({"messages": messages}, lambda: out.table(headings, rows, empty=empty))

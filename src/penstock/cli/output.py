@@ -1,0 +1,151 @@
+"""What is shown: JSON for machines, a table for people, plain aligned text in a pipe. Rich is loaded only to draw."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import click
+import msgspec
+
+Row = Sequence[Any]
+
+
+class Advance(Protocol):
+    def __call__(self, count: int, total: int | None = None) -> None:
+        """So many more are done; of a total that is known by now."""
+
+
+CELL_MAX = 200
+
+
+class Output:
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def show(self, value: Any, draw: Callable[[], None]) -> None:
+        """The value as one line of JSON, or what `draw` makes of it."""
+        if self.as_json:
+            write(msgspec.json.encode(value) + b"\n")
+        else:
+            draw()
+
+    def table(self, headings: Sequence[str], rows: Sequence[Row], *, empty: str) -> None:
+        """With a heading on top; `empty` is said on stderr when there is nothing to show."""
+        if not rows:
+            note(empty)
+            return
+        cells = [[_cell(value) for value in row] for row in rows]
+        if sys.stdout.isatty():
+            _draw(headings, cells)
+            return
+        widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+        for line in (headings, *cells):
+            padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+            write("  ".join(padded).rstrip().encode() + b"\n")
+
+    def fields(self, values: Mapping[str, Any]) -> None:
+        """One thing, a line for each of its properties."""
+        width = max(map(len, values), default=0)
+        for name, value in values.items():
+            label = click.style(name, fg="cyan") if sys.stdout.isatty() else name
+            write(f"{label}{' ' * (width - len(name))}  {_cell(value)}\n".encode())
+
+
+def write(data: bytes) -> None:
+    """To stdout; when nobody reads it any more, that is the end, and no error."""
+    try:
+        click.echo(data, nl=False)
+    except BrokenPipeError:
+        abandon_stdout()
+
+
+def abandon_stdout() -> None:
+    """Whoever read it has had enough: what the interpreter still flushes goes nowhere."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
+    raise click.exceptions.Exit(141)
+
+
+def note(text: str) -> None:
+    """For people, beside the data."""
+    click.echo(" ".join(text.split()), err=True)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before destroying something, where there is somebody to ask."""
+    if yes or not sys.stdin.isatty():
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    if not agreed:
+        raise click.ClickException("nothing was changed")
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Advance]:
+    """A bar on stderr, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda count, total=None: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count, total=None: bar.update(task, advance=count, total=total)
+
+
+def when(ms: int | None) -> str | None:
+    """Milliseconds since 1970 as a person reads them."""
+    if ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+
+
+def compact(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def payload_cell(message: Mapping[str, Any]) -> str:
+    text = compact(message["payload"])
+    return text if message.get("encoding") is None else f"{message['encoding']}:{text}"
+
+
+def _cell(value: Any) -> str:
+    """One line without control characters, so that no payload can play tricks on a terminal."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    if sys.stdout.isatty() and len(text) > CELL_MAX:
+        return text[: CELL_MAX - 1] + "…"
+    return text
+
+
+def _draw(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", pad_edge=False)
+    for position, heading in enumerate(headings):
+        numeric = all(row[position].replace(".", "", 1).isdigit() or row[position] == "-" for row in cells)
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console().print(table)

@@ -1,0 +1,177 @@
+"""`penstock queue …`"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.cli.backend import Backend, Data
+from penstock.cli.common import QUEUE, YES, Command, on_queues, with_options
+from penstock.cli.dlq import requeue
+from penstock.cli.messages import show_messages
+from penstock.cli.options import queue_options
+from penstock.cli.output import Output, confirm, note, when
+from penstock.cli.stats import show_stats
+from penstock.model import QueueOptions
+
+NAME = click.option("--name", type=QUEUE, required=True, help="The queue: a name, or namespace/task/queue.")
+
+
+@click.group("queue")
+def command() -> None:
+    """Make, list, change and remove queues."""
+
+
+@command.command("list")
+@click.option("--prefix", default="", help="Only queues whose name begins so.")
+@on_queues()
+def list_queues(backend: Backend, out: Output, prefix: str) -> None:
+    """List queues. JSON: {"queues": [...]}, each as `queue show` has it, without stats."""
+    queues = list(backend.list_queues(prefix))
+    headings = ("NAME", "READY", "SCHEDULED", "LEASED", "DEAD", "VISIBILITY MS", "MAX ATTEMPTS", "PAUSED")
+    rows = [
+        tuple(
+            queue[field]
+            for field in ("name", "ready", "scheduled", "leased", "dead", "visibility_ms", "max_attempts", "paused")
+        )
+        for queue in queues
+    ]
+    out.show({"queues": queues}, lambda: out.table(headings, rows, empty="there are no queues"))
+
+
+def _with_queue_options(function: Command) -> Command:
+    return with_options(function, queue_options())
+
+
+@command.command("add")
+@NAME
+@_with_queue_options
+@on_queues(create=True)
+def add(backend: Backend, out: Output, name: str, **given: Any) -> None:
+    """Make a queue. One that exists just so is left as it is. JSON: the queue, with `created`."""
+    queue, created = backend.create_queue(name, _chosen(given))
+    out.show({**queue, "created": created}, lambda: _show(out, queue))
+    if not out.as_json and not created:
+        note(f"{name} was there already, just so")
+
+
+@command.command("set")
+@NAME
+@_with_queue_options
+@on_queues()
+def set_options(backend: Backend, out: Output, name: str, **given: Any) -> None:
+    """Change a queue's options; those not named stay."""
+    changes = _chosen(given)
+    if not changes:
+        raise click.UsageError("name at least one option to change")
+    queue = backend.change_queue(name, changes)
+    out.show(queue, lambda: _show(out, queue))
+
+
+def _chosen(given: dict[str, Any]) -> Data:
+    chosen = {}
+    for name, value in given.items():
+        if value is not None:
+            chosen[name] = None if value == "none" else value
+    if "visibility_ms" in chosen and "lease_ms" in chosen:
+        raise click.UsageError("--visibility-ms and --lease-ms are one thing: name one of them")
+    options = {"lease_ms" if name == "visibility_ms" else name: value for name, value in chosen.items()}
+    options.pop("secret", None)
+    QueueOptions().changed(options)
+    return chosen
+
+
+@command.command("rm")
+@NAME
+@click.option("--force", is_flag=True, help="Also what it holds.")
+@YES
+@on_queues()
+def remove(backend: Backend, out: Output, name: str, force: bool, yes: bool) -> None:
+    """Delete a queue; one that holds messages only with --force. JSON: {"dropped", "messages"}"""
+    confirm(f"Delete the queue {name}{' and all its messages' if force else ''}?", yes)
+    dropped = backend.drop_queue(name, force=force)
+    out.show(dropped, lambda: out.fields(dropped))
+
+
+@command.command("show")
+@NAME
+@on_queues()
+def show(backend: Backend, out: Output, name: str) -> None:
+    """Options, counts and rates of one queue. JSON: the queue, with `options`, `totals` and `stats`."""
+    stats = backend.stats(name)
+    queue = backend.show_queue(name)
+
+    def draw() -> None:
+        _show(out, queue)
+        show_stats(out, stats)
+
+    out.show({**queue, "stats": stats}, draw)
+
+
+def _show(out: Output, queue: Data) -> None:
+    shown = {name: queue[name] for name in ("name", "visibility_ms", "max_attempts", "dlq", "paused")}
+    shown["created"] = when(queue["created_at"])
+    said = {"lease_ms", "max_attempts", "dlq"}
+    out.fields(shown | {name: value for name, value in queue["options"].items() if name not in said})
+
+
+@command.command("purge")
+@NAME
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@YES
+@on_queues()
+def purge(backend: Backend, out: Output, name: str, dry_run: bool, yes: bool) -> None:
+    """Remove all messages still to be leased; leased and dead ones stay. JSON: {"purged", "dry_run"}"""
+    if not dry_run:
+        confirm(f"Remove every waiting message of {name}?", yes)
+    purged = backend.purge(name, dead=False, dry_run=dry_run)
+    out.show(purged, lambda: out.fields(purged))
+
+
+@command.command("peek")
+@NAME
+@click.option("--limit", type=click.IntRange(1, 100_000), default=10, show_default=True)
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "scheduled", "leased", "dead", "archived"]),
+    default="ready",
+    show_default=True,
+)
+@on_queues()
+def peek(backend: Backend, out: Output, name: str, limit: int, state: str) -> None:
+    """Look at messages in the order they would be leased. JSON: {"messages": [...]}"""
+    show_messages(out, backend.peek(name, state=state, limit=limit), empty=f"nothing is {state} in {name}")
+
+
+@command.command("compact")
+@NAME
+@on_queues()
+def compact(backend: Backend, out: Output, name: str) -> None:
+    """Give free space back to the disk. The queues of one file share its space. JSON: {"compacted"}"""
+    backend.compact(name)
+    out.show({"compacted": name}, lambda: out.fields({"compacted": name}))
+
+
+@command.command("pause")
+@NAME
+@on_queues()
+def pause(backend: Backend, out: Output, name: str) -> None:
+    """Stop leases, not pushes. JSON: the queue."""
+    _pause(backend, out, name, paused=True)
+
+
+@command.command("resume")
+@NAME
+@on_queues()
+def resume(backend: Backend, out: Output, name: str) -> None:
+    """Let leases go on. JSON: the queue."""
+    _pause(backend, out, name, paused=False)
+
+
+def _pause(backend: Backend, out: Output, name: str, *, paused: bool) -> None:
+    queue = backend.pause_queue(name, paused=paused)
+    out.show(queue, lambda: out.fields({"name": name, "paused": queue["paused"]}))
+
+
+command.add_command(requeue("requeue-dlq", "--name"))

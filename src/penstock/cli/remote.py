@@ -1,0 +1,189 @@
+"""The back end over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.cli.backend import Data, Outgoing, Verb, without_lease
+from penstock.cli.web import Refused, Unreachable, Web
+
+PATIENCE_SECONDS = 60.0
+"""How long a push is tried again while the server says 429."""
+PAGE = 1_000
+
+
+class Remote:
+    def __init__(self, url: str, token: str | None) -> None:
+        self._web = Web(url, token)
+
+    # Queues
+
+    def list_queues(self, prefix: str) -> Iterator[Data]:
+        after = None
+        while True:
+            page = self._web.ask("GET", "/queues", prefix=prefix or None, after=after, limit=PAGE)
+            yield from page["queues"]
+            after = page["next"]
+            if after is None:
+                return
+
+    def create_queue(self, name: str, options: Mapping[str, Any]) -> tuple[Data, bool]:
+        response = self._web.open("POST", "/queues", msgspec.json.encode({"name": name, **options}), wait=0)
+        created = response.status == 201
+        return msgspec.json.decode(self._web.read(response)), created
+
+    def change_queue(self, name: str, options: Mapping[str, Any]) -> Data:
+        return self._data("PATCH", _queue(name), dict(options))
+
+    def show_queue(self, name: str) -> Data:
+        return self._data("GET", _queue(name))
+
+    def drop_queue(self, name: str, *, force: bool) -> Data:
+        return self._data("DELETE", _queue(name), force=force or None)
+
+    def pause_queue(self, name: str, *, paused: bool) -> Data:
+        return self._data("POST", f"{_queue(name)}/{'pause' if paused else 'resume'}")
+
+    def compact(self, name: str) -> None:
+        self._web.ask("POST", f"{_queue(name)}/compact", wait=3600)
+
+    def stats(self, name: str) -> Data:
+        return self._data("GET", f"{_queue(name)}/stats")
+
+    def purge(self, name: str, *, dead: bool, dry_run: bool) -> Data:
+        path = f"{_queue(name)}/{'dlq/purge' if dead else 'purge'}"
+        return self._data("POST", path, wait=3600, dry_run=dry_run or None)
+
+    def peek(self, name: str, *, state: str, limit: int) -> list[Data]:
+        found: list[Data] = []
+        after = None
+        while len(found) < limit:
+            size = min(limit - len(found), PAGE)
+            page = self._web.ask("GET", f"{_queue(name)}/peek", state=state, limit=size, after=after)
+            found += page["messages"]
+            after = page["next"]
+            if after is None or not page["messages"]:
+                break
+        return found
+
+    def requeue(self, name: str, *, where: Mapping[str, Any], rate_per_s: float | None, dry_run: bool) -> Data:
+        body = {"where": dict(where), "rate_per_s": rate_per_s, "dry_run": dry_run}
+        return self._data("POST", f"{_queue(name)}/dlq/requeue", body, wait=86_400)
+
+    # Messages
+
+    def push(self, queue: str, messages: Sequence[Outgoing]) -> Data:
+        # A message without a key must not be sent twice; one with a key may be.
+        keyed = all(message.idempotency_key for message in messages)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
+            except Refused as error:
+                if error.status != 429 or time.monotonic() + error.retry_after > deadline:
+                    raise
+                time.sleep(error.retry_after)
+            except Unreachable:
+                if not keyed:
+                    raise
+                keyed = False
+
+    def poll(
+        self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
+    ) -> list[Data]:
+        path = f"{_queue(queue)}/poll"
+        wait = wait_ms / 1000
+        polled = self._web.ask(
+            "POST", path, batch=batch, wait_ms=wait_ms, visibility_ms=visibility_ms, worker=worker, wait=wait
+        )
+        messages: list[Data] = polled["messages"]
+        return messages
+
+    def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
+        leased = self.poll(queue, batch=batch, wait_ms=wait_ms, visibility_ms=None, worker=None)
+        if not leased:
+            return []
+        items = [{"id": message["id"], "token": message["token"]} for message in leased]
+        results = self.settle("ack", queue, items)["results"]
+        return [
+            without_lease(message)
+            for message, settled in zip(leased, results, strict=True)
+            if settled["result"] == "ok"
+        ]
+
+    def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data:
+        body: Data = {"items": items} if ms is None else {"items": items, "ms": ms}
+        try:
+            return self._data("POST", f"{_queue(queue)}/{verb}", body)
+        except Refused as error:
+            # One item that cannot be settled is answered as an error, many are each answered.
+            verdict = {"lease_lost": "stale", "unknown_message": "unknown"}.get(error.code)
+            if verdict is None or len(items) != 1:
+                raise
+            return {"results": [{"id": items[0]["id"], "result": verdict}]}
+
+    def get(self, queue: str, message_id: int) -> Data:
+        return self._data("GET", f"{_queue(queue)}/messages/{message_id}")
+
+    def remove(self, queue: str, message_id: int) -> None:
+        self._web.ask("DELETE", f"{_queue(queue)}/messages/{message_id}")
+
+    def export(self, queue: str) -> Iterator[bytes]:
+        response = self._web.open("GET", f"{_queue(queue)}/export", wait=0)
+        try:
+            while line := response.readline():
+                yield line
+        except (OSError, http.client.HTTPException) as error:
+            raise self._web.unreachable(error) from None
+        finally:
+            if not response.isclosed():
+                self._web.drop()
+
+    def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
+        path = f"{_queue(queue)}/import"
+        body = b"\n".join(lines)
+        answer: Data = msgspec.json.decode(
+            self._web.read(self._web.open("POST", path, body, content_type="application/x-ndjson", wait=0))
+        )
+        return answer
+
+    # Keys, and what only a server has
+
+    def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data:
+        return self._data("POST", f"{_queue(queue)}/keys", {"name": name, "rights": rights})
+
+    def list_keys(self, queue: str) -> list[Data]:
+        keys: list[Data] = self._web.ask("GET", f"{_queue(queue)}/keys")["keys"]
+        return keys
+
+    def remove_key(self, queue: str, key_id: str) -> None:
+        self._web.ask("DELETE", f"{_queue(queue)}/keys/{quote(key_id, safe='')}")
+
+    def ready(self) -> Data:
+        try:
+            return self._data("GET", "/readyz")
+        except Refused as error:
+            if error.status != 503:
+                raise
+            not_ready: Data = msgspec.json.decode(error.body)
+            return not_ready
+
+    def metrics(self) -> bytes:
+        return self._web.read(self._web.open("GET", "/metrics", wait=0))
+
+    def _data(self, method: str, path: str, value: Any = None, *, wait: float = 0, **query: Any) -> Data:
+        answer: Data = self._web.ask(method, path, value, wait=wait, **query)
+        return answer
+
+    def close(self) -> None:
+        self._web.close()
+
+
+def _queue(name: str) -> str:
+    return f"/queues/{quote(name, safe='')}"

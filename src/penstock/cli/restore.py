@@ -1,0 +1,119 @@
+"""`penstock restore`"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
+from penstock.cli.output import Output, confirm, progress
+from penstock.store.sqlite.connection import translated
+from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
+
+STEP_PAGES = 2_048
+
+
+@click.command("restore")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@DB
+@DATA
+@click.option("--force", is_flag=True, help="Overwrite the file that is there.")
+@YES
+@JSON
+def command(source: Path, db: str | None, data: str | None, force: bool, yes: bool, as_json: bool) -> None:
+    """Put the backup SOURCE in place of a queue's file. Nothing may have that file open.
+
+    JSON: {"restored", "bytes"}
+    """
+    target = file_of(db, data)
+    if target is None:
+        raise click.UsageError("to which file? --data DIR is a stopped server's folder, --db PATH a queue's file")
+    if target.exists():
+        if target.samefile(source):
+            raise click.UsageError("that is the same file")
+        if not force:
+            raise Failed(f"{target} exists already (--force overwrites it)")
+        confirm(f"Overwrite {target}?", yes)
+    out = Output(as_json)
+    with reporting(), translated(str(target)):
+        _check_unused(target)
+        _restore(source, target)
+    answer = {"restored": str(target), "bytes": target.stat().st_size}
+    out.show(answer, lambda: out.fields(answer))
+
+
+def _check_unused(target: Path) -> None:
+    """SQLite leaves the write-ahead log only when nobody else has the file open."""
+    if not target.exists():
+        return
+    try:
+        with closing(sqlite3.connect(target, timeout=0.2, isolation_level=None)) as connection:
+            (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+            in_use = mode != "delete"
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise
+        in_use = True
+    except sqlite3.DatabaseError:
+        return  # Damaged, or no database: that is what a backup is for.
+    if in_use:
+        raise Failed(f"another process has {target} open (stop the server, or whatever uses it, first)")
+
+
+def _restore(source: Path, target: Path) -> None:
+    partial = target.with_name(target.name + ".partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial.unlink(missing_ok=True)
+    try:
+        with closing(_open_read_only(source)) as backup, closing(sqlite3.connect(partial)) as copy:
+            _check_ours(source, backup)
+            with progress(f"restore {source}", None) as advance:
+                done = 0
+
+                def report(_status: int, remaining: int, total: int) -> None:
+                    nonlocal done
+                    advance(total - remaining - done, total)
+                    done = total - remaining
+
+                backup.backup(copy, pages=STEP_PAGES, progress=report)
+            (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise Failed(f"{source} is damaged: {verdict}")
+        _sync(partial)
+        for suffix in ("-wal", "-shm", "-journal"):
+            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        partial.replace(target)
+        _sync(target.parent)
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            partial.with_name(partial.name + suffix).unlink(missing_ok=True)
+
+
+def _open_read_only(source: Path) -> sqlite3.Connection:
+    """A backup may lie where nothing can be written; without a log beside it, it cannot be changing."""
+    log = source.with_name(source.name + "-wal")
+    how = "mode=ro" if log.exists() else "immutable=1"
+    return sqlite3.connect(f"{source.absolute().as_uri()}?{how}", uri=True)
+
+
+def _check_ours(source: Path, backup: sqlite3.Connection) -> None:
+    try:
+        version = schema_version(backup)
+    except sqlite3.DatabaseError as error:
+        raise Failed(f"{source} cannot be read: {error}") from None
+    if version == 0:
+        raise Failed(f"{source} holds no Penstock tables (is this the right file?)")
+    if version > SCHEMA_VERSION:
+        raise Failed(f"{source} is of a newer Penstock, schema {version} (upgrade this one first)")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,47 @@
+"""`penstock stats`"""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.backend import Backend, Data
+from penstock.cli.common import QUEUE, on_queues
+from penstock.cli.output import Output
+
+COUNTS = ("ready", "scheduled", "leased", "dead", "archived")
+
+
+@click.command("stats")
+@click.option("--queue", type=QUEUE, help="One queue; without it, all.")
+@on_queues()
+def command(backend: Backend, out: Output, queue: str | None) -> None:
+    """Counts, ages and rates. JSON: one queue's stats, or {"queues": [...]} of them."""
+    if queue is not None:
+        stats = backend.stats(queue)
+        out.show(stats, lambda: show_stats(out, stats))
+        return
+    every = [backend.stats(each["name"]) for each in backend.list_queues("")]
+    headings = ("QUEUE", *(name.upper() for name in COUNTS), "OLDEST MS", "IN/S 1M", "DONE/S 1M", "ERRORS")
+    rows = [
+        (
+            each["queue"],
+            *(each[name] for name in COUNTS),
+            each["oldest_age_ms"],
+            round(each["rates"]["1m"].get("pushed", 0), 2),
+            round(each["rates"]["1m"].get("acked", 0), 2),
+            f"{each['error_rate']:.1%}",
+        )
+        for each in every
+    ]
+    out.show({"queues": every}, lambda: out.table(headings, rows, empty="there are no queues"))
+
+
+def show_stats(out: Output, stats: Data) -> None:
+    shown: Data = {name: stats[name] for name in ("queue", *COUNTS, "oldest_age_ms")}
+    shown["error_rate"] = f"{stats['error_rate']:.1%}"
+    for name, percentiles in stats["latency"].items():
+        shown[name] = "  ".join(f"{point} {'-' if value is None else value}" for point, value in percentiles.items())
+    out.fields(shown)
+    happened = list(stats["rates"].get("1m", {}))
+    rows = [(span, *(round(rates[what], 2) for what in happened)) for span, rates in stats["rates"].items()]
+    out.table(("PER SECOND", *(what.upper() for what in happened)), rows, empty="no rates yet")

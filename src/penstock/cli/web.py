@@ -1,0 +1,153 @@
+"""HTTP by the standard library's client, which loads in a moment: a connection a thread, and errors in one line."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from penstock.errors import InvalidInput, PenstockError
+
+TIMEOUT_SECONDS = 60.0
+CONNECT_SECONDS = 5.0
+IDLE_SECONDS_MAX = 20.0
+"""Less than a server keeps an idle connection: a push that is cut off cannot be told from one that was lost."""
+
+
+class Unreachable(PenstockError):
+    code = "unreachable"
+
+
+class Refused(PenstockError):
+    """The server's own words."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str, hint: str | None, retry_after: float, body: bytes
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.body = body
+        self.code = code
+        self.retry_after = retry_after
+
+
+class Web:
+    def __init__(self, url: str, token: str | None) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
+            raise InvalidInput(f"{url!r} is no address of a server", field="url", hint="http://host:port")
+        self.url = url
+        self._tls = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = port
+        self._base = parts.path.rstrip("/")
+        self._headers = {"Accept": "application/json", "User-Agent": "penstock-cli"}
+        if token and not (token.isascii() and token.isprintable()):
+            raise InvalidInput("the token holds characters that HTTP cannot carry", field="token")
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._mine = threading.local()
+        self._all: list[http.client.HTTPConnection] = []
+
+    def _connection(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
+        if connection is not None and time.monotonic() - self._mine.used > IDLE_SECONDS_MAX:
+            connection.close()
+        if connection is None:
+            kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+            connection = self._mine.connection = kind(self._host, self._port, timeout=CONNECT_SECONDS)
+            self._all.append(connection)
+        self._mine.used = time.monotonic()
+        return connection
+
+    def open(
+        self, method: str, path: str, body: bytes | None = None, *, content_type: str = "application/json", wait: float
+    ) -> http.client.HTTPResponse:
+        """Send a request; an answer that is an error is raised."""
+        headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
+        connection = self._connection()
+        try:
+            if connection.sock is None:
+                connection.timeout = CONNECT_SECONDS
+                connection.connect()
+            connection.sock.settimeout(TIMEOUT_SECONDS + wait)
+            connection.request(method, self._base + path, body, headers)
+            response = connection.getresponse()
+        except TimeoutError:
+            connection.close()
+            raise Unreachable(f"{self.url} did not answer in time", hint="is it overloaded?") from None
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self.unreachable(error) from None
+        except ValueError:
+            connection.close()
+            raise InvalidInput(f"{self.url!r} holds characters that HTTP cannot carry", field="url") from None
+        if response.status >= 300:
+            raise self._refused(response)
+        return response
+
+    def unreachable(self, error: Exception) -> Unreachable:
+        if isinstance(error, http.client.HTTPException):
+            reason = "it hung up" if isinstance(error, http.client.RemoteDisconnected) else "it does not speak HTTP"
+        else:
+            reason = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
+        return Unreachable(
+            f"cannot reach {self.url}: {reason}", hint="is `penstock serve` running? --db PATH works without a server"
+        )
+
+    def _refused(self, response: http.client.HTTPResponse) -> Refused:
+        body = self.read(response)
+        retry_after = response.headers.get("Retry-After") or ""
+        try:
+            problem = msgspec.json.decode(body, type=dict[str, Any])
+            message, code, hint = str(problem["error"]), str(problem.get("code", "error")), problem.get("hint")
+        except (msgspec.DecodeError, KeyError):
+            said = " ".join(body.decode("utf-8", "replace").split())[:200]
+            message, code, hint = f"{self.url} answered {response.status} {said}".rstrip(), "error", None
+        if response.status == 401:
+            hint = "--token, or PENSTOCK_TOKEN"
+        return Refused(
+            response.status,
+            message,
+            code=code,
+            hint=hint,
+            retry_after=float(retry_after) if retry_after.isdigit() else 1.0,
+            body=body,
+        )
+
+    def read(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection().close()
+            raise self.unreachable(error) from None
+
+    def ask(self, method: str, path: str, value: Any = None, *, wait: float = 0, **query: Any) -> Any:
+        given = {name: _text(each) for name, each in query.items() if each is not None}
+        body = None if value is None else msgspec.json.encode(value)
+        target = f"{path}?{urlencode(given)}" if given else path
+        answer = self.read(self.open(method, target, body, wait=wait))
+        try:
+            return msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            raise Unreachable(f"{self.url} did not answer in JSON", hint="is that a Penstock server?") from None
+
+    def drop(self) -> None:
+        """An answer was not read to its end: this connection is of no more use."""
+        self._connection().close()
+
+    def close(self) -> None:
+        for connection in self._all:
+            connection.close()
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

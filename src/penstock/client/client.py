@@ -1,0 +1,98 @@
+"""Opening a client, over a file or a server.
+
+This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Unpack
+
+from penstock.broker import Broker
+from penstock.client.connection import Connections
+from penstock.client.keeper import Keeper
+from penstock.client.local import Local
+from penstock.client.queue import Queue
+from penstock.client.remote import Remote
+from penstock.client.types import Options, Page, Seconds
+from penstock.client.urls import Server, parse, request_headers
+from penstock.errors import QueueExists
+from penstock.model import QueueInfo
+from penstock.store.sqlite import Durability, SqliteStore
+
+
+class Client:
+    """Made by `connect`. Safe to share, and best shared: calls at the same time travel together."""
+
+    def __init__(self, transport: Local | Remote) -> None:
+        self.transport = transport
+        self.keeper = Keeper(transport)
+
+    def queue(self, name: str) -> Queue:
+        """A queue by its name; whether it exists shows when it is used."""
+        return Queue(self, name)
+
+    async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Unpack[Options]) -> Queue:
+        """Make a queue. One that exists just so is fine; with `exist_ok`, so is one with other options, which it keeps.
+
+        Options are those of `penstock.QueueOptions`, for example `lease_ms=60_000, max_attempts=3`.
+        """
+        try:
+            await self.transport.create(name, dict(options))
+        except QueueExists:
+            if not exist_ok:
+                raise
+        return self.queue(name)
+
+    async def queues(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[QueueInfo]:
+        """Queues by name, with options and counters."""
+        return await self.transport.queues(prefix, limit, after)
+
+    async def close(self) -> None:
+        """Safe to call again."""
+        await self.keeper.close()
+        await self.transport.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    timeout: Seconds = 30,
+    retry_for: Seconds = 30,
+    linger: Seconds = 0,
+    connections: int = 64,
+    tls: ssl.SSLContext | None = None,
+    durability: Durability = "full",
+) -> Client:
+    """Open a queue file or a server; the client is the same.
+
+    `url`: `sqlite:///tasks.db` (relative), `sqlite:////var/lib/tasks.db`, `sqlite:///:memory:`, `http://host:8888` or
+    `https://…`. `timeout` is for one attempt (a poll's waiting comes on top), `retry_for` for all attempts of one call:
+    after a lost connection, when the server is busy or gone, or when a queue is full; 0 never tries again. `linger`
+    lets a request wait so that more calls may join it. `durability` is for files, the others are for servers.
+    """
+    where = parse(url)
+    retry_seconds = float(retry_for)
+    if not isinstance(where, Server):
+        return Client(Local(Broker(SqliteStore(where, durability=durability)), retry_seconds))
+    address = where.address(tls)
+    remote = Remote(
+        Connections(address, connections),
+        where=where.shown,
+        base_path=where.base_path,
+        headers=request_headers(where, token),
+        timeout=float(timeout),
+        retry_for=retry_seconds,
+        linger=float(linger),
+    )
+    return Client(remote)

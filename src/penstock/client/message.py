@@ -1,0 +1,158 @@
+"""A message in your hands: look at it, then say what became of it.
+
+This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.client import payloads
+from penstock.client.types import Seconds, milliseconds, visible_key
+from penstock.commands import Settled, SettleItem
+from penstock.errors import LeaseLost, PenstockError
+from penstock.model import ERROR_TEXT_MAX, LEASE_MS_MAX
+from penstock.model import LeasedMessage as Lease
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+
+_UNREAD = object()
+
+
+class LeasedMessage:
+    """A message leased to you until `leased_until` (milliseconds since 1970).
+
+    In a `with` block a clean exit acks it; an exception nacks it with its text, and goes on up::
+
+        async with message:
+            await send(message.payload)
+    """
+
+    __slots__ = ("__weakref__", "_client", "_lease", "_payload", "lost", "settled")
+
+    def __init__(self, client: Client, lease: Lease) -> None:
+        self._client = client
+        self._lease = lease
+        self._payload: Any = _UNREAD
+        self.settled = False
+        """Whether it was acked, nacked or given back."""
+        self.lost = False
+        """Whether the lease is known to be over: another consumer may have the message."""
+
+    @property
+    def id(self) -> int:
+        return self._lease.id
+
+    @property
+    def uuid(self) -> str:
+        return self._lease.uuid
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self._lease.queue
+
+    @property
+    def payload(self) -> Any:
+        """What was pushed."""
+        if self._payload is _UNREAD:
+            self._payload = payloads.decode(self._lease.payload, self._lease.content)
+        return self._payload
+
+    @property
+    def priority(self) -> int:
+        return self._lease.priority
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries so far, this one included."""
+        return self._lease.attempts
+
+    @property
+    def created_at(self) -> int:
+        return self._lease.created_at
+
+    @property
+    def leased_until(self) -> int:
+        """As of the lease; extending it is not shown here."""
+        return self._lease.leased_until
+
+    @property
+    def token(self) -> str:
+        return self._lease.token
+
+    @property
+    def key(self) -> str | None:
+        return visible_key(self._lease.key)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._lease.headers or {}
+
+    def item(self, delay_ms: int | None = None, error: str | None = None) -> SettleItem:
+        """What proves that this message is yours to settle."""
+        return SettleItem(self._lease.id, self._lease.token, delay_ms, error)
+
+    async def ack(self) -> None:
+        """Done. LeaseLost when the message is no longer yours."""
+        await self._settle("ack", self.item())
+
+    async def nack(self, error: str | BaseException | None = None, *, delay: Seconds | None = None) -> None:
+        """Failed: comes back after `delay` seconds (default: the queue's back-off), or dies."""
+        delay_ms = None if delay is None else milliseconds("delay", delay)
+        await self._settle("nack", self.item(delay_ms, describe(error)))
+
+    async def release(self) -> None:
+        """Give it back untouched: it keeps its place, and no attempt is used up."""
+        await self._settle("release", self.item())
+
+    async def extend(self, lease: Seconds | None = None) -> None:
+        """Keep it for `lease` seconds from now (default: the queue's)."""
+        lease_ms = None if lease is None else milliseconds("lease", lease, 1, LEASE_MS_MAX)
+        results = await self._client.transport.settle("extend", self.queue, [self.item()], lease_ms=lease_ms)
+        self._check(results[0])
+
+    async def _settle(self, verb: str, item: SettleItem) -> None:
+        result = await self._client.transport.settle_one(verb, self.queue, item)
+        self.settled = True
+        self._check(result)
+
+    def _check(self, result: Settled) -> None:
+        if result is not Settled.OK:
+            self.lost = True
+            raise LeaseLost(self.id)
+
+    async def __aenter__(self) -> LeasedMessage:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        if error is None:
+            await self.ack()
+            return
+        # The block's own error matters more than what becomes of the lease, which ends by itself.
+        try:
+            await self.nack(error)
+        except PenstockError as trouble:
+            error.add_note(f"and the message could not be nacked: {trouble}")
+
+    def __repr__(self) -> str:
+        return f"<LeasedMessage {self.id} of {self.queue!r}, attempt {self.attempts}>"
+
+
+def describe(error: str | BaseException | None) -> str | None:
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except Exception:
+            text = type(error).__name__  # Its own text cannot be had.
+    else:
+        text = error
+    return text[:ERROR_TEXT_MAX].encode("utf-8", "backslashreplace").decode()

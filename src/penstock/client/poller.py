@@ -1,0 +1,204 @@
+"""Callers that wait for messages of one queue share their polls, and never lease more than they asked for together.
+
+One poll may wait at the server. Who comes meanwhile looks once without waiting, together with the others that come,
+and then waits behind it. A message for a caller that has gone goes to the next in line, or back to the queue.
+
+This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from penstock.client.connection import Interrupt
+from penstock.client.joiner import Joiner
+from penstock.client.stop import Stop
+from penstock.client.tasks import Mutex, Slot, shielded, sleep
+from penstock.model import BATCH_MAX, LeasedMessage
+
+WAIT_SECONDS_MAX = 20.0
+"""Of one poll; a longer wait is several."""
+EARLY_SECONDS = 0.05
+"""Between polls that a server ends early, because it is about to stop."""
+Messages = list[LeasedMessage]
+Poll = Callable[[int, float, Interrupt | None], Awaitable[Messages]]
+GiveBack = Callable[[Messages], Awaitable[None]]
+
+
+class Caller:
+    __slots__ = ("covered", "deadline", "done", "error", "leading", "leads", "limit", "messages", "slot")
+
+    def __init__(self, limit: int, deadline: float) -> None:
+        self.limit = limit
+        self.deadline = deadline
+        self.slot = Slot()
+        self.covered = self.done = self.leads = self.leading = False
+        self.messages: Messages = []
+        self.error: Exception | None = None
+
+
+class Poller:
+    def __init__(self, poll: Poll, give_back: GiveBack) -> None:
+        """`poll(limit, wait_seconds, interrupt)` asks the server."""
+        self._poll = poll
+        self._give_back = give_back
+        self._mutex = Mutex()
+        self._waiting: deque[Caller] = deque()
+        self._polling = False
+        self._gathering = False
+        """The next poll is about to be sent."""
+        self._interrupt: Interrupt | None = None
+        self._looks: Joiner[int, Messages] = Joiner(
+            self._look, weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
+        )
+
+    @property
+    def idle(self) -> bool:
+        return not self._polling and not self._waiting and self._looks.idle
+
+    async def lease(self, limit: int, wait_seconds: float, stop: Stop | None) -> Messages:
+        if wait_seconds <= 0:
+            return await self._looks.join(limit)
+        mine = Caller(limit, time.monotonic() + wait_seconds)
+        if not self._enter(mine, only_if_in_time=True):
+            messages = await self._looks.join(limit)
+            if messages:
+                return messages
+            self._enter(mine, only_if_in_time=False)
+        watch = stop.watch(lambda: self._withdraw(mine, at_once=True)) if stop is not None else 0
+        try:
+            await self._wait(mine)
+        except BaseException:
+            self._withdraw(mine)
+            if mine.messages:
+                await shielded(lambda: self._pass_on(mine.messages))
+            raise
+        finally:
+            if stop is not None:
+                stop.unwatch(watch)
+        self._withdraw(mine)
+        if mine.error is not None:
+            raise mine.error
+        return mine.messages
+
+    def _enter(self, mine: Caller, *, only_if_in_time: bool) -> bool:
+        with self._mutex:
+            if not self._polling:
+                self._polling = self._gathering = mine.leads = True
+            elif only_if_in_time and not self._gathering:
+                return False
+            self._waiting.append(mine)
+            return True
+
+    async def _wait(self, mine: Caller) -> None:
+        while not mine.done:
+            if mine.leads:
+                mine.leads, mine.leading = False, True
+                try:
+                    await shielded(self._lead)
+                finally:
+                    mine.leading = False
+                continue
+            left = mine.deadline - time.monotonic()
+            # A caller that a poll covers ends with it, so that no message comes for one who has just left.
+            if left <= 0 and not mine.covered:
+                return
+            await mine.slot.wait(None if mine.covered else left)
+
+    async def _lead(self) -> None:
+        """One poll for all who wait now."""
+        interrupt = Interrupt()
+        now = time.monotonic()
+        with self._mutex:
+            self._gathering = False
+            covered = list(self._waiting)
+            for caller in covered:
+                caller.covered = True
+            self._interrupt = interrupt
+        try:
+            limit = min(BATCH_MAX, sum(caller.limit for caller in covered))
+            patience = min((caller.deadline - now for caller in covered), default=0.0)
+            if covered:
+                wait_seconds = min(WAIT_SECONDS_MAX, max(0.0, patience))
+                messages = await self._poll(limit, wait_seconds, interrupt)
+                await self._pass_on(messages)
+                if not messages and time.monotonic() - now < wait_seconds / 10:
+                    await sleep(EARLY_SECONDS)
+        except Exception as error:
+            if not interrupt.triggered:
+                self._fail(covered, error)
+        finally:
+            self._end(covered)
+
+    def _share(self, messages: Messages) -> Messages:
+        """Hand messages to those who wait, in the order they came; answers what is left over."""
+        with self._mutex:
+            while messages and self._waiting:
+                caller = self._waiting.popleft()
+                caller.messages, messages = messages[: caller.limit], messages[caller.limit :]
+                caller.done = True
+                caller.slot.set()
+                if caller.leading:
+                    self._end_poll()  # It waits for its own poll, and need not any more.
+        return messages
+
+    async def _pass_on(self, messages: Messages) -> None:
+        left_over = self._share(messages)
+        if left_over:
+            await self._give_back(left_over)
+
+    def _fail(self, covered: list[Caller], error: Exception) -> None:
+        with self._mutex:
+            for caller in covered:
+                if not caller.done:
+                    caller.error = copy.copy(error)
+                    caller.done = True
+
+    def _end(self, covered: list[Caller]) -> None:
+        now = time.monotonic()
+        with self._mutex:
+            self._interrupt = None
+            for caller in covered:
+                caller.covered = False
+                if caller.deadline <= now:
+                    caller.done = True
+                if caller.done:
+                    caller.slot.set()
+            self._waiting = deque(caller for caller in self._waiting if not caller.done)
+            self._next_leads()
+
+    def _next_leads(self) -> None:
+        self._gathering = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].leads = True
+            self._waiting[0].slot.set()
+        else:
+            self._polling = False
+
+    def _withdraw(self, mine: Caller, *, at_once: bool = False) -> None:
+        """Leave, answered or not. A poll that nobody waits for any more is ended; `at_once`, also the caller's own."""
+        with self._mutex:
+            mine.done = True
+            mine.slot.set()
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            if mine.leads:
+                mine.leads = False
+                self._next_leads()
+            if (at_once and mine.leading) or not any(caller.covered for caller in self._waiting):
+                self._end_poll()
+
+    def _end_poll(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.trigger()
+
+    async def _look(self, limits: list[int]) -> list[Messages]:
+        messages = await self._poll(min(BATCH_MAX, sum(limits)), 0.0, None)
+        shares: list[Messages] = []
+        for limit in limits:
+            shares.append(messages[:limit])
+            messages = messages[limit:]
+        return shares

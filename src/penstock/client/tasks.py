@@ -1,0 +1,121 @@
+"""What the SDK needs of an event loop; `threads` has the same names for threads, and the sync twins use those."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Mutex = nullcontext
+"""Between two awaits nobody else runs."""
+
+
+class Slot:
+    """Wakes the one who waits for it; a wake-up that comes first is kept."""
+
+    __slots__ = ("_future", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._future: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Until woken, or until the time has passed."""
+        if not self._set:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = None if seconds is None else loop.call_later(max(0.0, seconds), _wake, self._future)
+            try:
+                await self._future
+            finally:
+                self._future = None
+                if timer is not None:
+                    timer.cancel()
+        self._set = False
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+_running: set[asyncio.Task[Any]] = set()
+
+
+async def shielded(work: Callable[[], Awaitable[None]]) -> None:
+    """Work that others depend on: it goes on when its caller is cancelled."""
+    task = asyncio.ensure_future(work())
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    await asyncio.shield(task)
+
+
+async def sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+class Background:
+    """Work on the side."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        self._task = asyncio.ensure_future(work())
+        self._task.set_name(name)
+
+    @property
+    def running(self) -> bool:
+        return not self._task.done()
+
+    async def join(self, seconds: float | None = None) -> bool:
+        """Wait for its end; False when that took too long."""
+        done, _ = await asyncio.wait([self._task], timeout=seconds)
+        if done and not self._task.cancelled():
+            self._task.result()
+        return bool(done)
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+
+CAN_CANCEL = True
+
+
+async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
+    """TimeoutError when the work takes longer; it is cancelled then."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await work()
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"took longer than {seconds:g} s") from None
+        raise
+
+
+@contextmanager
+def signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        try:
+            loop.add_signal_handler(number, stop)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -1,0 +1,95 @@
+"""What the SDK needs of threads, under the names that `tasks` has for an event loop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Mutex = threading.Lock
+
+
+class Slot:
+    """Wakes the one who waits for it; a wake-up that comes first is kept."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        # Only a signal handler or a second waker can find it free already.
+        with suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until woken, or until the time has passed."""
+        self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+
+
+def shielded(work: Callable[[], None]) -> None:
+    work()
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+class Background:
+    """Work on the side, in a thread that does not keep the program alive."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Wait for its end; False when that took too long."""
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def cancel(self) -> None:
+        """A thread cannot be made to stop."""
+
+
+CAN_CANCEL = False
+
+
+def within(seconds: float | None, work: Callable[[], T]) -> T:
+    """A thread cannot be made to stop: whoever set the limit sees to it that what comes late has no effect."""
+    return work()
+
+
+@contextmanager
+def signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, where this is the main thread. It runs between any two steps of that thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

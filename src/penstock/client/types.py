@@ -1,0 +1,187 @@
+"""What the SDK takes and answers, the same for sync and async. Moments (`…_at`) are milliseconds since 1970."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+
+from msgspec import Struct
+
+from penstock.client import payloads
+from penstock.errors import InvalidInput, WrongType
+from penstock.model import DELAY_MS_MAX, Content, Failure, Message, QueueStats, State, Totals
+from penstock.model import NewMessage as StoredNewMessage
+
+T = TypeVar("T")
+Seconds = int | float
+AUTO_KEY = "sdk~"
+"""Begins the idempotency keys that the SDK makes itself; users do not see them."""
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """A pushed message's id; for a repeated key, the id of the first."""
+
+    id: int
+    duplicate: bool = False
+
+
+class NewMessage(Struct, frozen=True, kw_only=True):
+    """A message to push with options of its own. Durations are in seconds.
+
+    >>> NewMessage(payload={"to": "ann"}, delay=60, key="welcome-ann").key
+    'welcome-ann'
+    """
+
+    payload: Any
+    priority: int = 0
+    delay: Seconds | None = None
+    ttl: Seconds | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+    def to_store(self) -> StoredNewMessage:
+        payload, content = payloads.encode(self.payload)
+        return StoredNewMessage(
+            payload=payload,
+            content=content,
+            priority=self.priority,
+            delay_ms=None if self.delay is None else milliseconds("delay", self.delay),
+            ttl_ms=None if self.ttl is None else milliseconds("ttl", self.ttl, 1),
+            key=self.key,
+            headers=self.headers,
+        )
+
+
+class Page(list[T], Generic[T]):
+    """A list that may go on: pass `next` as `after` to get the rest."""
+
+    def __init__(self, items: list[T], next: str | None = None) -> None:
+        super().__init__(items)
+        self.next = next
+
+
+class PeekedMessage(Struct, kw_only=True):
+    """A message as it stands in its queue, looked at and left there."""
+
+    id: int
+    uuid: str
+    queue: str
+    state: State
+    payload: Any
+    priority: int
+    attempts: int
+    created_at: int
+    available_at: int
+    expires_at: int | None
+    leased_until: int | None
+    finished_at: int | None
+    """When it was archived or died."""
+    reason: str | None
+    """What used up its last attempt: `nacked` or `lapsed`."""
+    errors: list[Failure]
+    """Failed deliveries, the last one first."""
+    key: str | None
+    headers: dict[str, str] | None
+
+    @property
+    def error(self) -> str | None:
+        return self.errors[0].error if self.errors else None
+
+
+class Stats(Struct, kw_only=True):
+    """How a queue stands. Rates are per second over `1m`, `5m` and `15m`."""
+
+    queue: str
+    paused: bool
+    ready: int
+    scheduled: int
+    leased: int
+    dead: int
+    archived: int
+    oldest_age_ms: int | None
+    """Age of the message that would be leased next."""
+    rates: dict[str, dict[str, float]]
+    latency: dict[str, dict[str, int | None]]
+    """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""
+    totals: Totals
+
+
+class Redriven(Struct, frozen=True):
+    matched: int
+    moved: int
+
+    @property
+    def skipped(self) -> int:
+        return self.matched - self.moved
+
+
+class Options(TypedDict, total=False):
+    """A queue's options, as `penstock.QueueOptions` has them."""
+
+    lease_ms: int
+    max_attempts: int
+    backoff: Literal["exponential", "fixed"]
+    backoff_ms: int
+    backoff_max_ms: int
+    max_in_flight: int | None
+    delay_ms: int
+    window_ms: int
+    ttl_ms: int | None
+    priority: int
+    max_size: int | None
+    push_rate: float | None
+    push_burst: int | None
+    dlq: bool
+    archive_ms: int | None
+    dedupe_ms: int
+    journal: Literal["full", "meta", "off"]
+
+
+def milliseconds(field: str, seconds: Seconds, low_ms: int = 0, high_ms: int = DELAY_MS_MAX) -> int:
+    if type(seconds) not in (int, float):
+        raise WrongType(f"{field} is a number of seconds, not {type(seconds).__name__}", field=field)
+    if math.isnan(seconds) or not low_ms <= seconds * 1000 <= high_ms:
+        raise InvalidInput(f"{field} is {low_ms / 1000:g} to {high_ms // 1000} seconds", field=field)
+    return round(seconds * 1000)
+
+
+def visible_key(key: str | None) -> str | None:
+    return None if key is None or key.startswith(AUTO_KEY) else key
+
+
+def peeked(message: Message) -> PeekedMessage:
+    return PeekedMessage(
+        id=message.id,
+        uuid=message.uuid,
+        queue=message.queue,
+        state=message.state,
+        payload=payloads.decode(message.payload, Content(message.content)),
+        priority=message.priority,
+        attempts=message.attempts,
+        created_at=message.created_at,
+        available_at=message.available_at,
+        expires_at=message.expires_at,
+        leased_until=message.leased_until,
+        finished_at=message.finished_at,
+        reason=message.reason,
+        errors=message.errors,
+        key=visible_key(message.key),
+        headers=message.headers,
+    )
+
+
+def stats_of(stats: QueueStats) -> Stats:
+    info = stats.info
+    return Stats(
+        queue=info.name,
+        paused=info.paused,
+        ready=info.ready,
+        scheduled=info.scheduled,
+        leased=info.leased,
+        dead=info.dead,
+        archived=info.archived,
+        oldest_age_ms=stats.oldest_age_ms,
+        rates=stats.rates,
+        latency=stats.latency,
+        totals=info.totals,
+    )

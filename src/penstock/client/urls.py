@@ -1,0 +1,65 @@
+"""What a URL names: a file, or a server."""
+
+from __future__ import annotations
+
+import ssl
+from urllib.parse import quote, urlsplit
+
+from msgspec import Struct
+
+from penstock.client.connection import Address
+from penstock.errors import InvalidInput
+
+SCHEMES = "sqlite:///path, http://host:port or https://host:port"
+
+
+class Server(Struct, frozen=True):
+    scheme: str
+    host: str
+    port: int
+    base_path: str
+
+    @property
+    def shown(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.base_path}"
+
+    def address(self, tls: ssl.SSLContext | None) -> Address:
+        if self.scheme == "http":
+            return Address(self.host, self.port)
+        return Address(self.host, self.port, tls or ssl.create_default_context())
+
+
+def parse(url: str) -> str | Server:
+    """A file's path, or a server."""
+    if not isinstance(url, str):
+        raise InvalidInput(f"a URL is a str, not {type(url).__name__}", field="url", hint=SCHEMES)
+    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return url.removeprefix("sqlite:///")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{url!r} is not a URL: {error}", field="url", hint=SCHEMES) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput(f"cannot connect to {url!r}", field="url", hint=f"give {SCHEMES}")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise InvalidInput("a server's URL is scheme, host, port and path", field="url", hint="give a token as token=")
+    if port is None:
+        port = 443 if parts.scheme == "https" else 80
+    try:
+        host = parts.hostname.encode("idna").decode()
+    except UnicodeError:
+        raise InvalidInput(f"{parts.hostname!r} is not a host's name", field="url") from None
+    return Server(parts.scheme, host, port, quote(parts.path.rstrip("/"), safe="/%"))
+
+
+def request_headers(server: Server, token: str | None) -> bytes:
+    """The headers that every request has."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    lines = [f"host: {host}:{server.port}", "accept: application/json", "user-agent: penstock-python"]
+    if token is not None:
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise InvalidInput("a token is printable ASCII without spaces", field="token")
+        lines.append(f"authorization: Bearer {token}")
+    return "".join(f"{line}\r\n" for line in lines).encode("ascii")

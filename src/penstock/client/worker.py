@@ -1,0 +1,164 @@
+"""A function that works off a queue, several messages at a time, until it is told to stop.
+
+This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from penstock.client.message import LeasedMessage
+from penstock.client.stop import Stop
+from penstock.client.tasks import CAN_CANCEL, Background, Slot, signals, sleep, within
+from penstock.client.types import Seconds, milliseconds
+from penstock.errors import InvalidInput, PenstockError, StoreError, TryLater, Unreachable
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+    from penstock.client.queue import Queue
+
+log = logging.getLogger("penstock.worker")
+LEASE_WAIT_SECONDS = 60.0
+TROUBLE_SECONDS = 1.0
+KEEP_SECONDS_MAX = 86_400.0
+CONCURRENCY_MAX = 10_000
+
+
+class Worker:
+    """Made by `queue.worker`. Calling it calls the function itself, as a test may want to.
+
+    `time_limit`: a message that takes longer is nacked; an async function is cancelled then, a thread goes on, but what
+    comes of it no longer counts. `grace`: how long a stop waits for messages at work, before they are given back.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        client: Client,
+        handler: Callable[[LeasedMessage], Awaitable[object]],
+        *,
+        concurrency: int,
+        lease: Seconds | None,
+        time_limit: Seconds | None,
+        grace: Seconds,
+    ) -> None:
+        if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidInput(f"concurrency is an int from 1 to {CONCURRENCY_MAX}", field="concurrency")
+        self.queue = queue
+        self.handler = handler
+        self._client = client
+        self._concurrency = concurrency
+        self._lease = lease
+        self._time_limit = None if time_limit is None else milliseconds("time_limit", time_limit, 1) / 1000
+        self._grace = milliseconds("grace", grace) / 1000
+        self._lease_ms = 0
+        self._in_hand: set[LeasedMessage] = set()
+        self._stop = Stop()
+        self._wake = Slot()
+        self._error: BaseException | None = None
+
+    async def __call__(self, message: LeasedMessage) -> object:
+        return await self.handler(message)
+
+    def stop(self) -> None:
+        """Lease no more, finish what is at work, and let `run` return. From any thread, and from a signal handler."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped. In the main thread, SIGTERM and SIGINT stop it."""
+        with signals(self.stop):
+            await self._run()
+
+    async def _run(self) -> None:
+        self._stop, self._error = Stop(), None
+        self._lease_ms = await self.queue.lease_ms(self._lease)
+        name = f"penstock-{self.queue.name}"
+        lanes = [Background(self._lane, f"{name}-{number}") for number in range(self._concurrency)]
+        try:
+            await self._wake.wait()
+        finally:
+            self._stop.set()
+            await self._finish(lanes)
+        if self._error is not None:
+            raise self._error
+
+    async def _finish(self, lanes: list[Background]) -> None:
+        deadline = time.monotonic() + self._grace
+        for lane in lanes:
+            await lane.join(max(0.0, deadline - time.monotonic()))
+        late = [lane for lane in lanes if lane.running]
+        if not late:
+            return
+        log.warning("%d messages of %r are given back unfinished", len(self._in_hand), self.queue.name)
+        for message in list(self._in_hand):
+            await self._give_back(message)
+        for lane in late:
+            lane.cancel()
+        if CAN_CANCEL:
+            for lane in late:
+                await lane.join(self._grace + 1)
+
+    async def _lane(self) -> None:
+        try:
+            while not self._stop.is_set:
+                await self._next()
+        except Exception as error:
+            self._error = error
+            self.stop()
+
+    async def _next(self) -> None:
+        try:
+            leases = await self._client.transport.lease(
+                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, self._stop
+            )
+        except (Unreachable, TryLater, StoreError) as error:
+            log.warning("no messages of %r for now: %s", self.queue.name, error)
+            await sleep(TROUBLE_SECONDS)
+            return
+        for lease in leases:
+            message = LeasedMessage(self._client, lease)
+            if self._stop.is_set:
+                await self._give_back(message)
+            else:
+                await self._work(message)
+
+    async def _work(self, message: LeasedMessage) -> None:
+        self._in_hand.add(message)
+        limit = self._time_limit
+        overdue = None if CAN_CANCEL or limit is None else f"TimeoutError: took longer than {limit:g} s"
+        self._client.keeper.keep(message, self._lease_ms, KEEP_SECONDS_MAX if overdue is None else limit or 0, overdue)
+        try:
+            await within(limit, lambda: self.handler(message))
+        except Exception as error:
+            log.exception("message %d of %r failed", message.id, self.queue.name)
+            await self._settle(message, error)
+        except BaseException:
+            await self._give_back(message)
+            raise
+        else:
+            await self._settle(message, None)
+        finally:
+            self._client.keeper.forget(message)
+            self._in_hand.discard(message)
+
+    async def _settle(self, message: LeasedMessage, error: Exception | None) -> None:
+        if message.settled:
+            return
+        try:
+            if error is None:
+                await message.ack()
+            else:
+                await message.nack(error)
+        except PenstockError as trouble:
+            log.warning("message %d of %r is done, but could not be settled: %s", message.id, message.queue, trouble)
+
+    async def _give_back(self, message: LeasedMessage) -> None:
+        if message.settled:
+            return
+        try:
+            await message.release()
+        except PenstockError as trouble:
+            log.warning("message %d of %r could not be given back: %s", message.id, message.queue, trouble)

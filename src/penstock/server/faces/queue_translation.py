@@ -1,0 +1,163 @@
+"""Between the queue face's shapes and the broker's: what was sent becomes messages, results become answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.commands import SettleItem
+from penstock.model import Content, LeasedMessage, NewMessage, Receipt, State, system_clock
+from penstock.server.faces import payloads
+from penstock.server.faces.queue_shapes import (
+    ImportedMessage,
+    PolledMessage,
+    PushBody,
+    PushedMany,
+    PushOne,
+    SettledItems,
+    SettledOne,
+)
+from penstock.server.http import HttpError, Request, Response, reply
+from penstock.server.signatures import SIGNATURE_NAME, check_signature
+
+
+def option_changes(body: Any, name: str) -> tuple[dict[str, Any], Any]:
+    """The options that were sent, by our names; and the secret, which is no option."""
+    changes = {key: value for key, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
+    changes.pop("name", None)
+    secret = changes.pop("secret", msgspec.UNSET)
+    if "visibility_ms" in changes:
+        if "lease_ms" in changes:
+            raise HttpError(422, "invalid_value", "visibility_ms is lease_ms; send one", field="visibility_ms")
+        changes["lease_ms"] = changes.pop("visibility_ms")
+    if isinstance(changes.get("dlq"), str):
+        if changes["dlq"] != f"{name}.dlq":
+            raise HttpError(422, "invalid_value", f"dead letters of {name!r} are in {name}.dlq", field="dlq")
+        changes["dlq"] = True
+    return changes, secret
+
+
+def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str | None) -> NewMessage:
+    assert isinstance(sent.payload, msgspec.Raw)
+    payload, content = payloads.read(sent.payload, sent.encoding)
+    headers = sent.headers
+    if traceparent is not None and (headers is None or "traceparent" not in headers):
+        headers = {**(headers or {}), "traceparent": traceparent}
+    if secret is not None:
+        check_signature(secret, payload, sent.signature)
+    if sent.signature is not None:
+        headers = {**(headers or {}), SIGNATURE_NAME: sent.signature}
+    return NewMessage(
+        payload=payload,
+        content=content,
+        priority=sent.priority,
+        delay_ms=sent.delay_ms,
+        ttl_ms=sent.ttl_ms,
+        key=sent.idempotency_key,
+        headers=headers,
+    )
+
+
+def imported(message: ImportedMessage) -> NewMessage:
+    now = system_clock()
+    payload, content = payloads.read(message.payload, message.encoding)
+    if message.content != "json" and message.encoding is None:
+        payload, content = payloads.read_text(payload), Content(message.content)
+    return NewMessage(
+        payload=payload,
+        content=content,
+        priority=message.priority,
+        delay_ms=max(0, (message.available_at or 0) - now) or None,
+        ttl_ms=None if message.expires_at is None else max(1, message.expires_at - now),
+        key=message.idempotency_key or (f"import:{message.uuid}" if message.uuid else None),
+        headers=message.headers,
+    )
+
+
+def pushed_many(receipts: Sequence[Receipt]) -> PushedMany:
+    return PushedMany(
+        [receipt.id for receipt in receipts],
+        [position for position, receipt in enumerate(receipts) if receipt.duplicate],
+    )
+
+
+def polled(message: LeasedMessage) -> PolledMessage:
+    payload, encoding = payloads.show(message.payload, message.content)
+    return PolledMessage(
+        id=message.id,
+        uuid=message.uuid,
+        payload=payload,
+        encoding=encoding,
+        content=message.content,
+        priority=message.priority,
+        attempts=message.attempts,
+        created_at=message.created_at,
+        lease_expires_at=message.leased_until,
+        token=message.token,
+        idempotency_key=message.key,
+        headers=message.headers,
+    )
+
+
+def settle_items(request: Request, body: Any) -> list[SettleItem]:
+    """One, or those under `items`."""
+    if body.items is msgspec.UNSET:
+        if body.id is msgspec.UNSET:
+            raise HttpError(422, "invalid_value", "an id, or items, is missing", field="id")
+        sent = [body]
+    elif body.id is not msgspec.UNSET:
+        raise HttpError(422, "invalid_value", "send id or items, not both", field="items")
+    else:
+        sent = body.items
+    items = [
+        SettleItem(each.id, each.token, getattr(each, "delay_ms", None), getattr(each, "error", None)) for each in sent
+    ]
+    check_tokens(request, items)
+    return items
+
+
+def check_tokens(request: Request, items: Sequence[SettleItem]) -> None:
+    """Settling without a token means settling another's lease: that takes the admin right."""
+    if any(item.token is None for item in items) and not request.principal.may("admin", request.params["queue"]):
+        raise HttpError(403, "forbidden", "a token is missing", field="token", hint="only an admin may do without")
+
+
+def settled(
+    body: Any,
+    items: Sequence[SettleItem],
+    results: Sequence[Any],
+    *,
+    states: Sequence[State | None] = (),
+    leased_until: int | None = None,
+) -> Response:
+    """One that failed is an error; of many under `items`, each has its result."""
+    if body.items is msgspec.UNSET:
+        if results[0] == "stale":
+            raise HttpError(409, "lease_lost", f"the lease on message {items[0].id} is no longer yours")
+        if results[0] == "unknown":
+            raise HttpError(404, "unknown_message", f"there is no message {items[0].id} here")
+    shown = [
+        SettledOne(item.id, result, states[number] if states else None)
+        for number, (item, result) in enumerate(zip(items, results, strict=True))
+    ]
+    return reply(SettledItems(shown, leased_until), rows=len(shown))
+
+
+def by_queue(request: Request, home: str, items: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Items in groups of one queue each, all of which the caller may use."""
+    groups: dict[str, list[Any]] = {}
+    for item in items:
+        groups.setdefault(item.queue or home, []).append(item)
+    for queue in groups:
+        if not request.principal.may("read", queue):
+            raise HttpError(403, "forbidden", f"no right on {queue!r}")
+    yield from groups.items()
+
+
+def message_id(request: Request) -> tuple[str, int]:
+    text = request.params["id"]
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise HttpError(422, "invalid_value", "a message id is a whole number", field="id")
+    return request.params["queue"], int(text)

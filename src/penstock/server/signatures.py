@@ -1,0 +1,65 @@
+"""HMAC: a queue with a secret takes only payloads signed with it, whichever face they come through."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+
+from penstock.broker import Broker
+from penstock.errors import Conflict
+from penstock.model import system_clock
+from penstock.server.http import HttpError
+
+SIGNATURE_HEADER = b"x-penstock-signature"
+SIGNATURE_NAME = "penstock-signature"
+"""Among the headers of a message."""
+SIGNATURE_WINDOW_MS = 5 * 60_000
+SECRET_CACHE_SECONDS = 2.0
+
+
+class Signatures:
+    """Secrets are looked up in the store and remembered for two seconds."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._secrets: dict[str, tuple[float, str | None]] = {}
+
+    async def secret(self, queue: str) -> str | None:
+        now = time.monotonic()
+        found = self._secrets.get(queue)
+        if found is None or found[0] < now:
+            if len(self._secrets) > 10_000:
+                self._secrets.clear()
+            found = self._secrets[queue] = (now + SECRET_CACHE_SECONDS, await self._broker.find_secret(queue))
+        return found[1]
+
+    async def set(self, queue: str, secret: str | None) -> None:
+        await self._broker.set_secret(queue, secret)
+        self.forget(queue)
+
+    async def require(self, queue: str, secret: str | None) -> None:
+        """Refuse when a queue that exists has another secret."""
+        if await self._broker.find_secret(queue) != secret:
+            raise Conflict(f"queue {queue!r} exists with another secret", hint="change it instead of creating it")
+
+    def forget(self, queue: str) -> None:
+        self._secrets.pop(queue, None)
+
+
+def check_signature(secret: str, payload: bytes, signature: str | None, now_ms: int | None = None) -> None:
+    """`t=<ms>,v1=<hex hmac-sha256 of "t.payload">`, fresh enough, compared in constant time."""
+    if signature is None:
+        raise HttpError(
+            422, "unsigned", "this queue takes only signed messages", field="signature", hint="see the HMAC how-to"
+        )
+    parts = dict(part.strip().partition("=")[::2] for part in signature.split(","))
+    stamp, given = parts.get("t", ""), parts.get("v1", "")
+    if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 16 or not given:
+        raise HttpError(422, "bad_signature", "the signature reads t=<ms>,v1=<hex>", field="signature")
+    now_ms = system_clock() if now_ms is None else now_ms
+    if abs(now_ms - int(stamp)) > SIGNATURE_WINDOW_MS:
+        raise HttpError(422, "stale_signature", "the signature's time is too far from now", field="signature")
+    wanted = hmac.new(secret.encode(), stamp.encode() + b"." + payload, hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(wanted.encode(), given.lower().encode()):
+        raise HttpError(422, "bad_signature", "the signature does not fit the payload", field="signature")

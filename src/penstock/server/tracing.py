@@ -1,0 +1,90 @@
+"""Optional OpenTelemetry: a span for each request and each commit, linked to the producers of what it delivers.
+
+Nothing here is imported by a server that does not trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from penstock.server.app import Exchange
+    from penstock.server.http import Request
+
+LINKS_MAX = 128
+
+
+class Tracer:
+    """Spans by a given provider."""
+
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._api = trace
+        self._provider = provider
+        self._tracer = provider.get_tracer("penstock")
+        self._propagator = TraceContextTextMapPropagator()
+
+    @contextmanager
+    def request(self, request: Request, exchange: Exchange) -> Iterator[None]:
+        """The caller's trace is the parent; the traces of the messages that are handed over are links."""
+        parent = self._context(request.traceparent)
+        with self._tracer.start_as_current_span(
+            f"{request.method} unmatched", context=parent, kind=self._api.SpanKind.SERVER
+        ) as span:
+            try:
+                yield
+            finally:
+                span.update_name(f"{request.method} {exchange.route}")
+                span.set_attribute("http.request.method", request.method)
+                span.set_attribute("http.route", exchange.route)
+                span.set_attribute("http.response.status_code", exchange.status)
+                span.set_attribute("penstock.request_id", exchange.request_id)
+                if exchange.rows is not None:
+                    span.set_attribute("messaging.batch.message_count", exchange.rows)
+                for traceparent in exchange.delivered[:LINKS_MAX]:
+                    self._link(span, traceparent)
+                if exchange.status >= 500:
+                    span.set_status(self._api.StatusCode.ERROR)
+
+    def committed(self, commands: int, seconds: float) -> None:
+        """A batch serves many requests, so its span stands alone."""
+        ended = time.time_ns()
+        span = self._tracer.start_span("commit", start_time=ended - int(seconds * 1e9), context=self._context(None))
+        span.set_attribute("penstock.commands", commands)
+        span.end(ended)
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
+
+    def _link(self, span: Any, traceparent: str) -> None:
+        producer = self._api.get_current_span(self._context(traceparent)).get_span_context()
+        if producer.is_valid:
+            span.add_link(producer)
+
+    def _context(self, traceparent: str | None) -> Any:
+        from opentelemetry.context import Context
+
+        carrier = {} if traceparent is None else {"traceparent": traceparent}
+        return self._propagator.extract(carrier, context=Context())
+
+
+def start_tracing() -> Tracer:
+    """Spans over OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise InvalidInput("OpenTelemetry is not installed", field="otel", hint="pip install penstock[otel]") from None
+    provider = TracerProvider(resource=Resource.create({"service.name": "penstock"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Tracer(provider)

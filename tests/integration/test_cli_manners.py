@@ -1,0 +1,239 @@
+"""How the command line behaves: exit codes, one-line errors, terminals, pipes, interruptions."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import COMMANDS
+from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server, spawn
+
+TOKEN = "the admin's token"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with server(tmp_path_factory.mktemp("server"), AUTH_TOKEN=TOKEN) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def admin(url: str) -> Queues:
+    queues = Queues(("--url", url, "--token", TOKEN), "http")
+    queues.ok("queue", "add", "--name", "jobs")
+    return queues
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Queues:
+    queues = Queues(("--db", str(tmp_path / "q.db")), "db")
+    queues.ok("queue", "add", "--name", "jobs")
+    return queues
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        yield listener
+
+
+def test_without_a_token_or_with_a_wrong_one_it_is_not_authorised(url: str, admin: Queues) -> None:
+    for flags in ((), ("--token", "wrong"), ("--token", "pk_000000000000_x")):
+        refused = penstock("queue", "list", "--url", url, *flags)
+        assert (refused.code, refused.out) == (4, "")
+        assert refused.err.count("\n") == 1
+        assert "(--token, or PENSTOCK_TOKEN)" in refused.err
+    assert penstock("queue", "list", env={"PENSTOCK_URL": url, "PENSTOCK_TOKEN": TOKEN}).code == 0
+
+
+def test_a_key_opens_its_queue_for_its_rights_only(url: str, admin: Queues) -> None:
+    key = admin.json("key", "add", "--queue", "jobs", "--right", "push")["key"]
+    holder = Queues(("--url", url, "--token", key), "http")
+    assert holder.json("message", "enqueue", "--queue", "jobs", "--payload", "1")["added"] == 1
+    for denied in (("message", "poll", "--queue", "jobs"), ("queue", "list"), ("queue", "purge", "--name", "jobs")):
+        assert holder.run(*denied).code == 4
+    consumer = admin.json("key", "add", "--queue", "jobs", "--right", "consume")["key"]
+    worker = Queues(("--url", url, "--token", consumer), "http")
+    [leased] = worker.json("message", "poll", "--queue", "jobs")["messages"]
+    assert worker.run("message", "ack", "--queue", "jobs", "--ids", str(leased["id"])).code == 4
+    worker.ok("message", "ack", "--queue", "jobs", "--ids", f"{leased['id']}:{leased['token']}")
+
+
+def test_health_needs_no_token_and_metrics_do(url: str, admin: Queues) -> None:
+    health = penstock("health", "--url", url, "--json")
+    assert health.json == {"ready": True, "checks": {"store": "ok", "disk": "ok", "wal": "ok"}}
+    assert penstock("metrics", "--url", url).code == 4
+    samples = admin.json("metrics")["metrics"]
+    assert any(sample["labels"].get("route") == "/queues" and sample["value"] > 0 for sample in samples)
+
+
+def test_where_there_is_no_server_it_is_not_reachable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for command in (("queue", "list"), ("health",), ("metrics",), ("message", "get", "--queue", "q"), ("bench",)):
+        lost = penstock(*command, "--url", f"http://127.0.0.1:{port}")
+        assert (lost.code, lost.out) == (5, "")
+        assert lost.err.startswith(f"error: cannot reach http://127.0.0.1:{port}: Connection refused (")
+    assert penstock("queue", "list", "--url", "http://no.such.host.invalid").code == 5
+
+
+def test_what_is_no_penstock_server_is_told_so(silent: socket.socket) -> None:
+    silent.setblocking(True)
+    port = silent.getsockname()[1]
+    for answer in (b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b""):
+        process = spawn("queue", "list", "--url", f"http://127.0.0.1:{port}", stderr=subprocess.PIPE)
+        connection, _ = silent.accept()
+        connection.recv(65_536)
+        connection.sendall(answer)
+        connection.close()
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 5
+        assert err.startswith(b"error: ")
+        assert err.count(b"\n") == 1
+
+
+def test_flag_over_environment_over_file_over_default(url: str, admin: Queues, tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:1"
+    good = tmp_path / "good.toml"
+    good.write_text(f'[client]\nurl = "{url}"\ntoken = "{TOKEN}"\n')
+    bad = tmp_path / "bad.toml"
+    bad.write_text(f'[client]\nurl = "{nowhere}"\n')
+    listing = ("queue", "list")
+    assert penstock(*listing, env={"PENSTOCK_CONFIG": str(good)}).code == 0
+    assert penstock(*listing, env={"PENSTOCK_CONFIG": str(good), "PENSTOCK_URL": nowhere}).code == 5
+    environment = {"PENSTOCK_CONFIG": str(bad), "PENSTOCK_URL": url, "PENSTOCK_TOKEN": TOKEN}
+    assert penstock(*listing, env=environment).code == 0
+    assert penstock(*listing, "--url", nowhere, env=environment).code == 5
+    assert penstock(*listing, "--url", url, "--token", TOKEN, env={"PENSTOCK_URL": nowhere}).code == 0
+    port = url.rpartition(":")[2]
+    assert penstock(*listing, env={"PENSTOCK_PORT": port, "AUTH_TOKEN": TOKEN}).code == 0
+    assert penstock(*listing, "--url", url, env={"AUTH_TOKEN": TOKEN}).code == 4, "a token goes to its own server only"
+
+
+def test_a_pipe_gets_plain_text(file: Queues) -> None:
+    file.ok("message", "enqueue", "--queue", "jobs", "--payload", '"\\u001b[31mred\\u0007"')
+    file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1", "--header", "\x1b[2J=\x1b]0;x")
+    for command in (("queue", "list"), ("queue", "peek", "--name", "jobs"), ("message", "peek", "--queue", "jobs")):
+        flags = ("--id", "2") if command[1:2] == ("peek",) and command[0] == "message" else ()
+        done = subprocess.run([PENSTOCK, *command, *flags, *file.flags], env=clean_environment(), capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b"\x1b" not in done.stdout
+        assert b"\x07" not in done.stdout
+
+
+def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None) -> tuple[int, str]:
+    """With stdin, stdout and stderr on a terminal, and its question answered; exit code and what was shown."""
+    ours, theirs = pty.openpty()
+    env = clean_environment(TERM="xterm-256color", COLUMNS="200")
+    process = subprocess.Popen([PENSTOCK, *arguments], env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65_536):
+            shown += part
+            if answer is not None and b"[y/N]" in shown:
+                if isinstance(answer, bytes):
+                    os.write(ours, answer)
+                else:
+                    process.send_signal(answer)
+                answer = None
+    except OSError:
+        pass  # Linux says so when the last process has left the terminal.
+    os.close(ours)
+    return process.wait(60), shown.decode()
+
+
+def test_a_terminal_gets_a_table(file: Queues) -> None:
+    code, shown = on_a_terminal("queue", "list", *file.flags)
+    assert code == 0
+    assert "\x1b[" in shown
+    assert "──" in shown
+    code, shown = on_a_terminal("queue", "list", "--json", *file.flags)
+    assert '"name":"jobs"' in shown
+    assert "\x1b" not in shown
+
+
+def test_on_a_terminal_what_destroys_asks_first(file: Queues) -> None:
+    file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
+    code, shown = on_a_terminal("queue", "rm", "--name", "jobs", "--force", *file.flags, answer=b"n\n")
+    assert (code, "Delete the queue jobs and all its messages? [y/N]" in shown) == (1, True)
+    assert file.json("stats", "--queue", "jobs")["ready"] == 1
+    code, _ = on_a_terminal("queue", "purge", "--name", "jobs", *file.flags, answer=b"y\n")
+    assert code == 0
+    assert file.json("stats", "--queue", "jobs")["ready"] == 0
+    code, shown = on_a_terminal("dlq", "purge", "--queue", "jobs", "--yes", *file.flags)
+    assert (code, "[y/N]" in shown) == (0, False)
+    code, shown = on_a_terminal("queue", "rm", "--name", "jobs", *file.flags, answer=signal.SIGINT)
+    assert (code, "Traceback" in shown) == (130, False)
+    assert file.run("queue", "show", "--name", "jobs").code == 0
+
+
+def test_a_progress_bar_is_drawn_on_a_terminal_only(file: Queues, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("1\n" * 2_000)
+    command = ("message", "enqueue", "--queue", "jobs", "--file", str(lines))
+    code, shown = on_a_terminal(*command, *file.flags)
+    assert (code, "enqueue" in shown, "2000/2000" in shown) == (0, True, True)
+    piped = file.run(*command)
+    assert "━" not in piped.out + piped.err
+
+
+def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket) -> None:
+    port = silent.getsockname()[1]
+    process = spawn(
+        *("message", "poll", "--queue", "q", "--wait-ms", "60000", "--url", f"http://127.0.0.1:{port}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    connection, _ = silent.accept()
+    assert connection.recv(65_536).startswith(b"POST /queues/q/poll?")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    connection.close()
+    assert (process.returncode, out, err.strip()) == (130, b"", b"")
+
+
+def test_a_reader_that_leaves_is_no_error(file: Queues) -> None:
+    lines = "".join(f'"{"x" * 500}{number}"\n' for number in range(1_000)).encode()
+    file.ok("message", "enqueue", "--queue", "jobs", "--file", "-", stdin=lines)
+    for command in ("export --queue jobs", "queue peek --name jobs --limit 1000"):
+        shell = f"{PENSTOCK} {command} {' '.join(file.flags)} | head -c 10; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", shell], env=clean_environment(), capture_output=True, timeout=60)
+        assert (done.returncode, done.stderr) == (141, b"")
+        assert len(done.stdout) == 10
+
+
+def test_help_is_there_for_every_command() -> None:
+    top = penstock("--help")
+    assert top.code == 0
+    for noun in COMMANDS:
+        assert f"\n  {noun} " in top.out
+        shown = penstock(noun, "--help")
+        assert (shown.code, shown.err) == (0, "")
+        assert shown.out.startswith(f"Usage: penstock {noun} ")
+
+
+def test_client_commands_start_without_what_they_do_not_need() -> None:
+    """Rich draws, asyncio serves, SQLite is for files: none of them delays a command that asks a server."""
+    code = """
+import sys
+sys.argv = ["penstock", "queue", "list", "--url", "http://127.0.0.1:1"]
+from penstock.cli import main
+try:
+    main()
+except SystemExit as leaving:
+    assert leaving.code == 5
+print(*{"asyncio", "uvicorn", "prometheus_client", "rich", "sqlite3", "penstock.broker"} & {*sys.modules})
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,449 @@
+"""The SDK does the same over a file and over a server, for coroutines and for threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import (
+    Conflict,
+    InvalidInput,
+    InvalidName,
+    LeaseLost,
+    NewMessage,
+    PayloadTooLarge,
+    QueueExists,
+    QueueFull,
+    QueueNotEmpty,
+    RateLimited,
+    UnknownQueue,
+    WrongType,
+)
+from tests.integration.client_support import Sdk
+from tests.integration.serving import Running, running
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "http"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tasks.db"
+    return f"http://127.0.0.1:{request.getfixturevalue('server').port}"
+
+
+@pytest.fixture(params=["async", "sync"])
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    return Sdk(request.param)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Each test has a queue of its own on the shared server."""
+    return "".join(each if each.isalnum() else "-" for each in request.node.name)
+
+
+async def leased(queue: Any) -> Any:
+    [message] = await queue.lease(wait=10)
+    return message
+
+
+PAYLOADS = [
+    {"to": "ann", "n": [1, 2.5, True, None, {"deep": "é\u2028"}]},
+    [],
+    {},
+    "text",
+    "",
+    0,
+    -7,
+    2**63 - 1,
+    1.5e300,
+    True,
+    False,
+    None,
+    b"",
+    b"plain ascii",
+    bytes(range(256)),
+    b'"json"',
+]
+
+
+def test_what_was_pushed_is_what_comes_back(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            receipts = [await queue.push(payload) for payload in PAYLOADS]
+            assert [each.duplicate for each in receipts] == [False] * len(PAYLOADS)
+            looked = await queue.peek(100)
+            messages = await queue.lease(100)
+            assert [message.id for message in messages] == [each.id for each in receipts]
+            for found in (looked, messages):
+                came = [message.payload for message in found]
+                assert came == PAYLOADS
+                assert [type(each) for each in came] == [type(each) for each in PAYLOADS]
+            assert await queue.ack_many(messages) == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [(1, 2), {1: 2}, float("nan"), float("inf"), {"b": b"x"}, {1, 2}, object(), "\ud800", [[[(1,)]]]],
+    ids=repr,
+)
+def test_what_json_would_change_is_refused(payload: Any) -> None:
+    with penstock.connect("sqlite:///:memory:") as client:
+        queue = client.create_queue("q")
+        with pytest.raises(WrongType) as caught:
+            queue.push(payload)
+        assert caught.value.field == "payload"
+        assert queue.stats().ready == 0
+
+
+def test_nesting_has_a_limit(sdk: Sdk, url: str, name: str) -> None:
+    def nested(depth: int) -> Any:
+        value: Any = []
+        for _ in range(depth - 1):
+            value = [value]
+        return value
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            await queue.push(nested(60))
+            with pytest.raises(InvalidInput):
+                await queue.push(nested(61))
+            assert (await leased(queue)).payload == nested(60)
+
+    asyncio.run(main())
+
+
+def test_a_message_carries_its_options(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            first = await queue.push("low", headers={"trace": "1"})
+            await queue.push("high", priority=5, key="k")
+            again = await queue.push("high again", key="k")
+            assert again.duplicate
+            await queue.push("later", delay=600)
+            await queue.push("gone", ttl=0.001)
+            await asyncio.sleep(0.01)
+            high, low = await queue.lease(10, lease=5)
+            assert (high.payload, high.priority, high.key, high.headers) == ("high", 5, "k", {})
+            assert (low.payload, low.key, low.headers) == ("low", None, {"trace": "1"})
+            assert low.id == first.id
+            assert low.queue == name
+            assert low.attempts == 1
+            assert low.leased_until - low.created_at >= 4_000
+            [later] = await queue.peek(10, state="scheduled")
+            assert later.payload == "later"
+            assert later.available_at - later.created_at == 600_000
+
+    asyncio.run(main())
+
+
+def test_push_many_is_all_or_nothing(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            receipts = await queue.push_many(["a", NewMessage(payload=b"b", priority=1), {"c": 3}])
+            assert len({each.id for each in receipts}) == 3
+            assert [message.payload for message in await queue.lease(5)] == [b"b", "a", {"c": 3}]
+            assert await queue.push_many([]) == []
+            with pytest.raises(PayloadTooLarge):
+                await queue.push_many(["fits", b"x" * (600 << 10)])
+            with pytest.raises(WrongType):
+                await queue.push_many("abc")
+            assert (await queue.stats()).ready == 0
+
+    asyncio.run(main())
+
+
+def test_ack_nack_extend_release(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, max_attempts=2)
+            await queue.push("x")
+            message = await leased(queue)
+            await queue.extend(message, 60)
+            await message.release()
+            message = await leased(queue)
+            assert message.attempts == 1, "a lease given back uses up no attempt"
+            await queue.nack(message, "first trouble", delay=0)
+            message = await leased(queue)
+            assert message.attempts == 2
+            await message.nack(ValueError("boom"))
+            [dead] = await queue.dead_letters()
+            assert dead.error == "ValueError: boom"
+            assert dead.reason == "nacked"
+            assert [each.error for each in dead.errors] == ["ValueError: boom", "first trouble"]
+            assert (await queue.redrive(error_contains="nothing like it")).matched == 0
+            assert (await queue.redrive(dry_run=True)).moved == 0
+            done = await queue.redrive(error_contains="boom")
+            assert (done.matched, done.moved, done.skipped) == (1, 1, 0)
+            message = await leased(queue)
+            await queue.ack(message)
+            for late in (message.ack, message.nack, message.extend, message.release):
+                with pytest.raises(LeaseLost) as caught:
+                    await late()
+                assert caught.value.message_id == message.id
+            assert message.lost
+
+    asyncio.run(main())
+
+
+def test_a_with_block_settles(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, max_attempts=1)
+            await queue.push_many(["good", "bad", "mine"])
+            good, bad, mine = await queue.lease(3)
+            async with good:
+                pass
+            with pytest.raises(RuntimeError, match="no good"):
+                async with bad:
+                    raise RuntimeError("no good")
+            async with mine:
+                await mine.nack("said here")
+            stats = await queue.stats()
+            assert (stats.leased, stats.dead, stats.totals.acked) == (0, 2, 1)
+            assert {each.error for each in await queue.dead_letters()} == {"RuntimeError: no good", "said here"}
+            assert await queue.purge_dead_letters() == 2
+
+    asyncio.run(main())
+
+
+def test_consume_keeps_leases_alive_and_ends_when_idle(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, lease_ms=400)
+            await queue.push_many(list(range(4)))
+            seen = []
+            async for message in queue.consume(idle=0, batch=2):
+                if message.payload == 0:
+                    await asyncio.sleep(1.2)
+                async with message:
+                    seen.append(message.payload)
+            assert seen == [0, 1, 2, 3]
+            stats = await queue.stats()
+            assert (stats.totals.acked, stats.totals.lapsed) == (4, 0)
+
+    asyncio.run(main())
+
+
+def test_leaving_consume_gives_back_what_was_leased_ahead(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            await queue.push_many([1, 2, 3])
+            consuming = aiter(queue.consume(batch=3))
+            message = await anext(consuming)
+            await message.ack()
+            await consuming.aclose()
+            stats = await queue.stats()
+            assert (stats.ready, stats.leased) == (2, 0)
+            assert [each.attempts for each in await queue.lease(2)] == [1, 1]
+
+    asyncio.run(main())
+
+
+def test_a_dropped_message_is_no_longer_kept(sdk: Sdk, url: str, name: str, caplog: Any) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, lease_ms=150)
+            await queue.push("x")
+            async for message in queue.consume(idle=5):
+                if message.attempts == 2:
+                    await message.ack()
+                    return
+                del message
+
+    asyncio.run(main())
+    assert "neither acked nor nacked" in caplog.text
+
+
+def test_a_waiting_lease_is_answered_by_a_push(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            assert await queue.lease(wait=0.05) == []
+            waiting = [asyncio.ensure_future(queue_lease(queue)) for _ in range(6)]
+            await asyncio.sleep(0.05)
+            await queue.push_many(list(range(6)))
+            got = [message for each in await asyncio.gather(*waiting) for message in each]
+            assert sorted(message.payload for message in got) == list(range(6))
+
+    asyncio.run(main())
+
+
+async def queue_lease(queue: Any) -> Any:
+    return await queue.lease(wait=20)
+
+
+def test_transact_is_all_or_nothing(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            other = await client.create_queue(f"{name}-2")
+            await queue.push_many(["a", "b", "c"])
+            first, second, third = await queue.lease(3)
+            async with queue.transact() as tx:
+                tx.ack(first)
+                tx.nack(second, "not now", delay=600)
+                tx.push("d", queue=other.name)
+                tx.push(b"e")
+                tx.push("f", queue=other.name, priority=1)
+            assert [message.payload for message in await other.lease(5)] == ["f", "d"]
+            [fifth] = await queue.lease(5)
+            assert fifth.payload == b"e"
+            assert fifth.id == tx.receipts[1].id
+            tx = queue.transact()
+            tx.ack(third)
+            tx.ack(first)
+            tx.push("never")
+            with pytest.raises((LeaseLost, penstock.UnknownMessage)):
+                await tx.commit()
+            with pytest.raises(RuntimeError):
+                await _transact_and_fail(queue, third)
+            stats = await queue.stats()
+            assert (stats.ready, stats.scheduled, stats.leased) == (0, 1, 2)
+            await third.ack()
+
+    asyncio.run(main())
+
+
+def test_queues_are_made_listed_changed_and_dropped(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, lease_ms=5_000, max_attempts=3)
+            await client.create_queue(name, lease_ms=5_000, max_attempts=3)
+            with pytest.raises(QueueExists) as exists:
+                await client.create_queue(name)
+            assert set(exists.value.differing) == {"lease_ms", "max_attempts"}
+            await client.create_queue(name, exist_ok=True)
+            assert (await queue.info()).options.max_attempts == 3
+            assert (await queue.configure(max_attempts=4)).options.max_attempts == 4
+            await client.create_queue(f"{name}-2")
+            page = await client.queues(prefix=name, limit=1)
+            assert [each.name for each in page] == [name]
+            assert page.next
+            assert [each.name for each in await client.queues(prefix=name, after=page.next)] == [f"{name}-2"]
+            await queue.pause()
+            receipt = await queue.push("held")
+            assert await queue.lease() == []
+            assert (await queue.stats()).paused
+            await queue.resume()
+            found = await queue.get(receipt.id)
+            assert found is not None
+            assert found.payload == "held"
+            with pytest.raises(QueueNotEmpty) as full:
+                await queue.drop()
+            assert (full.value.messages, full.value.queue) == (1, name)
+            assert await queue.remove(receipt.id)
+            assert not await queue.remove(receipt.id)
+            assert await queue.get(receipt.id) is None
+            await queue.push_many([1, 2])
+            assert await queue.purge() == 2
+            await queue.push(3)
+            assert await queue.drop(force=True) == 1
+            with pytest.raises(UnknownQueue):
+                await queue.info()
+
+    asyncio.run(main())
+
+
+def test_errors_are_the_same_everywhere(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url, retry_for=0) as client:
+            missing = client.queue("missing")
+            for call in (lambda: missing.push("x"), missing.stats, missing.lease, missing.purge):
+                with pytest.raises(UnknownQueue) as caught:
+                    await call()
+                assert caught.value.queue == "missing"
+                assert "missing" in str(caught.value)
+            with pytest.raises(InvalidName):
+                client.queue("no spaces")
+            with pytest.raises(InvalidName):
+                await client.queue("a.dlq").push(1)
+            with pytest.raises(InvalidInput) as option:
+                await client.create_queue(name, lease_ms=0)
+            assert option.value.field == "lease_ms"
+            queue = await client.create_queue(name, max_size=1)
+            with pytest.raises(PayloadTooLarge):
+                await queue.push(b"x" * (600 << 10))
+            for wrong in ({"priority": 2**40}, {"delay": -1}, {"ttl": 0}, {"key": ""}, {"delay": "5"}):
+                with pytest.raises(InvalidInput):
+                    await queue.push("x", **wrong)
+            await queue.push("x")
+            with pytest.raises(QueueFull) as full:
+                await queue.push("y")
+            assert full.value.retry_after_ms > 0
+            assert not isinstance(full.value, Conflict)
+            limited = await client.create_queue(f"{name}-limited", push_rate=0.01, push_burst=1)
+            await limited.push("x")
+            with pytest.raises(RateLimited):
+                await limited.push("y")
+            with pytest.raises(InvalidInput):
+                await queue.lease(0)
+            with pytest.raises(InvalidInput):
+                await queue.peek(state="lost")
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_is_waited_for(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url, retry_for=20) as client:
+            queue = await client.create_queue(name, max_size=1)
+            await queue.push("x")
+            pushing = asyncio.ensure_future(_push(queue, "y"))
+            await asyncio.sleep(0.05)
+            await queue.ack(await leased(queue))
+            await pushing
+            assert (await leased(queue)).payload == "y"
+
+    asyncio.run(main())
+
+
+async def _transact_and_fail(queue: Any, message: Any) -> None:
+    async with queue.transact() as tx:
+        tx.ack(message)
+        raise RuntimeError
+
+
+async def _push(queue: Any, payload: Any) -> Any:
+    return await queue.push(payload)
+
+
+@pytest.mark.parametrize(
+    "url_", ["tasks.db", "/tmp/tasks.db", "sqlite://", "sqlite:///", "postgresql://h/db", "ftp://h", ""]
+)
+def test_a_url_says_what_to_connect_to(url_: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        penstock.connect(url_)
+    assert "sqlite:///path" in str(caught.value)
+    assert "http://host:port" in str(caught.value)
+
+
+def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with penstock.connect("sqlite:///tasks.db") as client:
+        client.create_queue("q").push("x")
+    with penstock.connect(f"sqlite:///{tmp_path}/tasks.db") as client:
+        assert client.queue("q").lease()[0].payload == "x"
+    with penstock.LiteQueue(tmp_path / "tasks.db") as lite:
+        assert lite.put(b"raw", "q")
+    with penstock.connect("sqlite:///tasks.db") as client:
+        assert client.queue("q").lease()[0].payload == b"raw"

@@ -1,0 +1,365 @@
+"""The SDK over a network that fails: lost answers, refusals, restarts; and how calls travel together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.errors import (
+    Forbidden,
+    InvalidInput,
+    LeaseLost,
+    PayloadTooLarge,
+    QueueFull,
+    ServerFault,
+    StoreError,
+    TryLater,
+    Unauthorized,
+    Unreachable,
+)
+from tests.integration.client_support import Proxy, Sdk, proxy
+from tests.integration.serving import Running, running
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture
+def between(server: Running) -> Iterator[Proxy]:
+    with proxy(server.port) as between:
+        yield between
+
+
+@pytest.fixture(params=["async", "sync"])
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    return Sdk(request.param)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return "".join(each if each.isalnum() else "-" for each in request.node.name)
+
+
+async def lease_one(queue: Any, wait: float = 20) -> Any:
+    return await queue.lease(wait=wait)
+
+
+def test_a_push_whose_answer_is_lost_is_one_message(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            between.lose_answer("/messages")
+            receipt = await queue.push("once")
+            assert not receipt.duplicate
+            between.lose_answer("/messages")
+            many = await queue.push_many(["a", "b"])
+            between.lose_answer("/messages")
+            assert (await queue.push("mine", key="k")).duplicate, "a key of the user's own is reported as it is"
+            assert between.count("/messages") == 6
+            messages = await queue.lease(10)
+            assert [each.id for each in messages][:3] == [receipt.id, *(each.id for each in many)]
+            assert [each.payload for each in messages] == ["once", "a", "b", "mine"]
+
+    asyncio.run(main())
+
+
+def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            await queue.push_many(["a", "b", "c"])
+            first, second, third = await queue.lease(3)
+            for path, call in (("/ack", first.ack), ("/nack", second.nack), ("/extend", third.extend)):
+                between.lose_answer(path)
+                await call()
+            stats = await queue.stats()
+            assert (stats.totals.acked, stats.totals.nacked, stats.leased) == (1, 1, 1)
+            with pytest.raises(LeaseLost):
+                await first.ack()
+
+    asyncio.run(main())
+
+
+def test_a_transaction_whose_answer_is_lost_is_not_repeated(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            await queue.push("a")
+            [message] = await queue.lease()
+            tx = queue.transact()
+            tx.ack(message)
+            tx.push("b")
+            between.lose_answer("/transact")
+            with pytest.raises(Unreachable) as caught:
+                await tx.commit()
+            assert caught.value.maybe_done
+            tx = queue.transact()
+            tx.push("only pushes")
+            between.lose_answer("/transact")
+            await tx.commit()
+            assert [each.payload for each in await queue.lease(9)] == ["b", "only pushes"]
+
+    asyncio.run(main())
+
+
+def test_refusals_for_now_are_tried_again(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            between.answer("/messages", "503 Service Unavailable", body='{"error":"busy","code":"store_busy"}')
+            between.answer("/messages", "503 Service Unavailable", body="<html>a proxy's own page</html>")
+            between.answer("/messages", "429 Too Many Requests", "retry-after: 1", body="")
+            started = asyncio.get_running_loop().time()
+            await queue.push("x")
+            assert asyncio.get_running_loop().time() - started >= 1.0, "Retry-After is honoured"
+            assert between.count("/messages") == 4
+        async with sdk.connect(between.url, retry_for=0) as client:
+            queue = client.queue(name)
+            between.answer("/messages", "503 Service Unavailable", body='{"error":"busy","code":"store_busy"}')
+            with pytest.raises(penstock.StoreBusy):
+                await queue.push("x")
+            between.answer("/messages", "503 Service Unavailable")
+            with pytest.raises(StoreError):
+                await queue.push("x")
+            between.answer("/messages", "429 Too Many Requests", "retry-after: 7")
+            with pytest.raises(TryLater) as later:
+                await queue.push("x")
+            assert later.value.retry_after_ms == 7_000
+            between.answer("/messages", "502 Bad Gateway", body="<html>")
+            with pytest.raises(ServerFault) as fault:
+                await queue.push("x")
+            assert fault.value.status == 502
+            between.answer("/messages", "201 Created", body="not json")
+            with pytest.raises(ServerFault):
+                await queue.push("x")
+
+    asyncio.run(main())
+
+
+def test_nobody_there(sdk: Sdk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def silent() -> None:
+            async with sdk.connect(f"http://127.0.0.1:{port}", retry_for=0, timeout=0.1) as client:
+                with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
+                    await client.queue("q").stats()
+
+        asyncio.run(silent())
+
+    async def refused() -> None:
+        async with sdk.connect(f"http://127.0.0.1:{port}", retry_for=0.2) as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.queue("q").push("x")
+            assert not caught.value.maybe_done
+            assert isinstance(caught.value, ConnectionError)
+
+    asyncio.run(refused())
+
+
+def test_credentials(sdk: Sdk, tmp_path: Path) -> None:
+    with running(tmp_path, auth_token="secret") as server:
+        url = f"http://127.0.0.1:{server.port}"
+
+        async def main() -> None:
+            async with sdk.connect(url) as client:
+                with pytest.raises(Unauthorized):
+                    await client.queues()
+            async with sdk.connect(url, token="secret") as client:
+                queue = await client.create_queue("q")
+                await queue.push("x")
+            with server.client() as plain:
+                key = plain.post("/queues/q/keys", {"rights": ["push"]}).json["key"]
+            async with sdk.connect(url, token=key) as client:
+                await client.queue("q").push("y")
+                with pytest.raises(Forbidden):
+                    await client.queue("q").lease()
+            with pytest.raises(InvalidInput):
+                sdk.connect(url, token="two\r\nlines")
+
+        asyncio.run(main())
+
+
+def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    seen: list[int] = []
+
+    async def main() -> None:
+        async with sdk.connect(f"http://127.0.0.1:{port}") as client:
+            with running(tmp_path, port=port):
+                queue = await client.create_queue("q")
+                await queue.push_many([0, 1])
+                consuming = aiter(queue.consume())
+                for _ in range(2):
+                    async with await anext(consuming) as message:
+                        seen.append(message.payload)
+                following = asyncio.ensure_future(anext(consuming))
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(lambda: None)
+                assert not following.done()
+            # The server has gone while the poll was waiting; the next one has the same files.
+            pushing = asyncio.ensure_future(_push(queue, 2))
+            await asyncio.sleep(0.1)
+            with running(tmp_path, port=port):
+                await pushing
+                async with await following as message:
+                    seen.append(message.payload)
+                assert (await queue.stats()).totals.acked == 3
+                await consuming.aclose()
+
+    asyncio.run(main())
+    assert seen == [0, 1, 2]
+
+
+async def _push(queue: Any, payload: Any) -> Any:
+    return await queue.push(payload)
+
+
+def test_calls_at_the_same_time_travel_together(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url, linger=0.05) as client:
+            queue = await client.create_queue(name)
+            receipts = await asyncio.gather(*(_push(queue, number) for number in range(50)))
+            assert len({each.id for each in receipts}) == 50
+            assert between.count("/messages") <= 5
+            got = await asyncio.gather(*(lease_one(queue) for _ in range(50)))
+            messages = [message for each in got for message in each]
+            assert sorted(message.payload for message in messages) == list(range(50))
+            assert between.count("/poll") <= 25
+            await asyncio.gather(*(_ack(message) for message in messages))
+            assert between.count("/ack") <= 6
+            assert (await queue.stats()).totals.acked == 50
+
+    asyncio.run(main())
+
+
+async def _ack(message: Any) -> None:
+    await message.ack()
+
+
+def test_one_bad_push_does_not_spoil_the_others(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url, linger=0.05) as client:
+            queue = await client.create_queue(name)
+            payloads = ["a", "b", b"x" * (600 << 10), "c", "d"]
+            outcomes = await asyncio.gather(*(_push(queue, each) for each in payloads), return_exceptions=True)
+            assert [isinstance(each, PayloadTooLarge) for each in outcomes] == [False, False, True, False, False]
+            assert sorted(message.payload for message in await queue.lease(9)) == ["a", "b", "c", "d"]
+        async with sdk.connect(between.url, linger=0.05, retry_for=0) as client:
+            small = await client.create_queue(f"{name}-small", max_size=3)
+            outcomes = await asyncio.gather(*(_push(small, each) for each in range(5)), return_exceptions=True)
+            assert sum(isinstance(each, QueueFull) for each in outcomes) == 2
+            assert (await small.stats()).ready == 3
+
+    asyncio.run(main())
+
+
+def test_pushes_of_one_caller_keep_their_order(between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with aio.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            await asyncio.gather(*(queue.push(number) for number in range(200)))
+            assert [message.payload for message in await queue.lease(200)] == list(range(200))
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_lease_takes_no_message_along(server: Running, name: str) -> None:
+    async def main() -> None:
+        async with aio.connect(f"http://127.0.0.1:{server.port}") as client:
+            queue = await client.create_queue(name, max_attempts=1)
+            for turn in range(30):
+                waiting = [asyncio.ensure_future(queue.lease(wait=20)) for _ in range(4)]
+                await asyncio.sleep(0.001 * (turn % 5))
+                pushing = asyncio.ensure_future(queue.push_many([turn, turn]))
+                await asyncio.sleep(0.0005 * (turn % 7))
+                waiting[0].cancel()
+                waiting[turn % 4].cancel()
+                await pushing
+                got = 0
+                while got < 2:
+                    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    waiting = list(pending)
+                    for each in done:
+                        if not each.cancelled():
+                            for message in each.result():
+                                got += 1
+                                await message.ack()
+                    assert waiting or got == 2
+                for each in waiting:
+                    each.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+            stats = await queue.stats()
+            assert (stats.totals.acked, stats.dead, stats.ready, stats.leased) == (60, 0, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_client_may_be_used_after_a_fork(server: Running, name: str) -> None:
+    with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        queue = client.create_queue(name)
+        queue.push("parent")
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                queue.push("child")
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        queue.push("parent again")
+        assert [message.payload for message in queue.lease(5)] == ["parent", "child", "parent again"]
+
+
+def test_an_interrupted_leader_does_not_take_the_others_down(server: Running, name: str) -> None:
+    with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        queue = client.create_queue(name)
+        transport: Any = client.transport
+        inside, go_on = threading.Event(), threading.Event()
+        real = transport._push_all
+        calls = []
+
+        def interrupted(*args: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 1:
+                inside.set()
+                assert go_on.wait(20)
+                raise KeyboardInterrupt
+            return real(*args)
+
+        transport._push_all = interrupted
+        errors: list[BaseException] = []
+
+        def lead() -> None:
+            try:
+                queue.push("led")
+            except KeyboardInterrupt as error:
+                errors.append(error)
+
+        leader = threading.Thread(target=lead)
+        leader.start()
+        assert inside.wait(20)
+        follower = threading.Thread(target=lambda: queue.push("followed"))
+        follower.start()
+        go_on.set()
+        leader.join(20)
+        follower.join(20)
+        assert len(errors) == 1
+        assert not follower.is_alive()
+        assert "followed" in [message.payload for message in queue.lease(5)]

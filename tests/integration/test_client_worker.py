@@ -1,0 +1,296 @@
+"""Workers: concurrency, failures, time limits, and leaving in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import InvalidInput, UnknownQueue, aio
+from tests.integration.client_support import Sdk, proxy
+from tests.integration.serving import Running, running
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "http"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tasks.db"
+    return f"http://127.0.0.1:{request.getfixturevalue('server').port}"
+
+
+@pytest.fixture(params=["async", "sync"])
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    return Sdk(request.param)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return "".join(each if each.isalnum() else "-" for each in request.node.name)
+
+
+async def until(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
+    together, most = set(), 0
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, max_attempts=1)
+            await queue.push_many([{"n": number} for number in range(20)])
+
+            async def work(message: Any) -> None:
+                nonlocal most
+                together.add(message.id)
+                most = max(most, len(together))
+                await asyncio.sleep(0.01)
+                together.discard(message.id)
+                if message.payload["n"] == 7:
+                    raise ValueError("seven")
+                if message.payload["n"] == 8:
+                    await message.nack("by hand", delay=600)
+
+            worker = queue.worker(concurrency=4)(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            info = await queue.info()
+            while info.totals.acked + info.dead < 20:
+                await asyncio.sleep(0.01)
+                info = await queue.info()
+            worker.stop()
+            await running
+            assert 2 <= most <= 4
+            assert {each.error for each in await queue.dead_letters()} == {"ValueError: seven", "by hand"}
+            assert (await queue.info()).totals.acked == 18
+
+    asyncio.run(main())
+
+
+def test_a_message_that_takes_too_long_is_nacked(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, max_attempts=1, lease_ms=200)
+            await queue.push("slow")
+            ended = threading.Event()
+
+            async def work(message: Any) -> None:
+                try:
+                    await asyncio.sleep(0.9)
+                finally:
+                    ended.set()
+
+            worker = queue.worker(time_limit=0.5)(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await until(ended.is_set)
+            worker.stop()
+            await running
+            [dead] = await queue.dead_letters()
+            assert dead.error == "TimeoutError: took longer than 0.5 s"
+            totals = (await queue.info()).totals
+            assert (totals.acked, totals.lapsed) == (0, 0), "kept alive until then, and not acked after"
+
+    asyncio.run(main())
+
+
+def test_a_stop_finishes_what_is_at_work(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            await queue.push_many([1, 2, 3])
+            begun = threading.Event()
+
+            async def work(message: Any) -> None:
+                begun.set()
+                await asyncio.sleep(0.2)
+
+            worker = queue.worker(concurrency=1)(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await until(begun.is_set)
+            worker.stop()
+            await running
+            stats = await queue.stats()
+            assert (stats.totals.acked, stats.ready, stats.leased) == (1, 2, 0)
+
+    asyncio.run(main())
+
+
+def test_a_stop_gives_back_what_does_not_end_in_time(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, max_attempts=1)
+            await queue.push("endless")
+            begun = threading.Event()
+            ended = threading.Event()
+
+            async def work(message: Any) -> None:
+                begun.set()
+                try:
+                    await asyncio.sleep(1)
+                finally:
+                    ended.set()
+
+            worker = queue.worker(grace=0.05)(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await until(begun.is_set)
+            worker.stop()
+            await running
+            [message] = await queue.lease()
+            assert message.attempts == 1, "given back, not failed"
+            await until(ended.is_set)
+            await message.ack()
+
+    asyncio.run(main())
+
+
+def test_an_idle_worker_stops_at_once(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+
+            async def work(message: Any) -> None:
+                pass
+
+            worker = queue.worker(concurrency=3)(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await asyncio.sleep(0.2)
+            started = time.monotonic()
+            worker.stop()
+            await running
+            assert time.monotonic() - started < 5
+
+    asyncio.run(main())
+
+
+def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+
+            async def work(message: Any) -> None:
+                pass
+
+            with pytest.raises(UnknownQueue):
+                await sdk.run(client.queue(name).worker()(sdk.handler(work)))
+            with pytest.raises(InvalidInput):
+                client.queue(name).worker(concurrency=0)(sdk.handler(work))
+
+    asyncio.run(main())
+
+
+def test_a_worker_outlives_a_cut_connection(sdk: Sdk, server: Running, name: str) -> None:
+    with proxy(server.port) as between:
+
+        async def main() -> None:
+            async with sdk.connect(between.url) as client:
+                queue = await client.create_queue(name)
+                done = []
+
+                async def work(message: Any) -> None:
+                    done.append(message.payload)
+
+                worker = queue.worker(concurrency=2)(sdk.handler(work))
+                running = asyncio.ensure_future(sdk.run(worker))
+                await queue.push(1)
+                await until(lambda: done == [1])
+                await asyncio.sleep(0.05)
+                between.cut()
+                await queue.push(2)
+                await until(lambda: done == [1, 2])
+                worker.stop()
+                await running
+
+        asyncio.run(main())
+
+
+def test_calling_a_worker_calls_its_function() -> None:
+    with penstock.connect("sqlite:///:memory:") as client:
+        queue = client.create_queue("q")
+
+        @queue.worker()
+        def double(message: penstock.LeasedMessage) -> int:
+            return int(message.payload) * 2
+
+        queue.push(21)
+        [message] = queue.lease()
+        assert double(message) == 42
+
+    async def main() -> None:
+        async with aio.connect("sqlite:///:memory:") as client:
+            queue = await client.create_queue("q")
+
+            @queue.worker()
+            async def double(message: aio.LeasedMessage) -> int:
+                return int(message.payload) * 2
+
+            await queue.push(21)
+            [message] = await queue.lease()
+            assert await double(message) == 42
+
+    asyncio.run(main())
+
+
+PROGRAMS = {
+    "sync": """
+import sys, time, penstock
+client = penstock.connect(sys.argv[1])
+queue = client.create_queue("q", exist_ok=True)
+@queue.worker(concurrency=2)
+def work(message):
+    print("begun", flush=True)
+    time.sleep(0.3)
+work.run()
+client.close()
+print("left", flush=True)
+""",
+    "async": """
+import asyncio, sys, penstock.aio
+async def main():
+    async with penstock.aio.connect(sys.argv[1]) as client:
+        queue = await client.create_queue("q", exist_ok=True)
+        @queue.worker(concurrency=2)
+        async def work(message):
+            print("begun", flush=True)
+            await asyncio.sleep(0.3)
+        await work.run()
+    print("left", flush=True)
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with penstock.connect(url) as client:
+        queue = client.create_queue("q")
+        queue.push("x")
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAMS[kind], url], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+        )
+        assert program.stdout is not None
+        with program, program.stdout:
+            assert program.stdout.readline() == "begun\n"
+            program.send_signal(number)
+            assert program.stdout.readline() == "left\n"
+            assert program.wait(20) == 0
+        assert queue.stats().totals.acked == 1
