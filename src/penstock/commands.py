@@ -165,7 +165,7 @@ class Swept(Struct):
     lapsed: int = 0
     expired: int = 0
     forgotten: int = 0
-    """Archived messages, idempotency keys and minutes past their time."""
+    """Archived messages and idempotency keys past their time."""
     more: bool = False
     wake_at: int | None = None
 

@@ -64,6 +64,7 @@ class Model(Operators):
             self.world.queues[command.queue] = Queue(command.queue, command.create, self.now)
         queue = self.queue(command.queue)
         space = None if command.global_keys else queue.name
+        self._advance(queue)
         before = len(self.of(queue, *UNDONE))
         receipts = [self._push_one(queue, space, new) for new in command.messages]
         fresh = sum(not receipt.duplicate for receipt in receipts)
@@ -115,7 +116,7 @@ class Model(Operators):
         found = [self._hand_out(queue, e, command) for e in heads[: command.limit]]
         return c.Leased(found, wake_at=None if found else wake_at)
 
-    def _heads(self, queue: Queue, *, bounded: bool = True) -> tuple[list[Entry], int | None]:
+    def _heads(self, queue: Queue) -> tuple[list[Entry], int | None]:
         """What may be leased now, in order; and when to look again."""
         self._advance(queue)
         if queue.paused:
@@ -124,7 +125,7 @@ class Model(Operators):
         if queue.options.window_ms and opens_at > self.now:
             return [], opens_at
         heads = self.of(queue, State.READY)
-        if bounded and queue.options.max_in_flight is not None:
+        if queue.options.max_in_flight is not None:
             heads = heads[: max(0, queue.options.max_in_flight - len(self.of(queue, State.LEASED)))]
         return heads, self._wake_at(queue)
 
@@ -177,7 +178,7 @@ class Model(Operators):
 
     def _take(self, command: c.Take) -> c.Leased:
         queue = self.queue(command.queue)
-        heads, wake_at = self._heads(queue, bounded=False)
+        heads, wake_at = self._heads(queue)
         found = []
         for e in heads[: command.limit]:
             e.attempts += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -231,5 +231,7 @@ TestMachine.settings = settings(
     deadline=None,
     database=None,
     print_blob=True,
+    # Shrinking takes minutes: it is for whoever looks for the cause.
+    phases=[Phase.generate] if EXAMPLES is None else list(Phase),
     suppress_health_check=list(HealthCheck),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.commands import Lease, Pause
-from tests.conformance.support import Clock, StoreUnderTest, texts
+from tests.conformance.support import Clock, StoreUnderTest, push_command, texts
 
 
 def scope(store: StoreUnderTest, name: str, limit: int = 10) -> list[str]:
@@ -90,9 +90,8 @@ def test_a_scope_never_meets_dead_letters(store: StoreUnderTest) -> None:
 
 
 def test_a_message_pushed_in_the_same_batch_is_met(store: StoreUnderTest) -> None:
-    store.make("n/t/a")
-    store.push("first", queue="n/t/a")
-    assert scope(store, "n") == ["first"]
-    assert scope(store, "n") == []
-    store.push("second", queue="n/t/a")
-    assert scope(store, "n") == ["second"]
+    for payload in ("first", "second"):
+        _, met = store.apply([push_command(payload, "n/t/a"), Lease(scope="n", limit=5)])
+        assert texts(met.messages) == [payload]
+        assert store.ack(*met.messages) == ["ok"]
+        assert scope(store, "n") == []

@@ -128,7 +128,7 @@ class Memory:
             worker=e.worker if leased else None,
             finished_at=e.finished_at if done else None,
             reason=e.reason if e.state is State.DEAD else None,
-            errors=sorted(e.failures, key=lambda f: (f.at, f.attempt), reverse=True),
+            errors=sorted(e.failures, key=lambda f: f.attempt, reverse=True),
             key=e.new.key,
             headers=e.new.headers,
         )

@@ -17,9 +17,10 @@ QUEUES_MAX = 262_143
 
 
 def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
-    if tx.execute("SELECT 1 FROM penstock_queue WHERE id = ?", (QUEUES_MAX,)).fetchone():
+    (queue_id,) = tx.execute(SQL["free_queue_id"]).fetchone()
+    if queue_id > QUEUES_MAX:
         raise Conflict(f"a file holds at most {QUEUES_MAX} queues", hint="drop some, or use another file")
-    (queue_id,) = tx.execute(SQL["add_queue"], (name, encode_options(options), tx.now)).fetchone()
+    tx.execute(SQL["add_queue"], (queue_id, name, encode_options(options), tx.now))
     tx.execute(SQL["add_counter"], (queue_id, queue_id << ID_BITS + 1))
     return tx.queue(name)
 

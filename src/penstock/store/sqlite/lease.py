@@ -37,7 +37,7 @@ def take(tx: Transaction, command: Take) -> Leased:
     blocked = _blocked(tx, queue)
     if blocked is not None:
         return blocked
-    plain, filed, messages = _pick(tx, queue, command.limit, 0, "")
+    plain, filed, messages = _pick(tx, queue, _allowed(queue, command.limit), 0, "")
     if messages:
         _finish_picked(tx, queue, plain, filed)
     return Leased(messages, wake_at=None if messages else wake_at(queue))
@@ -69,12 +69,10 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
 
 
 def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:
-    options = queue.options
-    if options.max_in_flight is not None:
-        limit = min(limit, options.max_in_flight - queue.leased)
+    limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:
         return []
-    until = tx.now + (options.lease_ms if command.lease_ms is None else command.lease_ms)
+    until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)
     plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
     if not messages:
@@ -100,6 +98,12 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     now = tx.now
     tx.latencies.add(queue.id, WAIT, [now - each.created_at for each in messages if each.attempts == 1])
     return messages
+
+
+def _allowed(queue: Queue, limit: int) -> int:
+    """How many more the queue lets out of its hands."""
+    max_in_flight = queue.options.max_in_flight
+    return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.leased))
 
 
 def new_token(until: int) -> bytes:
@@ -251,8 +255,7 @@ def _lease_oldest(tx: Transaction, queues: list[Queue], limit: int, command: Lea
 
 def _head_ages(tx: Transaction, queue: Queue, limit: int) -> list[tuple[int, int]]:
     """(available_at, id) of the messages that would be leased next, in that order."""
-    if queue.options.max_in_flight is not None:
-        limit = min(limit, queue.options.max_in_flight - queue.leased)
+    limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:
         return []
     filed = tx.execute(SQL["heads"], (queue.id, limit)).fetchall() if queue.filed else []

@@ -11,6 +11,7 @@ from penstock.errors import QueueFull, RateLimited, TryLater, UnknownQueue
 from penstock.identity import message_uuid
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
+from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.queues import PUSHED, Queue
 from penstock.store.sqlite.queues import SQL as COUNTER
@@ -30,6 +31,8 @@ def push(tx: Transaction, command: Push) -> Pushed:
     queue = found or create_queue(tx, command.queue, command.create or QueueOptions())
     space = 0 if command.global_keys else queue.id
     messages = command.messages
+    # What has expired must neither fill the queue nor hold its key.
+    advance(tx, queue)
     duplicates = _find_duplicates(tx, space, messages)
     options = queue.options
     if options.max_size is not None or options.push_rate is not None:

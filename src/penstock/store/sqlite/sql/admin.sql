@@ -1,6 +1,12 @@
 -- :add_queue
-INSERT INTO penstock_queue (id, name, options, created_at)
-SELECT ifnull(max(id), 0) + 1, ?, ?, ? FROM penstock_queue WHERE true RETURNING id
+INSERT INTO penstock_queue (id, name, options, created_at) VALUES (?, ?, ?, ?)
+
+-- :free_queue_id
+-- The next one or, when all have been used, the first that a dropped queue has left.
+SELECT CASE WHEN max(id) IS NULL THEN 1 WHEN max(id) < 262143 THEN max(id) + 1
+            ELSE (SELECT min(q.id) + 1 FROM penstock_queue q
+                   WHERE NOT EXISTS (SELECT 1 FROM penstock_queue r WHERE r.id = q.id + 1)) END
+  FROM penstock_queue
 
 -- :add_counter
 INSERT INTO penstock_counter (queue_id, cursor) VALUES (?, ?)

@@ -57,7 +57,7 @@ SELECT attempts, first_leased_at, expires_at FROM penstock_ready
  WHERE queue_id = ? AND rank = ? AND available_at = ? AND id = ?
 
 -- :failures
-SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY at DESC, attempt DESC
+SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY attempt DESC
 
 -- :queues
 SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
