@@ -8,6 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "penstock"
 CLIENT = (
+    "asker",
     "client",
     "joiner",
     "keeper",
@@ -26,7 +27,7 @@ _BRACKETS = r"\[((?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*)\]"
 REPLACEMENTS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\b(Committer|Wakeups|Connections)\b", r"Thread\1"),
+    (r"\b(Committer|Wakeups)\b", r"Thread\1"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
     (r"\bAwaitable, ", ""),
     (rf"\bAwaitable{_BRACKETS}", r"\1"),
@@ -34,6 +35,7 @@ REPLACEMENTS = (
     (r"\bpenstock\.broker\b", "penstock._sync.broker"),
     (rf"\bpenstock\.client\.({'|'.join(CLIENT)})\b", r"penstock._sync.client.\1"),
     (r"\bpenstock\.client\.tasks\b", "penstock.client.threads"),
+    (r"\bpenstock\.client\.connection\b", "penstock.client.thread_connection"),
     (
         r"This is (?:the )?asynchronous.*?unasync\.py\.",
         "Made by tools/unasync.py from the asynchronous twin: change that.",

@@ -37,7 +37,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock import aio
+    from penstock import aio as aio
     from penstock._sync.client.client import Client, connect
     from penstock._sync.client.message import LeasedMessage
     from penstock._sync.client.queue import Queue
@@ -95,7 +95,6 @@ __all__ = [
     "Unreachable",
     "Worker",
     "WrongType",
-    "aio",
     "connect",
 ]
 

@@ -44,6 +44,8 @@ class Push(Command[Pushed], kw_only=True):
     """Make a missing queue with these options; None refuses."""
     global_keys: bool = False
     """Keys are one space for all queues instead of one for each."""
+    request_key: str | None = None
+    """Names the whole request: sent again within minutes, its messages without keys of their own add nothing."""
 
 
 class Leased(Struct):

@@ -57,6 +57,7 @@ class PenstockError(Exception):
 
 def _rebuild(kind: type[PenstockError], args: tuple[Any, ...], data: dict[str, Any]) -> PenstockError:
     error = kind.__new__(kind, *args)
+    error.args = args  # An OSError leaves that to its constructor.
     error.__dict__.update(data)
     return error
 
@@ -95,7 +96,7 @@ class UnknownQueue(NotFound):
     code = "unknown_queue"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"there is no queue {queue!r}", hint="create it first, or push to it")
+        super().__init__(f"there is no queue {queue!r}", hint="create it first")
         self.queue = queue
 
 

@@ -19,7 +19,8 @@ SALT_BITS = 30
 NAME_LENGTH_MAX = 255
 DLQ_SUFFIX = ".dlq"
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}(?:/[A-Za-z0-9._-]{1,255}/[A-Za-z0-9._-]{1,255})?", re.ASCII)
+NAME_PATTERN = r"[A-Za-z0-9._-]{1,255}(?:/[A-Za-z0-9._-]{1,255}/[A-Za-z0-9._-]{1,255})?"
+_NAME = re.compile(NAME_PATTERN, re.ASCII)
 _known_names: set[str] = set()
 
 
@@ -29,7 +30,8 @@ def check_queue_name(name: str) -> str:
         raise WrongType(f"a queue name is a str, not {type(name).__name__}", field="queue")
     if name in _known_names:
         return name
-    if not _NAME.fullmatch(name):
+    # Programs that tidy up URLs could not reach a queue called "..".
+    if not _NAME.fullmatch(name) or not {".", ".."}.isdisjoint(name.split("/")):
         raise InvalidName(
             f"{name!r} is not a queue name",
             field="queue",

@@ -240,3 +240,28 @@ def test_a_batch_beyond_the_burst_passes_once_and_is_paid_for(store: StoreUnderT
         store.push("e")
     clock.advance(1)
     store.push("e")
+
+
+def test_a_repeated_request_adds_nothing(store: StoreUnderTest) -> None:
+    request = Push(queue="q", messages=[keyed(None), keyed("k"), keyed(None)], request_key="r")
+    store.send()
+    (first,) = store.apply([request])
+    (again,) = store.apply([request])
+    assert [receipt.duplicate for receipt in first.receipts] == [False] * 3
+    assert [receipt.duplicate for receipt in again.receipts] == [True] * 3
+    assert [receipt.id for receipt in again.receipts] == [receipt.id for receipt in first.receipts]
+    assert store.info().ready == 3
+
+
+def test_a_repeated_request_is_known_after_its_messages_are_gone_but_not_for_ever(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    request = Push(queue="q", messages=[keyed(None)], request_key="r")
+    store.send()
+    (first,) = store.apply([request])
+    store.apply([Remove(queue="q", ids=[first.receipts[0].id])])
+    (again,) = store.apply([request])
+    assert again.receipts[0].duplicate
+    clock.advance(15 * 60_000)
+    (later,) = store.apply([request])
+    assert not later.receipts[0].duplicate

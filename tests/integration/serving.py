@@ -153,8 +153,9 @@ class Process:
     """`penstock serve` as a user runs it."""
 
     def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
-        self.log = folder / "serve.log"
-        with self.log.open("ab") as log:
+        self._log = folder / "serve.log"
+        with self._log.open("ab") as log:
+            self._begin = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-c", RUN, "serve", *flags, *([] if "--port" in flags else ["--port", "0"])],
                 stderr=log,
@@ -166,19 +167,23 @@ class Process:
 
     def _find_port(self) -> int:
         for _ in range(int(PATIENCE / 0.05)):
-            found = re.findall(r"listens on https?://\S+:(\d+)", self.log.read_text())
+            found = re.findall(r"listens on https?://\S+:(\d+)", self.text())
             if found:
                 return int(found[-1])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.05)
-                raise AssertionError(self.log.read_text())
+                raise AssertionError(self.text())
         raise AssertionError("the server did not start")
 
     def client(self, token: str | None = None) -> Client:
         return Client("127.0.0.1", self.port, token)
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+
+    def text(self) -> str:
+        """What it has written to its log."""
+        return self._log.read_bytes()[self._begin :].decode()
 
     def terminate(self, seconds: float = PATIENCE) -> int:
         self.process.send_signal(signal.SIGTERM)

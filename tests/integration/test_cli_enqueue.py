@@ -172,6 +172,14 @@ def test_what_the_server_refuses_half_way_can_be_mended_and_gone_on_with(url: st
     assert queues.json(*command, "--idempotency-key", key) == {"added": 2, "duplicates": 2}
 
 
+def test_a_queue_that_takes_only_so_many_a_second_is_waited_for(queues: Queues, tmp_path: Path) -> None:
+    name = next(names)
+    queues.ok("queue", "add", "--name", name, "--push-rate", "1000", "--push-burst", "1000")
+    file = write(tmp_path / "fast.ndjson", 1_500)
+    done = queues.run("message", "enqueue", "--queue", name, "--file", str(file), "--batch", "750", "--json")
+    assert (done.code, done.json) == (0, {"added": 1_500, "duplicates": 0})
+
+
 def test_nothing_to_enqueue_is_a_usage_error_and_an_empty_file_is_not(
     queues: Queues, name: str, tmp_path: Path
 ) -> None:

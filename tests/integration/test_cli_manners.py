@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
@@ -138,17 +140,18 @@ def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None)
     process = subprocess.Popen([PENSTOCK, *arguments], env=env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    try:
-        while part := os.read(ours, 65_536):
-            shown += part
-            if answer is not None and b"[y/N]" in shown:
-                if isinstance(answer, bytes):
-                    os.write(ours, answer)
-                else:
-                    process.send_signal(answer)
-                answer = None
-    except OSError:
-        pass  # Linux says so when the last process has left the terminal.
+    with contextlib.suppress(OSError):  # Linux says so when the last process has left the terminal.
+        asked = False
+        while True:
+            quiet = not select.select([ours], [], [], 1)[0]
+            if not quiet:
+                shown += os.read(ours, 65_536)
+            first, asked = not asked and b"[y/N]" in shown, b"[y/N]" in shown
+            if first and isinstance(answer, bytes):
+                os.write(ours, answer)
+            elif answer is signal.SIGINT and (first or (asked and quiet)):
+                # One that comes just before a read begins is not seen until the next.
+                process.send_signal(signal.SIGINT)
     os.close(ours)
     return process.wait(60), shown.decode()
 

@@ -149,6 +149,10 @@ def test_a_queue_with_a_secret_takes_what_is_signed_with_it(queues: Queues) -> N
     assert push(queues, name, '{"a": 1}', "--secret", secret)
     [leased] = queues.json("message", "get", "--queue", name)["messages"]
     assert leased["headers"]["penstock-signature"].startswith("t=")
+    assert queues.run("queue", "add", "--name", name, "--secret", "another secret of it").code == 1
+    assert queues.run("queue", "set", "--name", name, "--secret", "short").code == 2
+    queues.ok("queue", "set", "--name", name, "--secret", "none")
+    assert push(queues, name, "2")
 
 
 def test_both_back_ends_show_messages_alike(url: str, tmp_path: Path) -> None:

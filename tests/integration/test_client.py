@@ -99,7 +99,7 @@ def test_what_was_pushed_is_what_comes_back(sdk: Sdk, url: str, name: str) -> No
 
 @pytest.mark.parametrize(
     "payload",
-    [(1, 2), {1: 2}, float("nan"), float("inf"), {"b": b"x"}, {1, 2}, object(), "\ud800", [[[(1,)]]]],
+    [(1, 2), {1: 2}, float("nan"), float("inf"), {"b": b"x"}, {1, 2}, range(3), "\ud800", [[[(1,)]]]],
     ids=repr,
 )
 def test_what_json_would_change_is_refused(payload: Any) -> None:
@@ -435,6 +435,28 @@ def test_a_url_says_what_to_connect_to(url_: str) -> None:
         penstock.connect(url_)
     assert "sqlite:///path" in str(caught.value)
     assert "http://host:port" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"retry_for": -1}, {"linger": "1"}, {"connections": 0}])
+def test_a_setting_out_of_bounds_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        penstock.connect("http://h", **wrong)
+    assert caught.value.field in wrong
+
+
+def test_dead_letters_are_leased_like_a_queue(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, max_attempts=1)
+            await queue.push("x")
+            await (await leased(queue)).nack("e")
+            dead = client.queue(f"{name}.dlq")
+            async for message in dead.consume(idle=0):
+                assert (message.queue, message.payload) == (f"{name}.dlq", "x")
+                assert await dead.ack_many([message]) == []
+            assert (await queue.stats()).dead == 0
+
+    asyncio.run(main())
 
 
 def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

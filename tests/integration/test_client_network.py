@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,6 +194,41 @@ def test_credentials(sdk: Sdk, tmp_path: Path) -> None:
                 sdk.connect(url, token="two\r\nlines")
 
         asyncio.run(main())
+
+
+def test_over_tls(sdk: Sdk, tmp_path: Path) -> None:
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    make += ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    with running(tmp_path / "data", tls_cert=cert, tls_key=key) as server:
+
+        async def main() -> None:
+            url = f"https://localhost:{server.port}"
+            async with sdk.connect(url, tls=ssl.create_default_context(cafile=cert)) as client:
+                queue = await client.create_queue("q")
+                waiting = asyncio.ensure_future(lease_one(queue))
+                await queue.push(b"x" * 100_000)
+                [message] = await waiting
+                assert message.payload == b"x" * 100_000
+            async with sdk.connect(url, retry_for=0) as client:
+                with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+                    await client.queue("q").stats()
+
+        asyncio.run(main())
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url, retry_for=0) as client:
+            queue = await client.create_queue(name)
+            between.cut()
+            await asyncio.sleep(0.6)
+            await queue.push("x")
+            assert between.count("/messages") == 1
+
+    asyncio.run(main())
 
 
 def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:

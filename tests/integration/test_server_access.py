@@ -125,7 +125,9 @@ def test_a_key_cannot_reach_another_queue_by_a_transaction(guarded: Running, adm
     with guarded.client(new_key(admin, queue, "consume")["key"]) as client:
         assert client.post(f"{queue}/transact", {"push": [{"payload": 1}]}).status == 403
         assert client.post(f"{queue}/transact", {"push": [{"payload": 1, "queue": f"{name}-other"}]}).status == 403
-        assert client.post(f"{queue}/transact", {"ack": [{"id": 1, "token": "0", "queue": f"{name}-other"}]}).status == 403
+        assert (
+            client.post(f"{queue}/transact", {"ack": [{"id": 1, "token": "0", "queue": f"{name}-other"}]}).status == 403
+        )
         assert client.post(f"{queue}/ack", {"id": 1}).status == 403
 
 

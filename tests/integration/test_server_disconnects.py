@@ -107,9 +107,7 @@ def test_what_is_given_back_goes_to_another_who_waits(server: Running, client: C
         assert client.post(f"{queue}/ack", {"id": messages[0]["id"]}).status == 200
 
 
-def test_no_message_is_taken_for_a_client_that_left_while_waiting(
-    server: Running, client: Client, name: str
-) -> None:
+def test_no_message_is_taken_for_a_client_that_left_while_waiting(server: Running, client: Client, name: str) -> None:
     client.queue(name, archive_ms=None)
     for how in ("close", "reset") * 5:
         sock = server.connect()

@@ -110,11 +110,13 @@ def test_wait_is_answered_by_a_post(server: Running, client: Client, name: str, 
     assert topic["archived" if mode == "take" else "claimed"] == 1
 
 
-@pytest.mark.parametrize("query", ["wait=nan", "wait=-1", "wait=61", "wait=x", "limit=x", "mode=x", "nonsense=1", "topic="])
+@pytest.mark.parametrize(
+    "query", ["wait=nan", "wait=-1", "wait=61", "wait=x", "limit=x", "mode=x", "nonsense=1", "topic="]
+)
 def test_a_bad_query_is_422_by_its_name(client: Client, query: str) -> None:
     answer = client.get(f"/v1/messages?{query}")
     assert answer.status == 422
-    assert answer.json["field"] in (query.split("=")[0], "queue")
+    assert answer.json["field"] == query.split("=")[0]
 
 
 def test_stats_pages(client: Client, name: str) -> None:

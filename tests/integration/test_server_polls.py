@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-
 from penstock import LiteQueue
 from penstock.commands import Command, Lease
 from tests.integration.conftest import Fresh
@@ -112,7 +111,7 @@ async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: in
     with leases_counted(server) as counted:
         await asyncio.to_thread(act)
         waiting = {asyncio.ensure_future(poller.answer()): poller for poller in pollers}
-        done, pending = await asyncio.wait(waiting, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+        done, _pending = await asyncio.wait(waiting, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
         assert done, "nobody was woken"
         await asyncio.sleep(0.3)
         done = {future for future in waiting if future.done()}
@@ -314,5 +313,3 @@ def test_the_longest_wait_is_limited(serve: Fresh) -> None:
         assert client.post(f"{queue}/poll?wait_ms=60000").json == {"messages": []}
         assert client.post(f"{queue}/poll").json == {"messages": []}
         assert time.monotonic() - started < SOON
-
-

@@ -15,7 +15,7 @@ from penstock.cli import COMMANDS, cli
 from penstock.cli.common import Leases, server_of
 from penstock.cli.metrics import _sample
 from penstock.cli.output import Output
-from penstock.cli.queue import add
+from penstock.cli.queue_add import add
 from penstock.model import QueueOptions
 
 

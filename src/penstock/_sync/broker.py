@@ -103,9 +103,11 @@ class Broker:
         *,
         create: QueueOptions | None = None,
         global_keys: bool = False,
+        request_key: str | None = None,
     ) -> list[Receipt]:
         """Put messages into a queue; answered when they are on disk."""
         command = self.push_command(queue, messages, create=create, global_keys=global_keys)
+        command.request_key = request_key
         if self.pressure is not None:
             self._check_pressure()
         pushed = self._commit(command)
@@ -494,8 +496,8 @@ def _check_message(message: NewMessage, payload_bytes_max: int) -> None:
         _check_range("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
     if message.ttl_ms is not None:
         _check_range("ttl_ms", message.ttl_ms, 1, DELAY_MS_MAX)
-    if message.key is not None and not 0 < len(message.key) <= KEY_LENGTH_MAX:
-        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} characters", field="key")
+    if message.key is not None and not (0 < len(message.key) <= KEY_LENGTH_MAX and message.key.isprintable()):
+        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
     if message.headers is not None:
         size = sum(len(name) + len(value) for name, value in message.headers.items())
         if size > HEADERS_BYTES_MAX:

@@ -6,10 +6,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 not authorised, 5 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import click
 
+from penstock.cli.lazy import LazyGroup
 from penstock.errors import PenstockError
 
 COMMANDS = {
@@ -31,23 +31,6 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """Imports a command's module only when that command is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
-
-
 def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
         from importlib import metadata
@@ -56,7 +39,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) 
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, late=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
 def cli() -> None:
     """The message queue that grows with your program.
@@ -90,7 +73,8 @@ def _complain(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
-    text = " ".join(error.format_message().split())
+    text = "".join(letter if letter.isprintable() else " " for letter in error.format_message())
+    text = " ".join(text.split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f" (try '{error.ctx.command_path} --help')"
     click.echo(f"error: {text}", err=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,16 +22,35 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 DB_NAME = "penstock.db"
+SETTINGS = {"AUTH_TOKEN", "HOST", "LISTEN_ADDR", "PORT"}
+"""Of a server, by the names that earlier queues used."""
 PARTLY, NOT_AUTHORISED, NOT_REACHABLE = 3, 4, 5
 
 Command = Callable[..., None]
 Options = list[Callable[[Command], Command]]
 
+
+class QueueName(click.ParamType[str]):
+    name = "queue"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value.isascii() and value.isalnum() and len(value) <= 255:
+            return value  # As most are: no need to load what knows the rest.
+        from penstock.identity import check_queue_name
+
+        try:
+            return check_queue_name(value)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+
+
+QUEUE = QueueName()
 URL = click.option("--url", help=f"The server.  [env: PENSTOCK_URL; default: {DEFAULT_URL}]")
 TOKEN = click.option("--token", help="Its admin token or an API key.  [env: PENSTOCK_TOKEN]")
 DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, used without a server.")
 DATA = click.option("--data", type=click.Path(file_okay=False), help="A server's folder, used without it.")
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON, stable, instead of a table.")
+NAME = click.option("--name", type=QUEUE, required=True, help="The queue: a name, or namespace/task/queue.")
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask, even on a terminal.")
 
 
@@ -118,8 +137,15 @@ def server_of(url: str | None, token: str | None) -> tuple[str, str | None]:
     environ = os.environ
     url = url or environ.get("PENSTOCK_URL")
     token = token or environ.get("PENSTOCK_TOKEN")
-    if url is not None and token is not None:
-        return url, token
+    if token is None or url is None:
+        return _configured(url, token)
+    return url, token
+
+
+def _configured(url: str | None, token: str | None) -> tuple[str, str | None]:
+    told = url is None and any(name in SETTINGS or name.startswith("PENSTOCK_") for name in os.environ)
+    if not told and "PENSTOCK_CONFIG" not in os.environ and not Path("penstock.toml").exists():
+        return url or DEFAULT_URL, token
     from penstock.config import client_settings, load_settings
 
     file = client_settings()
@@ -134,17 +160,22 @@ def server_of(url: str | None, token: str | None) -> tuple[str, str | None]:
     return f"{scheme}://{shown}:{settings.port or 8888}", token or settings.auth_token
 
 
-class reporting:
+@contextmanager
+def reporting() -> Iterator[None]:
     """Turns what goes wrong into one line and an exit code."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, PenstockError):
-            fail(error)
-        if isinstance(error, UnicodeError):
-            raise click.UsageError("an argument is not valid UTF-8") from None
+    try:
+        yield
+    except PenstockError as error:
+        fail(error)
+    except UnicodeError:
+        raise click.UsageError("an argument is not valid UTF-8") from None
+    except (click.ClickException, click.exceptions.Exit, click.exceptions.Abort, OSError):
+        raise
+    except Exception as error:
+        if os.environ.get("PENSTOCK_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise Failed(f"unexpected {what} (is that a Penstock server? PENSTOCK_DEBUG=1 shows where it was)") from None
 
 
 def fail(error: PenstockError, *, context: str = "", code: int | None = None) -> NoReturn:
@@ -176,18 +207,6 @@ def exit_partly(done: int, asked: int, text: str) -> None:
         raise Failed(text, PARTLY if done else 1)
 
 
-class QueueName(click.ParamType[str]):
-    name = "queue"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from penstock.identity import check_queue_name
-
-        try:
-            return check_queue_name(value)
-        except InvalidInput as error:
-            self.fail(str(error), param, ctx)
-
-
 class Leases(click.ParamType[list[dict[str, Any]]]):
     """Ids or id:token, between commas; `-` reads them from stdin."""
 
@@ -209,6 +228,3 @@ class Leases(click.ParamType[list[dict[str, Any]]]):
         if not items:
             self.fail("no id is given", param, ctx)
         return items
-
-
-QUEUE = QueueName()

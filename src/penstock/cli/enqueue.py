@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,10 +16,11 @@ import msgspec
 from penstock.cli.backend import Backend, Data, Outgoing
 from penstock.cli.common import PARTLY, QUEUE, Failed, fail, on_queues
 from penstock.cli.output import Output, note, progress
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TryLater
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
+PATIENCE_SECONDS = 60.0
 STDIN = "-"
 
 _envelope = msgspec.json.Decoder(Outgoing)
@@ -47,7 +48,7 @@ class BadLine(Exception):
 @click.option("--again", is_flag=True, help="Add a file's lines even if this same file was enqueued before.")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Lines a commit.")
 @on_queues()
-def enqueue(
+def command(
     backend: Backend,
     out: Output,
     queue: str,
@@ -234,7 +235,7 @@ def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: st
         for message in messages:
             message.signature = _sign(secret, message)
     try:
-        pushed = backend.push(queue, messages)
+        pushed = _patiently(lambda: backend.push(queue, messages))
     except PenstockError as error:
         if error.code not in ("body_too_large", "batch_too_large") or len(messages) == 1:
             raise
@@ -246,6 +247,23 @@ def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: st
     done["added"] += len(messages) - again
     done["duplicates"] += again
     done["last_id"] = pushed["message_ids"][-1]
+
+
+def _patiently(push: Callable[[], Data]) -> Data:
+    """Tried again for a while when the queue is full, or takes no more for the moment."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    told = False
+    while True:
+        try:
+            return push()
+        except PenstockError as error:
+            wait = error.retry_after_ms / 1000 if isinstance(error, TryLater) else getattr(error, "retry_after", None)
+            if wait is None or time.monotonic() + wait > deadline:
+                raise
+            if not told:
+                note(f"waiting: {error.args[0]}")
+                told = True
+        time.sleep(wait)
 
 
 def _sign(secret: str, message: Outgoing) -> str:

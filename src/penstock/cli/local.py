@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock._sync.broker import Broker
 from penstock.cli.backend import Data, Outgoing, Verb, without_lease
@@ -51,18 +52,21 @@ class Local:
     def create_queue(self, name: str, options: Mapping[str, Any]) -> tuple[Data, bool]:
         changes, secret = _split(options)
         configured = self._broker.configure(name, changes, create=QueueOptions(), exact=True)
-        if configured.created and secret is not None:
-            self._broker.set_secret(name, secret)
-        elif secret is not None and self._broker.find_secret(name) != secret:
+        if configured.created:
+            self._set_secret(name, secret)
+        elif secret is not UNSET and self._broker.find_secret(name) != secret:
             raise Conflict(f"queue {name!r} exists with another secret", hint="`penstock queue set` changes it")
         return _plain(queue_view(configured.info)), configured.created
 
     def change_queue(self, name: str, options: Mapping[str, Any]) -> Data:
         changes, secret = _split(options)
         configured = self._broker.configure(name, changes)
-        if secret is not None:
-            self._broker.set_secret(name, secret)
+        self._set_secret(name, secret)
         return _plain(queue_view(configured.info))
+
+    def _set_secret(self, name: str, secret: str | UnsetType | None) -> None:
+        if secret is not UNSET:
+            self._broker.set_secret(name, secret)
 
     def show_queue(self, name: str) -> Data:
         info = self._broker.find_queue(name)
@@ -209,10 +213,10 @@ def _plain(view: Any) -> Data:
     return data
 
 
-def _split(options: Mapping[str, Any]) -> tuple[Data, str | None]:
+def _split(options: Mapping[str, Any]) -> tuple[Data, str | UnsetType | None]:
     """The broker's options, and the secret, which is none."""
     changes = dict(options)
-    secret = changes.pop("secret", None)
+    secret = changes.pop("secret", UNSET)
     if "visibility_ms" in changes:
         changes["lease_ms"] = changes.pop("visibility_ms")
     return changes, secret

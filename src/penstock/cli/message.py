@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.backend import Backend, Data, Verb
 from penstock.cli.common import QUEUE, Failed, Leases, exit_partly, fail, on_queues
-from penstock.cli.enqueue import enqueue
+from penstock.cli.lazy import LazyGroup
 from penstock.cli.messages import show_messages
 from penstock.cli.output import Output, note, payload_cell, when
 from penstock.errors import PenstockError
@@ -28,12 +28,12 @@ LEASES = click.option(
 )
 
 
-@click.group("message")
+LATE = {"enqueue": ("penstock.cli.enqueue", "Push one payload, or each line of an NDJSON file.")}
+
+
+@click.group("message", cls=LazyGroup, late=LATE)
 def command() -> None:
     """Push, lease, settle and look at messages."""
-
-
-command.add_command(enqueue)
 
 
 @command.command("poll")

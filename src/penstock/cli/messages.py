@@ -1,4 +1,4 @@
-"""Messages as a table."""
+"""Messages and queues as people see them."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def show_messages(out: Output, messages: Sequence[Data], *, empty: str) -> None:
         for row, message in zip(rows, messages, strict=True):
             row.insert(-1, message.get("error"))
     out.show({"messages": messages}, lambda: out.table(headings, rows, empty=empty))
+
+
+def show_queue(out: Output, queue: Data) -> None:
+    shown = {name: queue[name] for name in ("name", "visibility_ms", "max_attempts", "dlq", "paused")}
+    shown["created"] = when(queue["created_at"])
+    said = {"lease_ms", "max_attempts", "dlq"}
+    out.fields(shown | {name: value for name, value in queue["options"].items() if name not in said})

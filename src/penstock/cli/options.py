@@ -45,7 +45,7 @@ class OrNone(click.ParamType[Any]):
 def queue_options() -> Options:
     options: Options = [
         click.option("--visibility-ms", type=click.INT, help="How long a lease lasts.  [default: 30000]"),
-        click.option("--secret", help="Take only messages signed with this, at least 16 characters."),
+        click.option("--secret", help="Take only messages signed with this, of 16 letters or more; none: any."),
     ]
     described: Any = inspect.type_info(QueueOptions)
     for field in described.fields:

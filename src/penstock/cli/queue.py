@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from penstock.cli.backend import Backend, Data
-from penstock.cli.common import QUEUE, YES, Command, on_queues, with_options
+from penstock.cli.backend import Backend
+from penstock.cli.common import NAME, YES, on_queues
 from penstock.cli.dlq import requeue
-from penstock.cli.messages import show_messages
-from penstock.cli.options import queue_options
-from penstock.cli.output import Output, confirm, note, when
+from penstock.cli.lazy import LazyGroup
+from penstock.cli.messages import show_messages, show_queue
+from penstock.cli.output import Output, confirm
 from penstock.cli.stats import show_stats
-from penstock.model import QueueOptions
 
-NAME = click.option("--name", type=QUEUE, required=True, help="The queue: a name, or namespace/task/queue.")
+LATE = {
+    "add": ("penstock.cli.queue_add:add", "Make a queue."),
+    "set": ("penstock.cli.queue_add:set_options", "Change a queue's options."),
+}
 
 
-@click.group("queue")
+@click.group("queue", cls=LazyGroup, late=LATE)
 def command() -> None:
     """Make, list, change and remove queues."""
 
@@ -38,48 +38,6 @@ def list_queues(backend: Backend, out: Output, prefix: str) -> None:
         for queue in queues
     ]
     out.show({"queues": queues}, lambda: out.table(headings, rows, empty="there are no queues"))
-
-
-def _with_queue_options(function: Command) -> Command:
-    return with_options(function, queue_options())
-
-
-@command.command("add")
-@NAME
-@_with_queue_options
-@on_queues(create=True)
-def add(backend: Backend, out: Output, name: str, **given: Any) -> None:
-    """Make a queue. One that exists just so is left as it is. JSON: the queue, with `created`."""
-    queue, created = backend.create_queue(name, _chosen(given))
-    out.show({**queue, "created": created}, lambda: _show(out, queue))
-    if not out.as_json and not created:
-        note(f"{name} was there already, just so")
-
-
-@command.command("set")
-@NAME
-@_with_queue_options
-@on_queues()
-def set_options(backend: Backend, out: Output, name: str, **given: Any) -> None:
-    """Change a queue's options; those not named stay."""
-    changes = _chosen(given)
-    if not changes:
-        raise click.UsageError("name at least one option to change")
-    queue = backend.change_queue(name, changes)
-    out.show(queue, lambda: _show(out, queue))
-
-
-def _chosen(given: dict[str, Any]) -> Data:
-    chosen = {}
-    for name, value in given.items():
-        if value is not None:
-            chosen[name] = None if value == "none" else value
-    if "visibility_ms" in chosen and "lease_ms" in chosen:
-        raise click.UsageError("--visibility-ms and --lease-ms are one thing: name one of them")
-    options = {"lease_ms" if name == "visibility_ms" else name: value for name, value in chosen.items()}
-    options.pop("secret", None)
-    QueueOptions().changed(options)
-    return chosen
 
 
 @command.command("rm")
@@ -103,17 +61,10 @@ def show(backend: Backend, out: Output, name: str) -> None:
     queue = backend.show_queue(name)
 
     def draw() -> None:
-        _show(out, queue)
+        show_queue(out, queue)
         show_stats(out, stats)
 
     out.show({**queue, "stats": stats}, draw)
-
-
-def _show(out: Output, queue: Data) -> None:
-    shown = {name: queue[name] for name in ("name", "visibility_ms", "max_attempts", "dlq", "paused")}
-    shown["created"] = when(queue["created_at"])
-    said = {"lease_ms", "max_attempts", "dlq"}
-    out.fields(shown | {name: value for name, value in queue["options"].items() if name not in said})
 
 
 @command.command("purge")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -13,8 +12,6 @@ import msgspec
 from penstock.cli.backend import Data, Outgoing, Verb, without_lease
 from penstock.cli.web import Refused, Unreachable, Web
 
-PATIENCE_SECONDS = 60.0
-"""How long a push is tried again while the server says 429."""
 PAGE = 1_000
 
 
@@ -36,7 +33,7 @@ class Remote:
     def create_queue(self, name: str, options: Mapping[str, Any]) -> tuple[Data, bool]:
         response = self._web.open("POST", "/queues", msgspec.json.encode({"name": name, **options}), wait=0)
         created = response.status == 201
-        return msgspec.json.decode(self._web.read(response)), created
+        return self._web.decode(response), created
 
     def change_queue(self, name: str, options: Mapping[str, Any]) -> Data:
         return self._data("PATCH", _queue(name), dict(options))
@@ -80,19 +77,12 @@ class Remote:
 
     def push(self, queue: str, messages: Sequence[Outgoing]) -> Data:
         # A message without a key must not be sent twice; one with a key may be.
-        keyed = all(message.idempotency_key for message in messages)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
-            except Refused as error:
-                if error.status != 429 or time.monotonic() + error.retry_after > deadline:
-                    raise
-                time.sleep(error.retry_after)
-            except Unreachable:
-                if not keyed:
-                    raise
-                keyed = False
+        try:
+            return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
+        except Unreachable:
+            if not all(message.idempotency_key for message in messages):
+                raise
+            return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
 
     def poll(
         self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
@@ -119,14 +109,7 @@ class Remote:
 
     def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data:
         body: Data = {"items": items} if ms is None else {"items": items, "ms": ms}
-        try:
-            return self._data("POST", f"{_queue(queue)}/{verb}", body)
-        except Refused as error:
-            # One item that cannot be settled is answered as an error, many are each answered.
-            verdict = {"lease_lost": "stale", "unknown_message": "unknown"}.get(error.code)
-            if verdict is None or len(items) != 1:
-                raise
-            return {"results": [{"id": items[0]["id"], "result": verdict}]}
+        return self._data("POST", f"{_queue(queue)}/{verb}", body)
 
     def get(self, queue: str, message_id: int) -> Data:
         return self._data("GET", f"{_queue(queue)}/messages/{message_id}")
@@ -148,9 +131,8 @@ class Remote:
     def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
         path = f"{_queue(queue)}/import"
         body = b"\n".join(lines)
-        answer: Data = msgspec.json.decode(
-            self._web.read(self._web.open("POST", path, body, content_type="application/x-ndjson", wait=0))
-        )
+        response = self._web.open("POST", path, body, content_type="application/x-ndjson", wait=0)
+        answer: Data = self._web.decode(response)
         return answer
 
     # Keys, and what only a server has

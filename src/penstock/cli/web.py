@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -26,7 +27,7 @@ class Refused(PenstockError):
     """The server's own words."""
 
     def __init__(
-        self, status: int, message: str, *, code: str, hint: str | None, retry_after: float, body: bytes
+        self, status: int, message: str, *, code: str, hint: str | None, retry_after: float | None, body: bytes
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
@@ -79,7 +80,9 @@ class Web:
                 connection.timeout = CONNECT_SECONDS
                 connection.connect()
             connection.sock.settimeout(TIMEOUT_SECONDS + wait)
-            connection.request(method, self._base + path, body, headers)
+            # A server may refuse before it has read everything, and hang up: its answer says why.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._base + path, body, headers)
             response = connection.getresponse()
         except TimeoutError:
             connection.close()
@@ -119,7 +122,7 @@ class Web:
             message,
             code=code,
             hint=hint,
-            retry_after=float(retry_after) if retry_after.isdigit() else 1.0,
+            retry_after=float(retry_after) if retry_after.isdigit() and response.status == 429 else None,
             body=body,
         )
 
@@ -134,9 +137,11 @@ class Web:
         given = {name: _text(each) for name, each in query.items() if each is not None}
         body = None if value is None else msgspec.json.encode(value)
         target = f"{path}?{urlencode(given)}" if given else path
-        answer = self.read(self.open(method, target, body, wait=wait))
+        return self.decode(self.open(method, target, body, wait=wait))
+
+    def decode(self, response: http.client.HTTPResponse) -> Any:
         try:
-            return msgspec.json.decode(answer)
+            return msgspec.json.decode(self.read(response))
         except msgspec.DecodeError:
             raise Unreachable(f"{self.url} did not answer in JSON", hint="is that a Penstock server?") from None
 

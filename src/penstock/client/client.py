@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import Unpack
 
 from penstock.broker import Broker
+from penstock.client.asker import Asker
 from penstock.client.connection import Connections
 from penstock.client.keeper import Keeper
 from penstock.client.local import Local
 from penstock.client.queue import Queue
 from penstock.client.remote import Remote
-from penstock.client.types import Options, Page, Seconds
+from penstock.client.types import Options, Page, Seconds, milliseconds
 from penstock.client.urls import Server, parse, request_headers
-from penstock.errors import QueueExists
+from penstock.errors import InvalidInput, QueueExists
 from penstock.model import QueueInfo
 from penstock.store.sqlite import Durability, SqliteStore
 
@@ -82,17 +83,19 @@ def connect(
     lets a request wait so that more calls may join it. `durability` is for files, the others are for servers.
     """
     where = parse(url)
-    retry_seconds = float(retry_for)
+    retry_seconds = milliseconds("retry_for", retry_for) / 1000
+    linger_seconds = milliseconds("linger", linger, 0, 10_000) / 1000
+    timeout_seconds = milliseconds("timeout", timeout, 1) / 1000
+    if type(connections) is not int or connections < 1:
+        raise InvalidInput("connections is an int from 1", field="connections")
     if not isinstance(where, Server):
         return Client(Local(Broker(SqliteStore(where, durability=durability)), retry_seconds))
-    address = where.address(tls)
-    remote = Remote(
-        Connections(address, connections),
+    asker = Asker(
+        Connections(where.address(tls), connections),
         where=where.shown,
         base_path=where.base_path,
         headers=request_headers(where, token),
-        timeout=float(timeout),
+        timeout=timeout_seconds,
         retry_for=retry_seconds,
-        linger=float(linger),
     )
-    return Client(remote)
+    return Client(Remote(asker, linger_seconds))

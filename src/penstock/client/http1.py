@@ -1,6 +1,6 @@
 """HTTP/1.1 as a client of Penstock needs it: one request, one answer, a connection that stays open. No sockets here.
 
-Measured against the libraries for our pattern (one keep-alive connection, small JSON): see `connection`.
+Redirects, proxies and compression are not spoken. Why this is our own: `connection` has the figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verbs over HTTP: joined, retried, and with the server's errors as exceptions.
+"""The verbs over HTTP: calls at the same time are joined, and pushes have keys so that they can be repeated.
 
 This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
 """
@@ -14,11 +14,10 @@ import msgspec
 
 from penstock import forks
 from penstock.client import wire
-from penstock.client.connection import Connections, Interrupt, NoAnswer
-from penstock.client.http1 import Answer, encode_request
+from penstock.client.asker import Asker
 from penstock.client.joiner import Joiner
+from penstock.client.link import Interrupt
 from penstock.client.poller import Poller
-from penstock.client.retry import Retry
 from penstock.client.stop import Stop
 from penstock.client.types import AUTO_KEY, Page, Receipt, Redriven, Stats
 from penstock.commands import Settled, SettleItem
@@ -28,10 +27,7 @@ from penstock.errors import (
     PenstockError,
     QueueFull,
     RateLimited,
-    ServerFault,
-    TryLater,
     UnknownMessage,
-    Unreachable,
 )
 from penstock.identity import check_new_queue_name, check_queue_name
 from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, State
@@ -44,23 +40,8 @@ Messages = Sequence[NewMessage]
 
 
 class Remote:
-    def __init__(
-        self,
-        connections: Connections,
-        *,
-        where: str,
-        base_path: str,
-        headers: bytes,
-        timeout: float,
-        retry_for: float,
-        linger: float,
-    ) -> None:
-        self._connections = connections
-        self._where = where
-        self._base_path = base_path
-        self._headers = headers
-        self._timeout = timeout
-        self._retry_for = retry_for
+    def __init__(self, asker: Asker, linger: float) -> None:
+        self._asker = asker
         self._linger = linger
         self.after_fork_in_child()
         forks.register(self)
@@ -78,71 +59,6 @@ class Remote:
         self._settles: dict[tuple[str, str], Joiner[SettleItem, Settled]] = {}
         self._pollers: dict[tuple[str, int | None], Poller] = {}
 
-    # Requests
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        queue: str | None = None,
-        wait_seconds: float = 0.0,
-        retry_for: float | None = None,
-        repeatable: bool = True,
-        share: bool = False,
-        interrupt: Interrupt | None = None,
-    ) -> tuple[Answer, bool]:
-        """The answer, and whether an earlier attempt may have been carried out as well.
-
-        `repeatable`: carrying it out twice does no harm. `share`: a full queue is for the caller to see, who then tries
-        with fewer messages.
-        """
-        request = encode_request(method, self._base_path + path, self._headers, _body(method, body))
-        retry = Retry(self._retry_for if retry_for is None else retry_for)
-        repeated = False
-        while True:
-            answer = await self._try(request, self._timeout + wait_seconds, interrupt)
-            if isinstance(answer, NoAnswer):
-                repeated = repeated or answer.sent
-                lost = Unreachable(f"{self._where} does not answer: {answer}", maybe_done=repeated)
-                interrupted = interrupt is not None and interrupt.triggered
-                if interrupted or self._connections.closed or (repeated and not repeatable):
-                    raise lost
-                await retry.wait(lost)
-                continue
-            if answer.status < 400:
-                return answer, repeated
-            error = wire.error_of(answer, queue)
-            if share and isinstance(error, QueueFull | RateLimited):
-                raise error
-            if isinstance(error, TryLater):
-                await retry.wait(error)
-            elif answer.status == 503:
-                await retry.wait(error, after_ms=wire.retry_after_ms(answer))
-            else:
-                raise error
-
-    async def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer | NoAnswer:
-        try:
-            return await self._connections.ask(request, seconds, interrupt)
-        except NoAnswer as failure:
-            return failure
-
-    async def _get(self, kind: msgspec.json.Decoder[T], method: str, path: str, body: Any = None, **how: Any) -> T:
-        answer, _ = await self._ask(method, path, body, **how)
-        return self._read(kind, answer)
-
-    def _read(self, kind: msgspec.json.Decoder[T], answer: Answer) -> T:
-        try:
-            return kind.decode(answer.body)
-        except msgspec.MsgspecError as error:
-            raise ServerFault(
-                f"{self._where} answered what cannot be read: {error}",
-                status=answer.status,
-                hint="is that a Penstock server, and of this version?",
-            ) from None
-
     # Pushing
 
     async def push(self, queue: str, messages: Messages) -> list[Receipt]:
@@ -157,14 +73,17 @@ class Remote:
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
             )
-        return await joiner.join(add_keys(messages))
+        return await joiner.join(messages)
 
     async def _push_all(self, queue: str, path: str, batch: list[Messages]) -> list[list[Receipt] | Exception]:
         """One request for all; when it is refused for what one of them holds, each part on its own."""
         alone = len(batch) == 1
-        body = {"messages": [wire.push_one(message) for messages in batch for message in messages]}
+        body = {
+            "messages": [wire.push_one(message) for messages in batch for message in messages],
+            "request_key": AUTO_KEY + os.urandom(12).hex(),
+        }
         try:
-            pushed = await self._get(wire.pushed, "POST", path, body, queue=queue, share=not alone)
+            pushed = await self._asker.get(wire.pushed, "POST", path, body, queue=queue, share=not alone)
         except (InvalidInput, QueueFull, RateLimited) as error:
             if alone:
                 return [error]
@@ -179,8 +98,8 @@ class Remote:
         for messages in batch:
             receipts = []
             for message in messages:
-                # Our own key again is our own repeated request, which the user need not know of.
-                duplicate = position in again and not str(message.key).startswith(AUTO_KEY)
+                # Without a key of the user's it is our own repeated request, which the user need not know of.
+                duplicate = position in again and message.key is not None
                 receipts.append(Receipt(pushed.message_ids[position], duplicate))
                 position += 1
             outcomes.append(receipts)
@@ -195,7 +114,7 @@ class Remote:
         if poller is None:
             if len(self._pollers) >= POLLERS_MAX:
                 self._pollers = {key: each for key, each in self._pollers.items() if not each.idle}
-            poller = self._pollers[queue, lease_ms] = self._new_poller(check_queue_name(queue), lease_ms)
+            poller = self._pollers[queue, lease_ms] = self._new_poller(queue, lease_ms)
         return await poller.lease(limit, wait_seconds, stop)
 
     def _new_poller(self, queue: str, lease_ms: int | None) -> Poller:
@@ -203,7 +122,7 @@ class Remote:
 
         async def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
-            found = await self._get(
+            found = await self._asker.get(
                 wire.polled, "POST", target, queue=queue, wait_seconds=wait_seconds, interrupt=interrupt
             )
             return [message.to_model(queue) for message in found.messages]
@@ -227,14 +146,14 @@ class Remote:
         if not items:
             return []
         body = wire.Settles([wire.SettleOne(i.id, i.token, i.delay_ms, i.error) for i in items], lease_ms)
-        path = f"{_path(check_queue_name(queue))}/{verb}"
+        path = f"{_path(queue)}/{verb}"
         try:
-            answer, repeated = await self._ask("POST", path, body, queue=queue, retry_for=retry_for)
+            answer, repeated = await self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for)
         except LeaseLost:
             return [Settled.STALE]
         except UnknownMessage:
             return [Settled.UNKNOWN]
-        results = [Settled(one.result) for one in self._read(wire.settled, answer).results]
+        results = [Settled(one.result) for one in self._asker.read(wire.settled, answer).results]
         return [_first_result(verb, result) for result in results] if repeated else results
 
     async def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
@@ -267,10 +186,10 @@ class Remote:
             "push": [wire.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
         }
         # Done twice, the second would find its leases gone: an answer that was lost cannot be asked for again.
-        done = await self._get(
+        done = await self._asker.get(
             wire.transacted,
             "POST",
-            f"{_path(check_queue_name(home))}/transact",
+            f"{_path(home)}/transact",
             body,
             queue=home,
             repeatable=not acks and not nacks,
@@ -281,55 +200,57 @@ class Remote:
 
     async def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[Message]:
         query = _query(state=state.value, limit=limit, after=after)
-        page = await self._get(wire.message_page, "GET", f"{_path(check_queue_name(queue))}/peek{query}", queue=queue)
+        page = await self._asker.get(wire.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
         return Page([message.to_model() for message in page.messages], page.next)
 
     async def get(self, queue: str, message_id: int) -> Message | None:
-        path = f"{_path(check_queue_name(queue))}/messages/{message_id}"
+        path = f"{_path(queue)}/messages/{message_id}"
         try:
-            return (await self._get(wire.message_view, "GET", path, queue=queue)).to_model()
+            return (await self._asker.get(wire.message_view, "GET", path, queue=queue)).to_model()
         except UnknownMessage:
             return None
 
     async def remove(self, queue: str, message_id: int) -> bool:
-        path = f"{_path(check_queue_name(queue))}/messages/{message_id}"
+        path = f"{_path(queue)}/messages/{message_id}"
         try:
-            await self._get(wire.nothing, "DELETE", path, queue=queue)
+            await self._asker.get(wire.nothing, "DELETE", path, queue=queue)
         except UnknownMessage:
             return False
         return True
 
     async def info(self, queue: str) -> QueueInfo:
-        return await self._get(wire.queue_info, "GET", _path(check_queue_name(queue)), queue=queue)
+        return await self._asker.get(wire.queue_info, "GET", _path(queue), queue=queue)
 
     async def stats(self, queue: str) -> Stats:
-        return await self._get(wire.stats, "GET", f"{_path(check_queue_name(queue))}/stats", queue=queue)
+        return await self._asker.get(wire.stats, "GET", f"{_path(queue)}/stats", queue=queue)
 
     async def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
-        found = await self._get(wire.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after))
+        found = await self._asker.get(
+            wire.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
+        )
         return Page(found.queues, found.next)
 
     # Changing
 
     async def create(self, queue: str, options: dict[str, Any]) -> None:
         body = {"name": check_new_queue_name(queue), **options}
-        await self._get(wire.queue_info, "POST", "/queues", body, queue=queue)
+        await self._asker.get(wire.queue_info, "POST", "/queues", body, queue=queue)
 
     async def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
         path = _path(check_new_queue_name(queue))
-        return await self._get(wire.queue_info, "PATCH", path, changes, queue=queue)
+        return await self._asker.get(wire.queue_info, "PATCH", path, changes, queue=queue)
 
     async def drop(self, queue: str, force: bool) -> int:
-        path = f"{_path(check_queue_name(queue))}?force={str(force).lower()}"
-        return (await self._get(wire.count, "DELETE", path, queue=queue, repeatable=False)).messages
+        path = f"{_path(queue)}?force={str(force).lower()}"
+        return (await self._asker.get(wire.count, "DELETE", path, queue=queue, repeatable=False)).messages
 
     async def pause(self, queue: str, paused: bool) -> None:
         verb = "pause" if paused else "resume"
-        await self._get(wire.queue_info, "POST", f"{_path(check_queue_name(queue))}/{verb}", queue=queue)
+        await self._asker.get(wire.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
 
     async def purge(self, queue: str, dead: bool) -> int:
         verb = "dlq/purge" if dead else "purge"
-        return (await self._get(wire.count, "POST", f"{_path(check_queue_name(queue))}/{verb}", queue=queue)).purged
+        return (await self._asker.get(wire.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
 
     async def redrive(
         self,
@@ -343,12 +264,12 @@ class Remote:
     ) -> Redriven:
         where = {"ids": ids, "error_contains": error_contains, "older_than_ms": older_than_ms}
         body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
-        path = f"{_path(check_queue_name(queue))}/dlq/requeue"
-        done = await self._get(wire.requeued, "POST", path, body, queue=queue)
+        path = f"{_path(queue)}/dlq/requeue"
+        done = await self._asker.get(wire.requeued, "POST", path, body, queue=queue)
         return Redriven(done.matched, done.moved)
 
     async def close(self) -> None:
-        await self._connections.close()
+        await self._asker.close()
 
 
 def add_keys(messages: Messages) -> Messages:
@@ -373,14 +294,8 @@ def _weight(messages: Messages) -> int:
     return sum(len(message.payload) + 256 for message in messages)
 
 
-def _body(method: str, body: Any) -> bytes | None:
-    if body is not None:
-        return wire.encode(body)
-    return b"" if method == "POST" else None
-
-
 def _path(queue: str) -> str:
-    return "/queues/" + quote(queue, safe="")
+    return "/queues/" + quote(check_queue_name(queue), safe="")
 
 
 def _query(**values: Any) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
-from penstock.client.connection import Address
+from penstock.client.link import Address
 from penstock.errors import InvalidInput
 
 SCHEMES = "sqlite:///path, http://host:port or https://host:port"

@@ -234,7 +234,8 @@ def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
         problem = Problem(f"the server answered {answer.status}", kind.code)
     kind = CLASSES.get(problem.code) or BY_STATUS.get(answer.status, errors.ServerFault)
     # What an error's own constructor derives its text from does not travel; its text does.
-    error = kind.__new__(kind, problem.error)
+    error = kind.__new__(kind)
+    error.args = (problem.error,)
     data: dict[str, Any] = {"hint": problem.hint}
     if kind.code != problem.code:
         data["code"] = problem.code

@@ -50,7 +50,7 @@ class App:
             *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
             *operations.routes(),
         ]
-        operations.document = describe(routes)
+        operations.document = describe(routes, guarded=self.settings.auth_token is not None)
         return routes
 
     def start(self) -> None:

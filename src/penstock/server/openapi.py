@@ -9,15 +9,22 @@ from typing import Any
 
 import msgspec
 
+from penstock.identity import NAME_PATTERN
 from penstock.server.problems import Problem
 from penstock.server.routing import Route
 
 ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 500, 503)
 """What any call may answer: the credential, the limits and the store stand before each."""
 REFS = "#/components/schemas/{name}"
+PATH_SCHEMAS: dict[str, dict[str, Any]] = {
+    "queue": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+    "id": {"type": "integer", "minimum": 1, "maximum": 10**15 - 1},
+    "key": {"type": "string", "minLength": 1},
+}
 
 
-def describe(routes: Sequence[Route]) -> dict[str, Any]:
+def describe(routes: Sequence[Route], *, guarded: bool) -> dict[str, Any]:
+    """Of a server that wants a token, or of one that does not."""
     types = _types(routes)
     schemas, components = msgspec.json.schema_components(types, ref_template=REFS)
     of_type = dict(zip(map(_key, types), schemas, strict=True))
@@ -36,7 +43,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
             "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{"token": []}, {}],
+        "security": [{"token": []}] if guarded else [],
     }
 
 
@@ -61,8 +68,10 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
         "tags": [route.tag],
         "responses": _responses(route, of_type),
     }
+    if route.right == "public":
+        operation["security"] = []
     parameters = [
-        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {"name": part[1:-1], "in": "path", "required": True, "schema": PATH_SCHEMAS[part[1:-1]]}
         for part in route.path.split("/")
         if part.startswith("{")
     ]

@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from penstock.client.connection import Interrupt
 from penstock._sync.client.joiner import Joiner
+from penstock.client.link import Interrupt
 from penstock.client.stop import Stop
 from penstock.client.threads import Mutex, Slot, shielded, sleep
 from penstock.model import BATCH_MAX, LeasedMessage

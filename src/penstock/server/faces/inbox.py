@@ -11,7 +11,7 @@ from penstock.broker import Broker
 from penstock.commands import Settled, SettleItem
 from penstock.config import Settings
 from penstock.errors import InvalidName, UnknownQueue
-from penstock.identity import ID_MAX, check_queue_name
+from penstock.identity import ID_MAX, NAME_PATTERN
 from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.faces import payloads
@@ -21,12 +21,13 @@ from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, SIGNATURE_NAME, Signatures, check_signature
 
 DEFAULT_TOPIC = "default"
+Topic = Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$")]
 SETTLED_WORDS = {Settled.OK: "archived", Settled.STALE: "stale", Settled.UNKNOWN: "unknown"}
 
 
 class NewText(Struct, forbid_unknown_fields=True):
     body: str
-    topic: str = DEFAULT_TOPIC
+    topic: Topic = DEFAULT_TOPIC
     dedupe_key: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
 
 
@@ -42,7 +43,7 @@ class Text(Struct, omit_defaults=True):
 
 class GetQuery(Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1)] | None = None
-    topic: str = DEFAULT_TOPIC
+    topic: Topic = DEFAULT_TOPIC
     wait: Annotated[float, Meta(ge=0, le=60)] = 0
     """Seconds to wait for a first message."""
     mode: Literal["take", "claim"] = "take"
@@ -188,7 +189,6 @@ class Inbox:
         if query.wait != query.wait:
             raise HttpError(422, "invalid_value", "wait is a number of seconds", field="wait")
         wait_ms = int(query.wait * 1000)
-        check_queue_name(query.topic)
         if wait_ms and await self._broker.find_queue(query.topic) is None:
             await self._broker.configure(query.topic, create=self._options)
         try:

@@ -192,6 +192,7 @@ def queue_routes(face: Queues) -> list[Route]:
             "admin",
             body=shapes.ImportedMessage,
             body_types=(NDJSON,),
+            body_required=False,
             answers={200: shapes.Imported},
         ),
         call(

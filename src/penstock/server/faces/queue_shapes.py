@@ -97,6 +97,8 @@ class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
     headers: dict[str, str] | None = None
     signature: str | None = None
     messages: Annotated[list[PushOne], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
+    request_key: Key | None = None
+    """With `messages`: sent again within 15 minutes, those without keys of their own add nothing."""
 
 
 class PushedOne(Struct):

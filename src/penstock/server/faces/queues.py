@@ -155,14 +155,17 @@ class Queues:
         if body.messages is not msgspec.UNSET:
             if body.payload is not msgspec.UNSET:
                 raise HttpError(422, "invalid_value", "send payload or messages, not both", field="messages")
-            if key is not None or signature is not None:
-                raise HttpError(
-                    422, "invalid_value", "of many messages each has its own key and signature", field="messages"
-                )
-            receipts = await self._broker.push(queue, await self._new_messages(request, queue, body.messages))
+            if signature is not None:
+                raise HttpError(422, "invalid_value", "of many messages each has its own signature", field="messages")
+            if key is not None and body.request_key is None:
+                body.request_key = key.decode("latin-1")
+            messages = await self._new_messages(request, queue, body.messages)
+            receipts = await self._broker.push(queue, messages, request_key=body.request_key)
             return reply(translation.pushed_many(receipts), 201, rows=len(receipts))
         if body.payload is msgspec.UNSET:
             raise HttpError(422, "invalid_value", "a payload, or messages, is missing", field="payload")
+        if body.request_key is not None:
+            raise HttpError(422, "invalid_value", "one message has an idempotency_key", field="request_key")
         if key is not None and body.idempotency_key is None:
             body.idempotency_key = key.decode("latin-1")
         if signature is not None and body.signature is None:
@@ -245,6 +248,8 @@ class Queues:
             if not request.principal.may("push", queue):
                 raise HttpError(403, "forbidden", f"no right to push to {queue!r}")
             commands.append(self._broker.push_command(queue, await self._new_messages(request, queue, pushes)))
+        if not any(command.queue == home for command in commands):
+            await self._require_queue(request)
         outcomes = await self._broker.transact(commands)
         ids = [receipt.id for outcome in outcomes for receipt in getattr(outcome, "receipts", ())]
         return reply(TransactedView(len(body.ack), len(body.nack), ids), rows=len(ids))

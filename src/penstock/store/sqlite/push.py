@@ -20,6 +20,11 @@ from penstock.store.sqlite.transaction import Transaction
 SQL = load_sql("penstock.store.sqlite", "push")
 MESSAGE = SQL["message"]
 
+REQUEST_KEY = "\x1f"
+"""No key of a user's begins so: a control character is none of theirs."""
+REQUEST_WINDOW_MS = 15 * 60_000
+NO_PLACE = -1
+
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
 CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 
@@ -34,6 +39,9 @@ def push(tx: Transaction, command: Push) -> Pushed:
     # What has expired must neither fill the queue nor hold its key.
     advance(tx, queue)
     duplicates = _find_duplicates(tx, space, messages)
+    request_key = None if command.request_key is None else REQUEST_KEY + command.request_key
+    if request_key is not None:
+        _find_repeated_request(tx, space, request_key, messages, duplicates)
     options = queue.options
     if options.max_size is not None or options.push_rate is not None:
         try:
@@ -42,6 +50,9 @@ def push(tx: Transaction, command: Push) -> Pushed:
             if found is None:
                 drop(tx, Drop(queue=queue.name))
             raise
+    if request_key is not None and len(duplicates) < len(messages):
+        until = tx.now + REQUEST_WINDOW_MS
+        tx.execute(SQL["keep_key"], (space, request_key, tx.next_ids(0), NO_PLACE, tx.now, until))
     if not duplicates:
         return Pushed(_insert(tx, queue, space, messages))
     inserted = iter(_insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
@@ -76,6 +87,27 @@ def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]
                 continue
         seen[message.key] = number
     return found
+
+
+def _find_repeated_request(
+    tx: Transaction,
+    space: int,
+    request_key: str,
+    messages: Sequence[NewMessage],
+    duplicates: dict[int, Receipt | int],
+) -> None:
+    """If this request came before: its messages without a key got the ids from the first one on, in order."""
+    row = tx.execute(SQL["find_key"], (space, request_key)).fetchone()
+    if row is None or row[3] <= tx.now:
+        return
+    message_id, _, created_at, _ = row
+    taken = {receipt.id for receipt in duplicates.values() if isinstance(receipt, Receipt)}
+    for number, message in enumerate(messages):
+        if message.key is None:
+            while message_id in taken:
+                message_id += 1
+            duplicates[number] = Receipt(message_id, message_uuid(message_id, created_at, tx.salt), created_at, True)
+            message_id += 1
 
 
 def _admit(tx: Transaction, queue: Queue, count: int) -> None:

@@ -1,0 +1,110 @@
+"""One request to a server and its answer: retried where that is safe, with the server's errors as exceptions.
+
+This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.client import wire
+from penstock.client.connection import Connections
+from penstock.client.http1 import Answer, encode_request
+from penstock.client.link import Interrupt, NoAnswer
+from penstock.client.retry import Retry
+from penstock.errors import QueueFull, RateLimited, ServerFault, TryLater, Unreachable
+
+T = TypeVar("T")
+
+
+class Asker:
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        where: str,
+        base_path: str,
+        headers: bytes,
+        timeout: float,
+        retry_for: float,
+    ) -> None:
+        self._connections = connections
+        self._where = where
+        self._base_path = base_path
+        self._headers = headers
+        self._timeout = timeout
+        self._retry_for = retry_for
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        queue: str | None = None,
+        wait_seconds: float = 0.0,
+        retry_for: float | None = None,
+        repeatable: bool = True,
+        share: bool = False,
+        interrupt: Interrupt | None = None,
+    ) -> tuple[Answer, bool]:
+        """The answer, and whether an earlier attempt may have been carried out as well.
+
+        `repeatable`: carrying it out twice does no harm. `share`: a full queue is for the caller to see, who then tries
+        with fewer messages.
+        """
+        request = encode_request(method, self._base_path + path, self._headers, _body(method, body))
+        retry = Retry(self._retry_for if retry_for is None else retry_for)
+        repeated = False
+        while True:
+            answer = await self._try(request, self._timeout + wait_seconds, interrupt)
+            if isinstance(answer, NoAnswer):
+                repeated = repeated or answer.sent
+                lost = Unreachable(f"{self._where} does not answer: {answer}", maybe_done=repeated)
+                interrupted = interrupt is not None and interrupt.triggered
+                if interrupted or self._connections.closed or (repeated and not repeatable):
+                    raise lost
+                await retry.wait(lost)
+                continue
+            if answer.status < 400:
+                return answer, repeated
+            error = wire.error_of(answer, queue)
+            if share and isinstance(error, QueueFull | RateLimited):
+                raise error
+            if isinstance(error, TryLater):
+                await retry.wait(error)
+            elif answer.status == 503:
+                await retry.wait(error, after_ms=wire.retry_after_ms(answer))
+            else:
+                raise error
+
+    async def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer | NoAnswer:
+        try:
+            return await self._connections.ask(request, seconds, interrupt)
+        except NoAnswer as failure:
+            return failure
+
+    async def get(self, kind: msgspec.json.Decoder[T], method: str, path: str, body: Any = None, **how: Any) -> T:
+        answer, _ = await self.ask(method, path, body, **how)
+        return self.read(kind, answer)
+
+    def read(self, kind: msgspec.json.Decoder[T], answer: Answer) -> T:
+        try:
+            return kind.decode(answer.body)
+        except msgspec.MsgspecError as error:
+            raise ServerFault(
+                f"{self._where} answered what cannot be read: {error}",
+                status=answer.status,
+                hint="is that a Penstock server, and of this version?",
+            ) from None
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+
+def _body(method: str, body: Any) -> bytes | None:
+    if body is not None:
+        return wire.encode(body)
+    return b"" if method == "POST" else None

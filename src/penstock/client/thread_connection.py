@@ -1,0 +1,169 @@
+"""Connections to a server for threads, kept open and shared; `connection` has the same for coroutines."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+
+from penstock import forks
+from penstock.client.http1 import Answer, AnswerReader, BadAnswer
+from penstock.client.link import IDLE_SECONDS_MAX, Address, Interrupt, NoAnswer
+
+READ_BYTES = 256 << 10
+LOOK_SECONDS = 0.5
+"""A connection that was used just now is taken to be open."""
+
+
+class Connection:
+    """One request at a time, over a plain socket."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.idle_since = 0.0
+        self._link = link
+        self._reader = AnswerReader()
+        self._open = True
+
+    @classmethod
+    def open(cls, address: Address, seconds: float) -> Connection:
+        try:
+            link = socket.create_connection((address.host, address.port), timeout=seconds)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.tls is not None:
+                link = address.tls.wrap_socket(link, server_hostname=address.host)
+        except TimeoutError:
+            raise NoAnswer(f"no connection within {seconds:g} s", sent=False) from None
+        except OSError as error:
+            raise NoAnswer(f"no connection: {error}", sent=False) from None
+        return cls(link)
+
+    @property
+    def usable(self) -> bool:
+        return self._open and not self._reader.begun
+
+    def ended(self) -> bool:
+        """Whether the other side has closed meanwhile: nothing should be there to read, not even an end."""
+        try:
+            self._link.settimeout(0)
+            socket.socket.recv(self._link, 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def ask(self, request: bytes, seconds: float) -> Answer:
+        deadline = time.monotonic() + seconds
+        try:
+            self._link.settimeout(seconds)
+            self._link.sendall(request)
+            answer = self._receive(deadline)
+        except TimeoutError:
+            self.close()
+            raise NoAnswer(f"no answer within {seconds:g} s", sent=True) from None
+        except (OSError, BadAnswer) as error:
+            self.close()
+            raise NoAnswer(f"the connection was cut: {error}", sent=True) from None
+        except BaseException:
+            self.close()
+            raise
+        if not self._reader.keep_alive:
+            self.close()
+        return answer
+
+    def _receive(self, deadline: float) -> Answer:
+        while True:
+            data = self._link.recv(READ_BYTES)
+            answer = self._reader.feed(data) if data else self._reader.end()
+            if answer is not None:
+                return answer
+            if not data:
+                raise ConnectionError("the other side has closed it")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._link.settimeout(left)
+
+    def abort(self) -> None:
+        """From another thread: whoever waits here is told at once."""
+        self._open = False
+        with contextlib.suppress(OSError):
+            # Not TLS's own shutdown, which takes its state away under the one who reads.
+            socket.socket.shutdown(self._link, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._open = False
+        self._link.close()
+
+
+class Connections:
+    """Open connections for reuse, the last used first."""
+
+    def __init__(self, address: Address, limit: int) -> None:
+        self._address = address
+        self._limit = limit
+        self.closed = False
+        self.after_fork_in_child()
+        forks.register(self)
+
+    def ask(self, request: bytes, seconds: float, interrupt: Interrupt | None = None) -> Answer:
+        """Send a request and wait for its answer, `seconds` for all of it."""
+        if not self._places.acquire(timeout=seconds):
+            raise NoAnswer("as many requests as there may be are on their way already", sent=False)
+        try:
+            if self.closed:
+                raise NoAnswer("the client is closed", sent=False)
+            connection = self._reuse() or Connection.open(self._address, seconds)
+            self._busy.add(connection)
+            if interrupt is not None:
+                interrupt.arm(connection.abort)
+            try:
+                return connection.ask(request, seconds)
+            finally:
+                self._busy.discard(connection)
+                if interrupt is not None:
+                    interrupt.arm(None)
+                self._put_back(connection)
+        finally:
+            self._places.release()
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.usable and not self.closed:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _reuse(self) -> Connection | None:
+        now = time.monotonic()
+        # A deque's ends are safe for threads; another may take the last one between the look and the pop.
+        with contextlib.suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                idle_seconds = now - connection.idle_since
+                if idle_seconds < LOOK_SECONDS or (idle_seconds < IDLE_SECONDS_MAX and not connection.ended()):
+                    return connection
+                connection.close()
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+        for connection in list(self._busy):
+            connection.abort()
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        """The parent goes on using the sockets; here they are only let go."""
+        self._idle: deque[Connection] = deque()
+        self._busy: set[Connection] = set()
+        self._places = threading.BoundedSemaphore(self._limit)

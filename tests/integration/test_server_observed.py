@@ -1,0 +1,216 @@
+"""What the server says of itself: metrics, the canary, health, and traces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from penstock.broker import Broker
+from penstock.config import Settings
+from penstock.errors import StoreBusy
+from penstock.model import NewMessage, QueueOptions
+from penstock.server.app import App
+from penstock.server.background import CANARY_QUEUE
+from penstock.server.tracing import Tracer
+from penstock.store.sqlite import SqliteStore
+from tests.integration.conftest import Fresh
+from tests.integration.serving import Answer, Client, clean_environment
+from tests.integration.test_server_http import ask
+
+SOON = 30.0
+
+
+def samples(answer: Answer) -> dict[str, float]:
+    """By name and labels, the labels in order."""
+    found = {}
+    for line in answer.body.decode().splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            found[name] = float(value)
+    return found
+
+
+def wait_for(client: Client, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+    deadline = time.monotonic() + SOON
+    while not condition(found := samples(client.get("/metrics"))):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def test_the_metrics_are_there_and_right(serve: Fresh) -> None:
+    with serve(sweep_ms=50).client() as client:
+        queue = client.queue("q", max_attempts=2, backoff_ms=0)
+        client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(5)]})
+        client.post(f"{queue}/messages", {"payload": 9, "delay_ms": 60_000})
+        for _ in range(2):
+            [message] = client.post(f"{queue}/poll?wait_ms=0").json["messages"]
+            client.post(f"{queue}/nack", {"id": message["id"], "token": message["token"], "delay_ms": 0})
+        first = message["id"]
+        while message["id"] == first or message["attempts"] < 2:
+            [message] = client.post(f"{queue}/poll?wait_ms=0").json["messages"]
+            client.post(f"{queue}/nack", {"id": message["id"], "token": message["token"], "delay_ms": 0})
+        client.post(f"{queue}/poll?wait_ms=0")
+        client.get("/nothing")
+        found = wait_for(client, lambda found: found["penstock_wal_bytes"] > 0)
+        stats = client.get(f"{queue}/stats").json
+    for state in ("ready", "scheduled", "leased", "dead"):
+        assert found[f'penstock_messages{{queue="q",state="{state}"}}'] == stats[state]
+    assert stats["dead"] >= 1
+    assert found['penstock_dead_letters_total{queue="q"}'] == stats["totals"]["dead"]
+    assert found['penstock_retries_total{queue="q"}'] == stats["totals"]["nacked"] - stats["totals"]["dead"]
+    assert found['penstock_events_total{event="pushed",queue="q"}'] == 6
+    pushes = 'method="POST",route="/queues/{queue}/messages"'
+    assert found[f'penstock_http_requests_total{{{pushes},status="201"}}'] == 2
+    assert found[f"penstock_http_request_seconds_count{{{pushes}}}"] == 2
+    assert found['penstock_http_requests_total{method="GET",route="unmatched",status="404"}'] == 1
+    assert found["penstock_commit_batch_commands_count"] == found["penstock_store_seconds_count"] > 5
+    assert found["penstock_store_seconds_sum"] > 0
+    assert found["penstock_long_polls_open"] == 0
+    assert found["penstock_leases_given_back_total"] == 0
+    assert found["penstock_commit_queue"] == 0
+
+
+def test_the_canary_sings_after_its_first_interval_and_shows_as_an_slo(serve: Fresh) -> None:
+    with serve(canary_ms=1_000, canary_slo_ms=60_000).client() as client:
+        queue = client.queue("q")
+        assert client.post(f"{queue}/messages", {"payload": 1}).json["id"] == 1
+        found = wait_for(client, lambda found: found['penstock_canary_rounds_total{result="met"}'] >= 2)
+        assert found["penstock_canary_seconds_count"] >= 2
+        assert found['penstock_canary_rounds_total{result="failed"}'] == 0
+        topics = [topic["topic"] for topic in client.get("/v1/stats").json["topics"]]
+        assert topics == ["q"]
+        assert client.get(f"/queues/{CANARY_QUEUE}").json["ready"] == 0
+
+
+def test_a_canary_that_is_not_heard_counts_as_failed(serve: Fresh) -> None:
+    server = serve(canary_ms=100)
+    with server.client() as client:
+        wait_for(client, lambda found: found['penstock_canary_rounds_total{result="met"}'] >= 1)
+        client.post(f"/queues/{CANARY_QUEUE}/pause")
+        server.app.broker.pressure = "no room"
+        wait_for(client, lambda found: found['penstock_canary_rounds_total{result="failed"}'] >= 1)
+
+
+def test_health_says_what_is_wrong(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    with server.client() as client:
+        assert client.get("/healthz").json == {"status": "ok"}
+        assert client.get("/readyz").json == {"ready": True, "checks": {"store": "ok", "disk": "ok", "wal": "ok"}}
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise StoreBusy("locked")
+
+        monkeypatch.setattr(server.app.broker.store, "list_queues", fail)
+        assert client.get("/readyz").status == 503
+        assert client.get("/readyz").json["checks"]["store"] == "locked"
+        health = client.get("/health")
+        assert (health.status, health.json["code"]) == (503, "store_busy")
+        assert client.get("/healthz").status == 200
+
+
+def test_what_nobody_foresaw_is_500_logged_and_does_not_leak(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr(server.app.log, "write", lambda **fields: written.append(fields))
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("secret detail")
+
+    with server.client() as client:
+        monkeypatch.setattr(server.app.broker.store, "list_queues", fail)
+        answer = client.get("/queues", X_Request_Id="mine")
+        assert (answer.status, answer.json["code"]) == (500, "internal_error")
+        assert b"secret" not in answer.body
+    [line] = [line for line in written if line.get("level") == "error" and "request_id" in line]
+    assert line["request_id"] == "mine"
+    assert "ZeroDivisionError" in line["error"]
+
+
+# Traces
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@contextmanager
+def traced(folder: Path) -> Iterator[tuple[App, InMemorySpanExporter]]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    settings = Settings(access_log=False, canary_ms=0)
+    yield App(Broker(SqliteStore(folder / "queue.db")), settings, tracer=Tracer(provider)), exporter
+
+
+def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+def test_the_consumer_s_span_is_linked_to_the_producer_s_trace(tmp_path: Path) -> None:
+    async def scenario(app: App) -> None:
+        await app.broker.push("q", [NewMessage(payload=b"1", headers={"traceparent": PARENT})], create=QueueOptions())
+        await app.broker.push("q", [NewMessage(payload=b"2", headers={"traceparent": "nonsense"})])
+        await ask(app, "POST", "/queues/q/poll", query=b"wait_ms=0&batch=5")
+        await ask(app, "GET", "/nothing")
+        await app.broker.close()
+
+    with traced(tmp_path) as (app, exporter):
+        asyncio.run(scenario(app))
+    [poll] = named(exporter, "POST /queues/{queue}/poll")
+    assert [f"{link.context.trace_id:032x}" for link in poll.links] == [PARENT.split("-")[1]]
+    assert poll.attributes is not None
+    assert poll.attributes["http.response.status_code"] == 200
+    assert poll.attributes["messaging.batch.message_count"] == 2
+    assert named(exporter, "GET unmatched")
+    commits = named(exporter, "commit")
+    assert len(commits) >= 3
+    assert all(span.attributes and span.attributes["penstock.commands"] for span in commits)
+
+
+def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
+    async def scenario(app: App) -> None:
+        await app.broker.configure("q", create=QueueOptions())
+        await ask(app, "POST", "/queues/q/messages", b'{"payload": 1}', headers=[(b"traceparent", PARENT.encode())])
+        [message] = await app.broker.lease("q")
+        assert message.headers == {"traceparent": PARENT}
+        await app.broker.close()
+
+    with traced(tmp_path) as (app, exporter):
+        asyncio.run(scenario(app))
+    [push] = named(exporter, "POST /queues/{queue}/messages")
+    assert push.parent is not None
+    assert f"{push.parent.span_id:016x}" == PARENT.split("-")[2]
+
+
+def test_a_server_that_does_not_trace_loads_nothing_of_it() -> None:
+    script = """
+        import json, sys
+        import penstock.server.serve
+        print(json.dumps([name for name in sys.modules if name.startswith("opentelemetry")]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=clean_environment()
+    )
+    assert json.loads(done.stdout) == [], done.stderr
+
+
+def test_every_metric_has_help_and_a_type(serve: Fresh) -> None:
+    with serve().client() as client:
+        text = client.get("/metrics").body.decode()
+    helped = set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE))
+    typed = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert helped == typed
+    assert all(name.startswith("penstock_") for name in helped)

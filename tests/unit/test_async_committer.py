@@ -1,0 +1,178 @@
+"""Group commit among coroutines: whoever leaves at any moment leaves no lease behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker import Broker
+from penstock.commands import Command, Lease, Release
+from penstock.errors import StoreClosed, TryLater
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+
+CREATE = QueueOptions(lease_ms=3_600_000)
+
+
+class Gated(SqliteStore):
+    """A store whose batches go to the thread and wait there at a gate."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.held = False
+        self.seen: list[Command[Any]] = []
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Any:
+        self.seen += commands
+        return None if self.held else super().prepare(commands)
+
+    def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        self.gate.wait(60)
+        return super().apply(commands)
+
+    def shut(self) -> None:
+        self.held = True
+        self.gate.clear()
+
+    def open(self) -> None:
+        self.held = False
+        self.gate.set()
+
+
+async def broker_with(path: Path, messages: int) -> tuple[Broker, Gated]:
+    store = Gated(path / "queue.db")
+    broker = Broker(store)
+    await broker.push("q", [NewMessage(payload=b"%d" % n) for n in range(messages)], create=CREATE)
+    return broker, store
+
+
+async def settle(broker: Broker, ready: int) -> None:
+    """Until everything that was leased for nobody is back."""
+    async with asyncio.timeout(30):
+        while (await broker.stats("q")).info.ready != ready:
+            await asyncio.sleep(0.005)
+    assert (await broker.stats("q")).info.leased == 0
+
+
+def test_whoever_leaves_before_the_batch_is_taken_leases_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, store = await broker_with(tmp_path, 1)
+        store.shut()
+        first = asyncio.create_task(broker.configure("other", create=CREATE))
+        await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(broker.lease("q"))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        store.open()
+        await first
+        await settle(broker, 1)
+        assert not any(isinstance(command, Lease | Release) for command in store.seen)
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_leaves_while_the_batch_is_with_the_store_gives_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, store = await broker_with(tmp_path, 1)
+        store.shut()
+        leaving = asyncio.create_task(broker.lease("q"))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        waiting = asyncio.create_task(broker.lease("q", wait_ms=30_000))
+        store.open()
+        async with asyncio.timeout(20):
+            [message] = await waiting
+        assert message.attempts == 1
+        assert broker.given_back == 1
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_leaves_between_the_answer_and_taking_it_gives_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, _ = await broker_with(tmp_path, 1)
+        leaving = asyncio.create_task(broker.lease("q"))
+        committed = broker.committer.committed
+
+        def cancel_just_then(_: int, __: float) -> None:
+            # The outcomes are handed out right after this, and the task runs only later.
+            asyncio.get_running_loop().call_soon(leaving.cancel)
+            broker.committer.committed = committed
+
+        await asyncio.sleep(0)
+        broker.committer.committed = cancel_just_then
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await settle(broker, 1)
+        assert broker.given_back == 1
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_leaving_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, _ = await broker_with(tmp_path, 20)
+        dice = random.Random(1)
+
+        async def come_and_go() -> None:
+            task = asyncio.create_task(broker.lease("q", limit=dice.randint(1, 3), wait_ms=dice.choice([0, 50])))
+            for _ in range(dice.randint(0, 12)):
+                await asyncio.sleep(0)
+            if dice.random() < 0.3:
+                await asyncio.sleep(dice.random() / 200)
+            task.cancel()
+            [messages] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(messages, list):
+                broker.give_back(messages)
+
+        for _ in range(100):
+            await asyncio.gather(*(come_and_go() for _ in range(10)))
+        await settle(broker, 20)
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_push_is_not_undone_when_its_caller_leaves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, store = await broker_with(tmp_path, 0)
+        store.shut()
+        leaving = asyncio.create_task(broker.push("q", [NewMessage(payload=b"x")]))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        store.open()
+        await settle(broker, 1)
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker, store = await broker_with(tmp_path, 0)
+        broker.committer.depth_max = 2
+        store.shut()
+        first = asyncio.create_task(broker.lease("q"))
+        await asyncio.sleep(0.01)
+        others = [asyncio.create_task(broker.lease("q")) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(TryLater):
+            await broker.lease("q")
+        store.open()
+        await asyncio.gather(first, *others)
+        await broker.close()
+        with pytest.raises(StoreClosed):
+            await broker.lease("q")
+
+    asyncio.run(scenario())

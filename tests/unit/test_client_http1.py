@@ -1,0 +1,109 @@
+"""The SDK's HTTP/1.1: answers come whole, whatever pieces they arrive in."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.http1 import HEAD_BYTES_MAX, Answer, AnswerReader, BadAnswer, encode_request
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A:  b \r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\nA\r\n, 10 bytes\r\n0\r\n\r\n"
+TRAILED = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"
+
+
+def read(reader: AnswerReader, data: bytes, step: int) -> Answer | None:
+    answer = None
+    for start in range(0, len(data), step):
+        assert answer is None
+        answer = reader.feed(data[start : start + step])
+    return answer
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+def test_an_answer_may_come_in_pieces(step: int) -> None:
+    reader = AnswerReader()
+    for _ in range(2):
+        answer = read(reader, PLAIN, step)
+        assert answer == Answer(200, {b"content-length": b"5", b"x-a": b"b"}, b"hello")
+        assert reader.keep_alive
+        assert not reader.begun
+        for data in (CHUNKED, TRAILED):
+            answer = read(reader, data, step)
+            assert answer is not None
+            assert answer.status == 201
+            assert answer.body in (b"hello, 10 bytes", b"hello")
+
+
+def test_an_interim_answer_is_skipped() -> None:
+    answer = AnswerReader().feed(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
+    assert answer is not None
+    assert answer.body == b"hello"
+
+
+def test_no_body_where_there_cannot_be_one() -> None:
+    answer = AnswerReader().feed(b"HTTP/1.1 204 No Content\r\n\r\n")
+    assert answer is not None
+    assert answer.body == b""
+
+
+def test_a_body_without_a_length_ends_with_the_connection() -> None:
+    reader = AnswerReader()
+    assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhel") is None
+    assert reader.feed(b"lo") is None
+    answer = reader.end()
+    assert answer is not None
+    assert answer.body == b"hello"
+    assert not reader.keep_alive
+
+
+def test_an_answer_cut_short_is_none() -> None:
+    reader = AnswerReader()
+    assert reader.feed(PLAIN[:-1]) is None
+    assert reader.begun
+    assert reader.end() is None
+
+
+@pytest.mark.parametrize(
+    ("head", "stays"),
+    [
+        (b"HTTP/1.1 200 OK\r\nConnection: close", False),
+        (b"HTTP/1.1 200 OK\r\nConnection: keep-alive", True),
+        (b"HTTP/1.0 200 OK", False),
+        (b"HTTP/1.0 200 OK\r\nconnection: Keep-Alive", True),
+    ],
+)
+def test_whether_a_connection_stays_open(head: bytes, stays: bool) -> None:
+    reader = AnswerReader()
+    assert reader.feed(head + b"\r\ncontent-length: 0\r\n\r\n")
+    assert reader.keep_alive is stays
+
+
+def test_bytes_that_nobody_asked_for_end_the_trust() -> None:
+    reader = AnswerReader()
+    assert reader.feed(PLAIN + b"HTTP/1.1 200 OK\r\n")
+    assert not reader.keep_alive
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
+        b"x" * (HEAD_BYTES_MAX + 1),
+    ],
+)
+def test_what_is_not_http_is_refused(data: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        AnswerReader().feed(data)
+
+
+def test_a_request() -> None:
+    assert encode_request("GET", "/a", b"host: h\r\n", None) == b"GET /a HTTP/1.1\r\nhost: h\r\n\r\n"
+    assert encode_request("POST", "/a?b=1", b"host: h\r\n", b"{}") == (
+        b"POST /a?b=1 HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+    )

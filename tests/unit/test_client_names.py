@@ -1,0 +1,103 @@
+"""The SDK's public names, the errors that travel, and the twins that are made."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import penstock
+from penstock import aio, errors
+from penstock.client import payloads, types, wire
+from penstock.client.http1 import Answer
+from penstock.client.urls import Server, parse, request_headers
+
+
+def test_every_public_name_is_there_and_sorted() -> None:
+    for module in (penstock, aio):
+        assert module.__all__ == sorted(module.__all__)
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+    every_error = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert every_error <= set(penstock.__all__)
+
+
+def test_both_sides_of_the_sdk_have_the_same_methods() -> None:
+    for name in ("Client", "Queue", "LeasedMessage", "Transaction", "Worker"):
+        ours = {each for each in dir(getattr(penstock, name)) if not each.startswith("__")}
+        theirs = {each for each in dir(getattr(aio, name)) if not each.startswith("__")}
+        assert ours == theirs
+
+
+def test_the_twins_are_up_to_date() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "unasync.py"
+    assert subprocess.run([sys.executable, tool, "--check"], check=False).returncode == 0
+
+
+def test_talking_to_a_server_needs_no_more_than_the_basic_install() -> None:
+    program = "import sys, penstock; penstock.connect('http://h'); print({'uvicorn', 'httptools'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("kind", wire.CLASSES.values())
+def test_every_error_travels(kind: type[errors.PenstockError]) -> None:
+    body = {"error": "queue 'q' still holds 7 messages: a, b", "code": kind.code, "hint": "do this", "field": "f"}
+    answer = Answer(422, {b"retry-after": b"3"}, msgspec.json.encode(body))
+    error = wire.error_of(answer, "q")
+    assert type(error) is kind
+    assert error.code == kind.code
+    assert str(error) == str(copy.copy(error)) == f"{body['error']} (do this)"
+    for name in ("queue", "message_id", "retry_after_ms", "field", "status", "messages", "differing"):
+        if name in kind.__init__.__code__.co_names:
+            assert hasattr(error, name), name
+
+
+def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
+    for status, code, kind in (
+        (400, "malformed_json", errors.InvalidInput),
+        (403, "foreign_host", errors.Forbidden),
+        (404, "no_such_path", errors.NotFound),
+        (413, "body_too_large", errors.BatchTooLarge),
+        (429, "too_many_polls", errors.TryLater),
+        (500, "internal_error", errors.ServerFault),
+    ):
+        error = wire.error_of(Answer(status, {}, msgspec.json.encode({"error": "e", "code": code})), None)
+        assert type(error) is kind
+        assert error.code == code
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("http://h", Server("http", "h", 80, "")),
+        ("https://h/", Server("https", "h", 443, "")),
+        ("http://[::1]:8888/queue", Server("http", "::1", 8888, "/queue")),
+        ("http://bücher.example:1", Server("http", "xn--bcher-kva.example", 1, "")),
+    ],
+)
+def test_a_server_by_its_url(url: str, server: Server) -> None:
+    assert parse(url) == server
+    assert b"\r\n\r\n" not in request_headers(server, "t")
+
+
+@pytest.mark.parametrize("url", ["http://", "http://h:x", "http://u:p@h", "http://h?a=1", "http://h#a"])
+def test_what_is_not_a_server(url: str) -> None:
+    with pytest.raises(errors.InvalidInput):
+        parse(url)
+
+
+def test_examples_in_the_docs_of_the_types() -> None:
+    assert doctest.testmod(types).failed == 0
+
+
+def test_wide_payloads_are_not_deep_ones() -> None:
+    wide = [[number] for number in range(1000)]
+    assert payloads.decode(*payloads.encode(wide)) == wide

@@ -1,0 +1,269 @@
+"""How callers share requests and polls, without a network: joined calls, shared polls, and who leaves when."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from penstock._sync.client.joiner import Joiner as ThreadJoiner
+from penstock.client.joiner import Joiner
+from penstock.client.link import Interrupt
+from penstock.client.poller import Poller
+from penstock.client.stop import Stop
+from penstock.model import Content, LeasedMessage
+
+
+def message(number: int) -> LeasedMessage:
+    return LeasedMessage(
+        id=number,
+        uuid="",
+        queue="q",
+        payload=b"",
+        content=Content.BYTES,
+        priority=0,
+        attempts=1,
+        created_at=0,
+        leased_until=0,
+        token="t",
+    )
+
+
+class Server:
+    """Answers polls from a list; one that waits is answered when a message comes."""
+
+    def __init__(self) -> None:
+        self.ready: list[int] = []
+        self.polls: list[tuple[int, float]] = []
+        self.back: list[int] = []
+        self.changed = asyncio.Event()
+
+    def push(self, *numbers: int) -> None:
+        self.ready += numbers
+        self.changed.set()
+
+    async def poll(self, limit: int, wait: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
+        self.polls.append((limit, wait))
+        if interrupt is not None:
+            interrupt.arm(self.changed.set)
+        await asyncio.sleep(0.001)
+        if not self.ready and wait:
+            self.changed.clear()
+            try:
+                await asyncio.wait_for(self.changed.wait(), wait)
+            except TimeoutError:
+                return []
+            if interrupt is not None and interrupt.triggered:
+                raise ConnectionError("interrupted")
+        taken, self.ready = self.ready[:limit], self.ready[limit:]
+        return [message(number) for number in taken]
+
+    async def give_back(self, messages: list[LeasedMessage]) -> None:
+        self.back += [each.id for each in messages]
+        self.push(*[each.id for each in messages])
+
+
+async def settle_down() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0.002)
+
+
+def test_callers_who_wait_share_polls_and_never_lease_more_than_they_want() -> None:
+    async def main() -> None:
+        server = Server()
+        poller = Poller(server.poll, server.give_back)
+        calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(10)]
+        await settle_down()
+        assert server.polls[0][0] == 10
+        server.push(*range(1, 8))
+        await settle_down()
+        assert sum(call.done() for call in calls) == 7
+        assert server.polls[-1][0] == 3
+        server.push(8, 9, 10)
+        got = [each.id for call in calls for each in await call]
+        assert got == list(range(1, 11)), "first come, first served"
+        assert server.back == []
+
+    asyncio.run(main())
+
+
+def test_one_who_comes_later_looks_once_and_then_waits_behind() -> None:
+    async def main() -> None:
+        server = Server()
+        poller = Poller(server.poll, server.give_back)
+        first = asyncio.ensure_future(poller.lease(1, 5, None))
+        await settle_down()
+        second = asyncio.ensure_future(poller.lease(1, 0.05, None))
+        third = asyncio.ensure_future(poller.lease(1, 5, None))
+        assert await second == []
+        assert [wait for _, wait in server.polls].count(0.0) == 1
+        server.push(1)
+        assert [each.id for each in await first] == [1]
+        server.push(2)
+        assert [each.id for each in await third] == [2]
+
+    asyncio.run(main())
+
+
+def test_a_message_for_one_who_has_gone_goes_to_the_next() -> None:
+    async def main() -> None:
+        server = Server()
+        poller = Poller(server.poll, server.give_back)
+        calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(3)]
+        await settle_down()
+        calls[0].cancel()
+        await settle_down()
+        server.push(1, 2, 3)
+        got = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(got[0], asyncio.CancelledError)
+        assert [each.id for call in got[1:] for each in call] == [1, 2]
+        await settle_down()
+        assert server.back == [3]
+
+    asyncio.run(main())
+
+
+def test_a_poll_that_nobody_waits_for_is_ended() -> None:
+    async def main() -> None:
+        server = Server()
+        poller = Poller(server.poll, server.give_back)
+        stop = Stop()
+        cancelled = asyncio.ensure_future(poller.lease(1, 500, None))
+        stopped = asyncio.ensure_future(poller.lease(1, 500, stop))
+        await settle_down()
+        cancelled.cancel()
+        stop.set()
+        assert await stopped == []
+        await settle_down()
+        assert poller.idle
+        assert await poller.lease(1, 500, stop) == []
+
+    asyncio.run(main())
+
+
+def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
+    async def main() -> None:
+        async def poll(limit: int, wait: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
+            await asyncio.sleep(0.001)
+            raise ConnectionError("down")
+
+        poller = Poller(poll, Server().give_back)
+        got = await asyncio.gather(*(poller.lease(1, 5, None) for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in got] == [ConnectionError] * 3
+        assert len({id(each) for each in got}) == 3, "each has a traceback of its own"
+        assert poller.idle
+
+    asyncio.run(main())
+
+
+def test_joined_calls_get_each_its_own_result_or_error() -> None:
+    async def main() -> None:
+        batches = []
+
+        on_its_way, go_on = asyncio.Event(), asyncio.Event()
+
+        async def send(entries: list[int]) -> list[Any]:
+            batches.append(entries)
+            on_its_way.set()
+            await go_on.wait()
+            return [ValueError(str(each)) if each == 3 else each * 10 for each in entries]
+
+        joiner: Joiner[int, int] = Joiner(send, weigh=lambda _: 1, weight_max=4)
+        calls = [asyncio.ensure_future(joiner.join(0))]
+        await on_its_way.wait()
+        calls += [asyncio.ensure_future(joiner.join(number)) for number in range(1, 8)]
+        await asyncio.sleep(0)
+        go_on.set()
+        got = await asyncio.gather(*calls, return_exceptions=True)
+        assert [str(each) for each in got] == ["0", "10", "20", "3", "40", "50", "60", "70"]
+        assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]], "while one is on its way the next gathers, up to the limit"
+        assert joiner.idle
+
+    asyncio.run(main())
+
+
+def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
+    async def main() -> None:
+        batches = []
+        orphans = []
+
+        on_its_way, go_on = asyncio.Event(), asyncio.Event()
+
+        async def send(entries: list[int]) -> list[Any]:
+            batches.append(entries)
+            on_its_way.set()
+            await go_on.wait()
+            return entries
+
+        async def orphaned(result: int) -> None:
+            orphans.append(result)
+
+        joiner: Joiner[int, int] = Joiner(send, weigh=lambda _: 1, weight_max=100, orphaned=orphaned)
+        calls = [asyncio.ensure_future(joiner.join(0))]
+        await on_its_way.wait()
+        calls += [asyncio.ensure_future(joiner.join(number)) for number in (1, 2)]
+        await asyncio.sleep(0)
+        calls[0].cancel()
+        calls[1].cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await calls[2] == 2
+        assert batches == [[0], [2]]
+        assert orphans == [0]
+        assert joiner.idle
+
+    asyncio.run(main())
+
+
+def test_threads_share_requests_as_coroutines_do() -> None:
+    batches = []
+    first_is_on_its_way, go_on = threading.Event(), threading.Event()
+
+    def send(entries: list[int]) -> list[Any]:
+        batches.append(entries)
+        if len(batches) == 1:
+            first_is_on_its_way.set()
+            assert go_on.wait(20)
+        return [ValueError() if each == 3 else each * 10 for each in entries]
+
+    joiner: ThreadJoiner[int, int] = ThreadJoiner(send, weigh=lambda _: 1, weight_max=100)
+    results: dict[int, Any] = {}
+
+    def join(number: int) -> None:
+        try:
+            results[number] = joiner.join(number)
+        except ValueError:
+            results[number] = "error"
+
+    threads = [threading.Thread(target=join, args=(number,)) for number in range(20)]
+    threads[0].start()
+    assert first_is_on_its_way.wait(20)
+    for thread in threads[1:]:
+        thread.start()
+    while len(joiner._waiting) < 19:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert results == {number: "error" if number == 3 else number * 10 for number in range(20)}
+    assert [len(batch) for batch in batches] == [1, 19]
+    assert joiner.idle
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_threads_and_lanes_leave_nothing_behind(lanes: int) -> None:
+    joiner: ThreadJoiner[int, int] = ThreadJoiner(lambda batch: batch, weigh=lambda _: 1, weight_max=3, lanes=lanes)
+
+    def many() -> None:
+        for number in range(300):
+            assert joiner.join(number) == number
+
+    threads = [threading.Thread(target=many) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert joiner.idle
