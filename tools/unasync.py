@@ -28,6 +28,7 @@ REPLACEMENTS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\b(Committer|Wakeups)\b", r"Thread\1"),
+    (r"\bpenstock\.(committer|wakeups)\b", r"penstock.thread_\1"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
     (r"\bAwaitable, ", ""),
     (rf"\bAwaitable{_BRACKETS}", r"\1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ Happening = tuple[str, dict[str, Any]]
 
 class Subscription:
     def __init__(self) -> None:
+        import asyncio  # Only who listens needs it; the embedded library does without.
+
         self._events: deque[Happening] = deque()
         self._missed = 0
         self._news = asyncio.Event()
@@ -30,6 +31,8 @@ class Subscription:
         """What has come, waiting up to `seconds` for the first."""
         if not self._events:
             try:
+                import asyncio
+
                 await asyncio.wait_for(self._news.wait(), seconds)
             except TimeoutError:
                 return []

@@ -17,7 +17,8 @@ import pytest
 
 from penstock import LiteQueue, StoreClosed
 from penstock.store.sqlite import SqliteStore
-from penstock.wakeups import ThreadWakeups, Wakeups
+from penstock.thread_wakeups import ThreadWakeups
+from penstock.wakeups import Wakeups
 
 LONG = 60
 """Seconds that a wait lasts when nothing wakes it; whoever comes back well before was woken."""

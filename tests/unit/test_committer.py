@@ -15,10 +15,10 @@ import pytest
 
 from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueue, errors
 from penstock.commands import Command, Push
-from penstock.committer import ThreadCommitter
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.checkpoint import Checkpointer
+from penstock.thread_committer import ThreadCommitter
 
 CREATE = QueueOptions()
 
@@ -89,7 +89,7 @@ def test_commands_that_wait_share_one_transaction(store: Gated) -> None:
 
 
 def test_more_commands_than_a_batch_holds_are_all_answered(store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.committer.BATCH_COMMANDS_MAX", 3)
+    monkeypatch.setattr("penstock.thread_committer.BATCH_COMMANDS_MAX", 3)
     outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(20)])
     assert sum(store.batches) == 20
     assert max(store.batches) == 3

@@ -42,7 +42,7 @@ from penstock.commands import (
     Take,
     Transact,
 )
-from penstock.committer import ThreadCommitter
+from penstock.thread_committer import ThreadCommitter
 from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, TryLater, WrongType
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name, check_scope
@@ -67,7 +67,7 @@ from penstock.model import (
     system_clock,
 )
 from penstock.store.protocol import Progress, Store
-from penstock.wakeups import ThreadWakeups
+from penstock.thread_wakeups import ThreadWakeups
 
 T = TypeVar("T")
 ALL_STATES = tuple(State)

@@ -11,6 +11,8 @@ from penstock.errors import PenstockError
 from penstock.model import ApiKey, Message, QueueInfo, QueueStats, State
 
 Outcome = Any
+BATCH_COMMANDS_MAX = 512
+"""How many commands share a transaction at most."""
 Progress = Callable[[int, int], None]
 """Called with done and total."""
 

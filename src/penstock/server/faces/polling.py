@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from penstock.broker import Broker
 from penstock.commands import SettleItem
@@ -11,6 +12,7 @@ from penstock.config import Settings
 from penstock.model import LeasedMessage
 from penstock.server.http import Disconnected, HttpError, Request
 
+T = TypeVar("T")
 Attempt = Callable[[Callable[[], None] | None], Awaitable[list[LeasedMessage]]]
 
 
@@ -56,6 +58,20 @@ async def take(
         await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
         request.leased = []
     return messages
+
+
+async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Work that ends when its client hangs up."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.wait_for_disconnect())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Disconnected
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> list[LeasedMessage]:

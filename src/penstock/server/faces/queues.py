@@ -15,7 +15,7 @@ from penstock.errors import InvalidName, UnknownMessage, UnknownQueue
 from penstock.model import NewMessage, QueueOptions, State, system_clock
 from penstock.server.auth import Gate, new_key
 from penstock.server.faces import queue_translation as translation
-from penstock.server.faces.polling import poll
+from penstock.server.faces.polling import poll, while_here
 from penstock.server.faces.queue_routes import queue_routes
 from penstock.server.faces.queue_shapes import (
     AckBody,
@@ -299,7 +299,7 @@ class Queues:
     async def requeue(self, request: Request) -> Response:
         body = await request.json(requeue_body, RequeueBody())
         where = body.where
-        redriven = await self._broker.redrive(
+        redriving = self._broker.redrive(
             request.params["queue"],
             ids=where.ids,
             error_contains=where.error_contains,
@@ -307,6 +307,8 @@ class Queues:
             rate_per_s=body.rate_per_s,
             dry_run=body.dry_run,
         )
+        # At a low rate it may take hours: whoever hangs up stops it.
+        redriven = await while_here(request, redriving)
         answer = Requeued(redriven.matched, redriven.moved, redriven.matched - redriven.moved)
         return reply(answer, rows=redriven.moved)
 
