@@ -22,59 +22,74 @@ INTERRUPTED = StoreError(
 
 
 class _Waiting:
-    """One command on its way, and what became of it."""
+    """One command that waits; its thread sleeps at the gate until there is an answer, or its turn to lead."""
 
-    __slots__ = ("command", "done", "outcome")
+    __slots__ = ("command", "gate", "leads", "outcome")
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.leads = False
         self.outcome: Any = None
-        self.done = False
 
 
 class ThreadCommitter:
-    """The first thread to come commits for all who wait; the others find their answer when they get the lock."""
+    """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them."""
 
     def __init__(self, store: Store, undo: Undo | None = None) -> None:
         self._store = store
+        self._busy = False
         self.after_fork_in_child()
         forks.register(self)
 
     def submit(self, command: Command[T]) -> T:
-        if not self._waiting and self._lead.acquire(blocking=False):
-            # Nobody else is here: no need to queue up.
+        with self._mutex:
+            alone = not self._busy
+            if alone:
+                self._busy = True
+            else:
+                mine = _Waiting(command)
+                self._waiting.append(mine)
+        if alone:
             try:
                 outcome: Any = self._store.apply((command,))[0]
             finally:
-                self._lead.release()
+                self._hand_over()
         else:
-            outcome = self._queue_up(command)
+            outcome = self._wait(mine)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    def _queue_up(self, command: Command[Any]) -> Any:
-        mine = _Waiting(command)
-        self._waiting.append(mine)
+    def _wait(self, mine: _Waiting) -> Any:
         try:
-            with self._lead:
-                while not mine.done:
-                    self._commit()
+            mine.gate.acquire()
         except BaseException:
-            # Interrupted while waiting: whoever has gone asks for nothing any more.
-            with suppress(ValueError):
-                self._waiting.remove(mine)
+            self._leave(mine)
             raise
+        if mine.leads:
+            try:
+                self._commit(mine)
+            finally:
+                self._hand_over()
         return mine.outcome
 
-    def _commit(self) -> None:
-        batch: list[_Waiting] = []
+    def _leave(self, mine: _Waiting) -> None:
+        """Interrupted while waiting: whoever has gone asks for nothing any more."""
+        with self._mutex:
+            with suppress(ValueError):
+                self._waiting.remove(mine)
+            leads = mine.leads
+        if leads:
+            self._hand_over()
+
+    def _commit(self, mine: _Waiting) -> None:
+        with self._mutex:
+            others = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_COMMANDS_MAX - 1))]
+        batch = [mine, *others]
         outcomes: list[Any] = []
         try:
-            while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
-                if not self._waiting[0].done:
-                    batch.append(self._waiting[0])
-                self._waiting.popleft()
             outcomes = self._store.apply([waiting.command for waiting in batch])
         except PenstockError as error:
             outcomes = [copy(error) for _ in batch]
@@ -84,7 +99,17 @@ class ThreadCommitter:
             # Ctrl-C in the thread that commits, which may come before or after the commit, is for that thread alone.
             for waiting, outcome in zip(batch, outcomes or [INTERRUPTED] * len(batch), strict=True):
                 waiting.outcome = outcome
-                waiting.done = True
+            for waiting in others:
+                waiting.gate.release()
+
+    def _hand_over(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                next_one = self._waiting.popleft()
+                next_one.leads = True
+                next_one.gate.release()
+            else:
+                self._busy = False
 
     def before_fork(self) -> None:
         pass
@@ -93,8 +118,9 @@ class ThreadCommitter:
         pass
 
     def after_fork_in_child(self) -> None:
+        self._mutex = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        self._lead = threading.Lock()
+        self._busy = False
 
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
         done(self.submit(command))
