@@ -14,7 +14,7 @@ import pytest
 from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, SettleItem
 from penstock.errors import CannotOpen, NotADatabase, StoreClosed, UnknownQueue
 from penstock.model import NewMessage, State
-from penstock.store.sqlite import SqliteStore, checkpoint
+from penstock.store.sqlite import SqliteStore
 from tests.conformance.support import Clock, StoreUnderTest, push_command, texts
 
 
@@ -279,20 +279,3 @@ def test_processes_may_open_and_close_one_file_all_at_once(tmp_path: Path) -> No
     assert info is not None
     assert info.totals.pushed == info.leased == 60
     store.close()
-
-
-def test_closing_does_not_wait_for_a_checkpoint_that_waits_for_it(
-    shared: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint, "CHECKPOINT_BYTES", 1)
-    monkeypatch.setattr(checkpoint, "WAL_FRAMES_HIGH", 0)
-    shared.push(*map(str, range(2_000)))
-    pinned = shared.export("q")
-    next(pinned)
-    for number in range(20):
-        shared.push(str(number))
-    closing = threading.Thread(target=shared.close, daemon=True)
-    closing.start()
-    closing.join(timeout=20)
-    assert not closing.is_alive()
-    pinned.close()

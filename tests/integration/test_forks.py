@@ -165,17 +165,6 @@ def test_a_fork_while_other_threads_commit_read_and_wait_leaves_both_sides_worki
         assert queue.qsize() == 1 + len(put)
 
 
-def test_a_fork_during_a_checkpoint_harms_neither(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.sqlite.checkpoint.CHECKPOINT_BYTES", 0)
-    with LiteQueue(path, durability="relaxed") as queue:
-        for _ in range(20):
-            queue.put(b"x" * 10_000)
-            child = Child(lambda: queue.put(b"child"))
-            queue.put(b"y" * 10_000)
-            assert child.finish() == 0
-        assert queue.qsize() == 60
-
-
 def test_a_queue_in_memory_is_copied_to_the_child_and_lives_on_apart(tmp_path: Path) -> None:
     with LiteQueue(":memory:") as queue:
         queue.put(b"x")

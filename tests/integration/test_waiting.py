@@ -160,9 +160,7 @@ def test_a_program_may_end_with_a_queue_open(path: Path) -> None:
     done = run_apart(
         f"""
         import threading
-        import penstock.store.sqlite.checkpoint as checkpoint
         from penstock import LiteQueue
-        checkpoint.CHECKPOINT_BYTES = 0
         queue = LiteQueue({str(path)!r})
         for _ in range(3):
             threading.Thread(target=queue.pop, args=("idle",), kwargs={{"wait": 60}}, daemon=True).start()

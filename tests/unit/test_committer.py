@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueu
 from penstock.commands import Command, Push
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
-from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.thread_committer import ThreadCommitter
 
 CREATE = QueueOptions()
@@ -146,50 +144,6 @@ def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
         broken = False
         queue.put(b"z")
         assert queue.qsize() == 2
-
-
-def test_a_checkpoint_that_cannot_start_does_not_fail_or_repeat_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.store.sqlite.checkpoint.CHECKPOINT_BYTES", 0)
-
-    def no_more_threads(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with closing(SqliteStore(tmp_path / "queue.db")) as store:
-        monkeypatch.setattr(threading.Thread, "start", no_more_threads)
-        outcomes = store.apply([push(b"1"), push(b"2")])
-        monkeypatch.undo()
-        assert len(outcomes) == 2
-        assert store.stats("q").info.ready == 2
-
-
-def test_closing_during_a_checkpoint_that_asks_for_the_lock_does_not_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running, asked_to_stop = threading.Event(), threading.Event()
-
-    def never_done(connection: object) -> tuple[int, int, int]:
-        running.set()
-        asked_to_stop.wait(60)
-        return 0, 10_000, 0
-
-    monkeypatch.setattr("penstock.store.sqlite.checkpoint.CHECKPOINT_BYTES", 0)
-    monkeypatch.setattr("penstock.store.sqlite.checkpoint._checkpoint", never_done)
-    stop = Checkpointer.stop
-
-    def stop_and_let_it_ask(self: Checkpointer) -> None:
-        asked_to_stop.set()
-        stop(self)
-
-    monkeypatch.setattr(Checkpointer, "stop", stop_and_let_it_ask)
-    queue = LiteQueue(tmp_path / "queue.db")
-    queue.put(b"x")
-    assert running.wait(60)
-    closer = threading.Thread(target=queue.close, daemon=True)
-    closer.start()
-    closer.join(60)
-    assert not closer.is_alive()
 
 
 @pytest.mark.parametrize(

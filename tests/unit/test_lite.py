@@ -259,7 +259,6 @@ def test_the_file_stays_the_same_when_the_program_changes_its_folder(
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("penstock.store.sqlite.checkpoint.CHECKPOINT_BYTES", 0)
     with LiteQueue("tasks.db") as queue:
         monkeypatch.chdir(other)
         queue.put(b"x")

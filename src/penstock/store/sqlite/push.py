@@ -146,9 +146,7 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     default_delay, default_ttl = queue.options.delay_ms, queue.options.ttl_ms
     plain_start, salt = queue.plain_start, tx.salt
     rows, ready, scheduled, keys, receipts = [], [], [], [], []
-    payload_bytes = 0
     for message in messages:
-        payload_bytes += len(message.payload)
         delay_ms = default_delay if message.delay_ms is None else message.delay_ms
         ttl_ms = default_ttl if message.ttl_ms is None else message.ttl_ms
         priority, headers = message.priority, message.headers
@@ -198,6 +196,5 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     queue.scheduled += len(scheduled)
     queue.ready += len(rows) - len(scheduled)
     queue.n_pushed += len(rows)
-    tx.payload_bytes += payload_bytes
     tx.touch(queue, PUSHED)
     return receipts

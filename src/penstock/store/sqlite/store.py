@@ -51,7 +51,6 @@ from penstock.store.protocol import Progress
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.backup import backup
-from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.connection import (
     MEMORY,
@@ -104,7 +103,6 @@ class SqliteStore:
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == MEMORY else threading.RLock()
-        self._checkpointer = Checkpointer(self.path, self._lock, self._busy_ms)
 
     def _open_writer(self) -> None:
         """Under the lock, and again after each fork."""
@@ -133,7 +131,6 @@ class SqliteStore:
             self._reader_open = True
 
     def before_fork(self) -> None:
-        self._checkpointer.rest()
         self._lock.acquire()
         self._read_lock.acquire()
         if self.path != MEMORY:
@@ -142,7 +139,6 @@ class SqliteStore:
     def after_fork_in_parent(self) -> None:
         self._read_lock.release()
         self._lock.release()
-        self._checkpointer.go_on()
 
     def after_fork_in_child(self) -> None:
         self._make_locks()
@@ -205,7 +201,6 @@ class SqliteStore:
         except BaseException:
             self._roll_back()
             raise
-        self._checkpointer.committed(self._transaction.take_payload_bytes())
 
     def _roll_back(self) -> None:
         self._transaction.forget()
@@ -376,9 +371,6 @@ class SqliteStore:
         """Safe to call again."""
         with self._lock, self._read_lock:
             self._closed = True
-        # With the lock held, a checkpoint that asks for it would never end.
-        self._checkpointer.stop()
-        with self._lock, self._read_lock:
             self._close_connections()
 
     def _check_open(self) -> None:

@@ -23,7 +23,6 @@ class Transaction:
         "last_id",
         "latencies",
         "now",
-        "payload_bytes",
         "salt",
     )
 
@@ -33,7 +32,6 @@ class Transaction:
         self.salt = salt
         self.carry_out: Callable[[Transaction, Command[Any]], Any] = carry_out
         self.now = 0
-        self.payload_bytes = 0
         self.latencies = Latencies()
         self.forget()
 
@@ -77,11 +75,6 @@ class Transaction:
         first = self.last_id + 1
         self.last_id += count
         return first
-
-    def take_payload_bytes(self) -> int:
-        """How many bytes of payloads were pushed since this was last asked."""
-        count, self.payload_bytes = self.payload_bytes, 0
-        return count
 
     def write_counters(self) -> None:
         if self._touched:
