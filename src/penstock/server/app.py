@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -199,7 +199,7 @@ class Exchange:
         if self._request_id is None:
             given = self.request.header(b"x-request-id")
             usable = given and len(given) <= REQUEST_ID_LENGTH_MAX and all(32 < byte < 127 for byte in given)
-            self._request_id = given if given and usable else secrets.token_hex(8).encode()
+            self._request_id = given if given and usable else b"%016x" % random.getrandbits(64)
         return self._request_id.decode("ascii")
 
     async def send(self, response: Response) -> None:

@@ -176,6 +176,7 @@ def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, settings.grace_ms // 1000),
         ssl_certfile=settings.tls_cert,
