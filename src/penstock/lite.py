@@ -14,10 +14,11 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from penstock._sync.broker import Broker, Limits
+from penstock._sync.broker import Broker
 from penstock.commands import Command, Configure, Settled, SettleItem
 from penstock.errors import InvalidInput, LeaseLost, PenstockError, UnknownQueue, WrongType
 from penstock.identity import DLQ_SUFFIX, check_queue_name
+from penstock.limits import Limits
 from penstock.model import (
     ATTEMPTS_MAX,
     BATCH_MAX,

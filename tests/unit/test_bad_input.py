@@ -20,7 +20,7 @@ from penstock import (
     StoreClosed,
     WrongType,
 )
-from penstock.broker import Limits
+from penstock.limits import Limits
 
 NO_INT = [True, 1.5, "1", None, [1], b"1"]
 NO_TEXT = [1, True, b"x", ["x"], object()]

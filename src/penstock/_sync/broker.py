@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from penstock.commands import (
     Ack,
     AddKey,
@@ -43,17 +41,14 @@ from penstock.commands import (
     Transact,
 )
 from penstock.thread_committer import ThreadCommitter
-from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, TryLater, WrongType
+from penstock.errors import BatchTooLarge, InvalidInput, TryLater
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name, check_scope
+from penstock.limits import Limits, check_message, check_range
 from penstock.model import (
-    BATCH_MAX,
     DELAY_MS_MAX,
     ERROR_TEXT_MAX,
-    HEADERS_BYTES_MAX,
-    KEY_LENGTH_MAX,
     LEASE_MS_MAX,
-    PRIORITY_MAX,
     ApiKey,
     Clock,
     LeasedMessage,
@@ -71,13 +66,6 @@ from penstock.thread_wakeups import ThreadWakeups
 
 T = TypeVar("T")
 ALL_STATES = tuple(State)
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    payload_bytes: int = 512 << 10
-    batch_bytes: int = 64 << 20
-    batch_messages: int = BATCH_MAX
-    page: int = 1_000
 
 
 class Broker:
@@ -137,7 +125,7 @@ class Broker:
         size = 0
         for message in messages:
             size += len(message.payload)
-            _check_message(message, self.limits.payload_bytes)
+            check_message(message, self.limits.payload_bytes)
         if size > self.limits.batch_bytes:
             raise BatchTooLarge(f"{size} bytes in one batch", hint=f"at most {self.limits.batch_bytes}: push in parts")
         return Push(queue=queue, messages=messages, create=create, global_keys=global_keys)
@@ -158,8 +146,8 @@ class Broker:
         `on_wait` is called once there is nothing and the waiting begins.
         """
         if lease_ms is not None:
-            _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
-        _check_range("limit", limit, 1, self.limits.batch_messages)
+            check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
+        check_range("limit", limit, 1, self.limits.batch_messages)
         if scope is not None:
             command = Lease(scope=check_scope(scope), limit=limit, lease_ms=lease_ms, worker=worker)
             return self._wait_for(scope + "/", command, wait_ms, on_wait)
@@ -170,7 +158,7 @@ class Broker:
 
     def take(self, queue: str, *, limit: int = 1, wait_ms: int = 0) -> list[LeasedMessage]:
         """Lease and finish in one step: whoever loses the answer loses the messages."""
-        _check_range("limit", limit, 1, self.limits.batch_messages)
+        check_range("limit", limit, 1, self.limits.batch_messages)
         return self._wait_for(queue, Take(queue=check_queue_name(queue), limit=limit), wait_ms)
 
     def _wait_for(
@@ -235,7 +223,7 @@ class Broker:
     def extend(self, queue: str, items: Sequence[SettleItem], *, lease_ms: int | None = None) -> SettledAll:
         """Keep leases for `lease_ms` from now."""
         if lease_ms is not None:
-            _check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
+            check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
         self._check_items(queue, items)
         outcome = self._commit(Extend(queue=queue, items=items, lease_ms=lease_ms))
         # It may end sooner than those who wait for its end have been told.
@@ -276,7 +264,7 @@ class Broker:
         self._check_items(queue, items)
         for item in items:
             if item.delay_ms is not None:
-                _check_range("delay_ms", item.delay_ms, 0, DELAY_MS_MAX)
+                check_range("delay_ms", item.delay_ms, 0, DELAY_MS_MAX)
             if item.error is not None:
                 item.error = item.error[:ERROR_TEXT_MAX]
         return Nack(queue=queue, items=items)
@@ -307,7 +295,7 @@ class Broker:
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
     ) -> tuple[list[Message], str | None]:
         """Look at messages without leasing them, and get a cursor for the next page."""
-        _check_range("limit", limit, 1, self.limits.page)
+        check_range("limit", limit, 1, self.limits.page)
         self._catch_up(queue)
         return self._committer.call(lambda: self.store.peek(queue, state=state, limit=limit, after=after))
 
@@ -324,7 +312,7 @@ class Broker:
         return self._committer.call(lambda: self.store.find_queue(queue))
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
-        _check_range("limit", limit, 1, self.limits.page)
+        check_range("limit", limit, 1, self.limits.page)
         return self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
 
     def export(self, queue: str) -> Generator[Message, None, None]:
@@ -481,31 +469,3 @@ class Broker:
         self.stop_waiting()
         self._committer.close()
         self.store.close()
-
-
-def _check_message(message: NewMessage, payload_bytes_max: int) -> None:
-    if len(message.payload) > payload_bytes_max:
-        raise PayloadTooLarge(
-            f"a payload of {len(message.payload)} bytes",
-            field="payload",
-            hint=f"at most {payload_bytes_max}; store large data elsewhere and push where it is",
-        )
-    if message.priority:
-        _check_range("priority", message.priority, -PRIORITY_MAX, PRIORITY_MAX)
-    if message.delay_ms is not None:
-        _check_range("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
-    if message.ttl_ms is not None:
-        _check_range("ttl_ms", message.ttl_ms, 1, DELAY_MS_MAX)
-    if message.key is not None and not (0 < len(message.key) <= KEY_LENGTH_MAX and message.key.isprintable()):
-        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
-    if message.headers is not None:
-        size = sum(len(name) + len(value) for name, value in message.headers.items())
-        if size > HEADERS_BYTES_MAX:
-            raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
-
-
-def _check_range(field: str, value: int, low: int, high: int) -> None:
-    if type(value) is not int:
-        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
-    if not low <= value <= high:
-        raise InvalidInput(f"{field} is {value}, and must be {low} to {high}", field=field)

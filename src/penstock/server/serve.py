@@ -16,9 +16,10 @@ from pathlib import Path
 
 import uvicorn
 
-from penstock.broker import Broker, Limits
+from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
+from penstock.limits import Limits
 from penstock.server.app import App
 from penstock.server.protocol import LimitedProtocol
 from penstock.server.tracing import start_tracing

@@ -1,0 +1,50 @@
+"""How large a push may be, and what a message may say: a limit on everything."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.errors import InvalidInput, PayloadTooLarge, WrongType
+from penstock.model import (
+    BATCH_MAX,
+    DELAY_MS_MAX,
+    HEADERS_BYTES_MAX,
+    KEY_LENGTH_MAX,
+    PRIORITY_MAX,
+    NewMessage,
+)
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    payload_bytes: int = 512 << 10
+    batch_bytes: int = 64 << 20
+    batch_messages: int = BATCH_MAX
+    page: int = 1_000
+
+
+def check_message(message: NewMessage, payload_bytes_max: int) -> None:
+    if len(message.payload) > payload_bytes_max:
+        raise PayloadTooLarge(
+            f"a payload of {len(message.payload)} bytes",
+            field="payload",
+            hint=f"at most {payload_bytes_max}; store large data elsewhere and push where it is",
+        )
+    if message.priority:
+        check_range("priority", message.priority, -PRIORITY_MAX, PRIORITY_MAX)
+    if message.delay_ms is not None:
+        check_range("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
+    if message.ttl_ms is not None:
+        check_range("ttl_ms", message.ttl_ms, 1, DELAY_MS_MAX)
+    if message.key is not None and not (0 < len(message.key) <= KEY_LENGTH_MAX and message.key.isprintable()):
+        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
+    if message.headers is not None:
+        size = sum(len(name) + len(value) for name, value in message.headers.items())
+        if size > HEADERS_BYTES_MAX:
+            raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
+
+
+def check_range(field: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
+    if not low <= value <= high:
+        raise InvalidInput(f"{field} is {value}, and must be {low} to {high}", field=field)
