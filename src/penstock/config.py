@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Send traces by OpenTelemetry; its own OTEL_* variables say where to."""
 
 
-SEED_NAMES = {"AUTH_TOKEN": "auth_token", "DB_PATH": "db", "GET_LIMIT_DEFAULT": "get_limit_default", "PORT": "port"}
+PLAIN_NAMES = {"AUTH_TOKEN": "auth_token", "DB_PATH": "db", "GET_LIMIT_DEFAULT": "get_limit_default", "PORT": "port"}
 LISTS = {"cors_origins"}
 PLACES = {"data", "db", "store"}
 
@@ -75,7 +75,7 @@ def load_settings(
     from_file.pop("client", None)
     given = {name: value for name, value in flags.items() if value is not None}
     values: dict[str, Any] = {}
-    for source in (from_file, _from_seeds(environ), _from_environment(environ), given):
+    for source in (from_file, _from_plain_names(environ), _from_environment(environ), given):
         if PLACES & source.keys():
             # Where the data is has three names, and the nearest source decides among all of them.
             values = {name: value for name, value in values.items() if name not in PLACES}
@@ -114,12 +114,12 @@ def _from_file(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
         raise InvalidInput(f"cannot read {path}: {error.strerror}", field="config") from None
 
 
-def _from_seeds(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_plain_names(environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     host = environ.get("HOST")
     if host and _is_address(host):
         values["host"] = host
-    for name, field in SEED_NAMES.items():
+    for name, field in PLAIN_NAMES.items():
         if environ.get(name):
             values[field] = environ[name]
     listen = environ.get("LISTEN_ADDR")

@@ -15,7 +15,7 @@ from tests.integration.serving import Client, Running
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
-def test_the_seed_s_shapes(client: Client, serve: Fresh) -> None:
+def test_the_shapes_of_the_inbox(client: Client, serve: Fresh) -> None:
     with serve().client() as client:
         posted = client.post("/v1/messages", {"body": "hello"})
         assert posted.status == 201

@@ -1,4 +1,4 @@
-"""The seed's list of commands, word for word, over HTTP and on a file."""
+"""The list of commands, as they are typed, over HTTP and on a file."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ ONLY_OF_A_SERVER = ("health", "metrics")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The seed's first line, with its port taken from the environment: 8888 may be in use here."""
-    with server(tmp_path_factory.mktemp("seed")) as address:
+    """The first line, with its port taken from the environment: 8888 may be in use here."""
+    with server(tmp_path_factory.mktemp("typed")) as address:
         yield address
 
 
@@ -55,8 +55,8 @@ def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Queues:
     return Queues(("--db", str(tmp_path / "q.db")), "db")
 
 
-class Seed:
-    """The seed's lines as they would be typed."""
+class Typed:
+    """Lines as they would be typed."""
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues = queues
@@ -81,41 +81,41 @@ class Seed:
         return result.out
 
 
-def test_every_command_of_the_seed_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
-    seed = Seed(queues, "emails")
+def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
+    typed = Typed(queues, "emails")
     file = tmp_path / "messages.ndjson"
     file.write_text("".join(f'{{"n": {number}}}\n' for number in range(9)))
 
-    assert "Usage: penstock" in seed.type("--help")
-    assert seed.type("--version").startswith("penstock, version ")
+    assert "Usage: penstock" in typed.type("--help")
+    assert typed.type("--version").startswith("penstock, version ")
     if queues.kind == "db":
         queues.ok("queue", "add", "--name", "first")
-    seed.type("queue list")
-    assert "emails.dlq" in seed.type("queue add", max_attempts="2")
-    assert "added       10" in seed.type("message enqueue", json_file=str(file), json="'{\"a\": 1}'", key="k")
+    typed.type("queue list")
+    assert "emails.dlq" in typed.type("queue add", max_attempts="2")
+    assert "added       10" in typed.type("message enqueue", json_file=str(file), json="'{\"a\": 1}'", key="k")
     first = queues.json("queue", "peek", "--name", "emails", "--limit", "10")["messages"][0]["id"]
     ids = [str(first + number) for number in range(10)]
-    assert '{"a":1}' in seed.type("queue peek", n="3")
-    assert '{"n":0}' in seed.type("message peek", id=ids[1])
-    seed.type("message remove", id=ids[1])
-    assert '{"a":1}' in seed.type("message get", n="1")
-    assert all(each in seed_out for seed_out in [seed.type("message poll", n="4")] for each in ids[2:6])
-    seed.type("message extend-lease", id=ids[2], duration="60000")
-    assert seed.type("message ack", id=f"{ids[2]},{ids[3]}").count("ok") == 2
-    assert seed.type("message nack", id=f"{ids[4]},{ids[5]}", ms="1000").count("scheduled") == 2
-    assert "ready          4" in seed.type("queue show")
-    assert "scheduled      2" in seed.type("stats")
-    seed.type("dlq list")
-    seed.type("dlq requeue")
-    seed.type("queue requeue-dlq")
-    seed.type("dlq purge")
-    seed.type("queue compact")
-    assert "purged   6" in seed.type("queue purge")
-    assert "dropped   emails" in seed.type("queue rm")
+    assert '{"a":1}' in typed.type("queue peek", n="3")
+    assert '{"n":0}' in typed.type("message peek", id=ids[1])
+    typed.type("message remove", id=ids[1])
+    assert '{"a":1}' in typed.type("message get", n="1")
+    assert all(each in shown for shown in [typed.type("message poll", n="4")] for each in ids[2:6])
+    typed.type("message extend-lease", id=ids[2], duration="60000")
+    assert typed.type("message ack", id=f"{ids[2]},{ids[3]}").count("ok") == 2
+    assert typed.type("message nack", id=f"{ids[4]},{ids[5]}", ms="1000").count("scheduled") == 2
+    assert "ready          4" in typed.type("queue show")
+    assert "scheduled      2" in typed.type("stats")
+    typed.type("dlq list")
+    typed.type("dlq requeue")
+    typed.type("queue requeue-dlq")
+    typed.type("dlq purge")
+    typed.type("queue compact")
+    assert "purged   6" in typed.type("queue purge")
+    assert "dropped   emails" in typed.type("queue rm")
     if queues.kind == "http":
-        assert "ready  yes" in seed.type("health")
-        assert "# TYPE penstock_" in seed.type("metrics")
-    left = [line.partition(" #")[0] for line in seed.unused]
+        assert "ready  yes" in typed.type("health")
+        assert "# TYPE penstock_" in typed.type("metrics")
+    left = [line.partition(" #")[0] for line in typed.unused]
     assert left == ["sqew serve", *(f"sqew {name}" for name in ONLY_OF_A_SERVER if queues.kind == "db")]
 
 

@@ -1,4 +1,4 @@
-"""The seeds' own HTTP examples, word for word: seed 000's curl calls and seed 002's sketch."""
+"""HTTP as simple queues have always spoken it: curl calls, word for word."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def curl(address: str, method: str, path: str, body: str | None = None) -> tuple
 
 @pytest.fixture(scope="module")
 def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """As the seed's configuration has it, on a free port; host:port."""
+    """As its configuration has it, on a free port; host:port."""
     folder = tmp_path_factory.mktemp("inbox")
     env = clean_environment(
         LISTEN_ADDR="127.0.0.1:0", DB_PATH=str(folder / "queue.db"), AUTH_TOKEN="REPLACE_ME", GET_LIMIT_DEFAULT="1"
@@ -72,7 +72,7 @@ def queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_seed_000_curl_examples(inbox: str) -> None:
+def test_the_inbox_curl_examples(inbox: str) -> None:
     posted = shell(POST.replace("localhost:8080", inbox))
     assert posted.keys() == {"id", "timestamp", "body"}
     assert isinstance(posted["id"], int)
@@ -83,7 +83,7 @@ def test_seed_000_curl_examples(inbox: str) -> None:
     assert shell(GET.replace("localhost:8080", inbox)) == []
 
 
-def test_seed_000_status_codes_limit_and_order(inbox: str) -> None:
+def test_the_inbox_status_codes_limit_and_order(inbox: str) -> None:
     post = POST.replace("localhost:8080", inbox).replace("curl -s", "curl -s -o /dev/null -w '%{http_code}'")
     assert [shell(post) for _ in range(3)] == [201, 201, 201]
     get = GET.replace("localhost:8080", inbox)
@@ -94,7 +94,7 @@ def test_seed_000_status_codes_limit_and_order(inbox: str) -> None:
     assert ids == sorted(ids)
 
 
-def test_seed_000_every_endpoint_wants_the_token(inbox: str) -> None:
+def test_the_inbox_every_endpoint_wants_the_token(inbox: str) -> None:
     for path in ("/v1/messages", "/v1/messages?limit=1", "/health"):
         status, answer = curl(f"http://{inbox}", "GET", path)
         assert (status, answer["code"]) == (401, "unauthorized")
@@ -102,8 +102,8 @@ def test_seed_000_every_endpoint_wants_the_token(inbox: str) -> None:
     assert shell(health) == {"status": "ok"}
 
 
-def test_seed_002_sketch(queue_server: str) -> None:
-    """Each line of the seed's HTTP/JSON sketch."""
+def test_the_queue_face_sketch(queue_server: str) -> None:
+    """Each call of the queue face."""
     call = queue_server
     status, made = curl(
         call, "POST", "/queues", '{"name": "q", "dlq": "q.dlq", "max_attempts": 5, "visibility_ms": 30000}'
@@ -144,14 +144,14 @@ def test_seed_002_sketch(queue_server: str) -> None:
     assert curl(call, "DELETE", f"/queues/q/messages/{removed}")[0] == 404
 
 
-def test_seed_002_idempotency_key_header(queue_server: str) -> None:
+def test_the_queue_face_idempotency_key_header(queue_server: str) -> None:
     curl(queue_server, "POST", "/queues", '{"name": "headers"}')
     command = f"""curl -s {queue_server}/queues/headers/messages -H 'Idempotency-Key: once' \
         -H 'Content-Type: application/json' -d '{{"payload": "hello"}}'"""
     assert shell(command)["message_id"] == shell(command)["message_id"]
 
 
-def test_seed_002_a_poisonous_message_goes_to_the_dead_letters_and_back(queue_server: str) -> None:
+def test_the_queue_face_a_poisonous_message_goes_to_the_dead_letters_and_back(queue_server: str) -> None:
     curl(queue_server, "POST", "/queues", '{"name": "poison", "max_attempts": 1}')
     curl(queue_server, "POST", "/queues/poison/messages", '{"payload": "bad"}')
     _, polled = curl(queue_server, "POST", "/queues/poison/poll?batch=1")
