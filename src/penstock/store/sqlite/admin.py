@@ -199,7 +199,6 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
         at = wake_at(queue)
         if at is not None:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
-    tx.execute(SQL["forget_minutes"], (0, tx.now // 60_000 - MINUTES_KEPT))
     _forget_keys(tx, command.limit, swept)
     tx.latencies.write(tx.connection, tx.now)
     return swept

@@ -117,7 +117,7 @@ class SqliteStore:
             writer.close()
             raise
         self._writer = writer
-        self._transaction = Transaction(writer, self.salt, carry_out)
+        self._transaction = Transaction(writer, self.salt)
         self._version = -1
         self._synchronous = ""
         self._writer_open = True
@@ -259,7 +259,7 @@ class SqliteStore:
             connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
             connection.execute("SAVEPOINT penstock")
             try:
-                tx = Transaction(connection, self.salt, carry_out)
+                tx = Transaction(connection, self.salt)
                 tx.now = self._clock()
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.write_counters()

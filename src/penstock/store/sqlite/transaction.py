@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from typing import Any
 
-from penstock.commands import Command
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
 from penstock.store.sqlite.latency import Latencies
@@ -17,7 +14,6 @@ class Transaction:
     __slots__ = (
         "_queues",
         "_touched",
-        "carry_out",
         "connection",
         "execute",
         "last_id",
@@ -26,11 +22,10 @@ class Transaction:
         "salt",
     )
 
-    def __init__(self, connection: sqlite3.Connection, salt: int, carry_out: Callable[..., Any]) -> None:
+    def __init__(self, connection: sqlite3.Connection, salt: int) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.salt = salt
-        self.carry_out: Callable[[Transaction, Command[Any]], Any] = carry_out
         self.now = 0
         self.latencies = Latencies()
         self.forget()
