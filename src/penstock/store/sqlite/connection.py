@@ -28,7 +28,7 @@ T = TypeVar("T")
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
-WAL_PAGES = 500
+WAL_PAGES = 1_000
 """Then a commit copies them to the database and the log starts over: a log that does not grow is synced faster."""
 
 
