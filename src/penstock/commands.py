@@ -160,6 +160,8 @@ class Redrive(Command[Redriven], kw_only=True):
     after: str | None = None
     limit: int = 1_000
     dry_run: bool = False
+    by: str | None = None
+    """Who asked, for the journal."""
 
 
 class Swept(Struct):

@@ -20,6 +20,7 @@ def _open(name: str, folder: Path) -> Iterator[StoreUnderTest]:
     under_test = STORES[name](folder)
     try:
         yield under_test
+        under_test.check()
     finally:
         under_test.close_all()
 

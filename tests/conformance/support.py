@@ -32,6 +32,7 @@ from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, QueueO
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
+from tests.conformance.replay import check_journal
 
 START_MS = 1_700_000_040_000
 """The first millisecond of a minute."""
@@ -68,7 +69,7 @@ class StoreUnderTest:
     def open_another(self) -> SqliteStore:
         """One more store on the same database, as another process would have."""
         # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
-        store = SqliteStore(self.path, clock=self.clock, durability="relaxed")
+        store = SqliteStore(self.path, clock=self.clock, durability="relaxed", journal=True)
         self._opened.append(store)
         return store
 
@@ -77,6 +78,7 @@ class StoreUnderTest:
         if self.persists:
             with closing(sqlite3.connect(self.path)) as db:
                 check_tables(db)
+                check_journal(db)
 
     def reopen(self) -> None:
         self.store.close()

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, SettleItem
 from penstock.errors import CannotOpen, NotADatabase, StoreClosed, UnknownQueue
-from penstock.model import NewMessage, State
+from penstock.model import NewMessage, QueueOptions, State
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.support import Clock, StoreUnderTest, push_command, texts
 
@@ -185,6 +185,7 @@ def test_a_backup_goes_on_while_others_write(shared: StoreUnderTest, tmp_path: P
 
 
 def test_compacting_gives_space_back_and_changes_nothing(shared: StoreUnderTest) -> None:
+    shared.do(Configure(queue="q", changes={"journal": "off"}, create=QueueOptions()))
     shared.send(*(NewMessage(payload=b"x" * 10_000) for _ in range(300)))
     shared.push("kept")
     shared.take(limit=300)

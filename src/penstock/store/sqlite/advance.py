@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import ERROR_TEXT_MAX
 from penstock.store.migrate import load_sql
+from penstock.store.sqlite.journal import failures, note, pushed_times
 from penstock.store.sqlite.queues import NEVER, Queue
 from penstock.store.sqlite.transaction import Transaction
 
@@ -14,6 +16,19 @@ SETTLE = load_sql("penstock.store.sqlite", "settle")
 
 STEP = 1_000
 FAILURES_MAX = 20
+
+
+class Ended(NamedTuple):
+    """The row of a lease that is over."""
+
+    id: int
+    place: int
+    attempts: int
+    first_leased_at: int | None
+    leased_at: int
+    expires_at: int | None
+    from_dead: int
+    extended: int
 
 
 class Moved:
@@ -72,28 +87,21 @@ def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     rows = tx.execute(SQL["lapsed"], (queue.id, tx.now, step)).fetchall()
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
-    for _, message_id, place, attempts, first_leased_at, expires_at, from_dead, extended in rows:
-        if extended:
-            tx.execute(SETTLE["forget_extension"], (message_id,))
-        if from_dead:
-            return_to_dead(tx, queue, message_id)
+    for row in rows:
+        lease = Ended._make(row[1:])
+        if lease.extended:
+            tx.execute(SETTLE["forget_extension"], (lease.id,))
+        if lease.from_dead:
+            return_to_dead(tx, queue, lease)
             continue
         queue.n_lapsed += 1
-        if attempts >= queue.options.max_attempts:
-            die(
-                tx,
-                queue,
-                message_id,
-                place,
-                attempts,
-                first_leased_at,
-                expires_at,
-                "lapsed",
-                "the lease expired",
-            )
+        if queue.noted:
+            note_ended(tx, queue, Kind.LAPSED, lease, until=row[0])
+        if lease.attempts >= queue.options.max_attempts:
+            die(tx, queue, lease, "lapsed", "the lease expired")
         else:
-            remember_failure(tx, message_id, attempts, "the lease expired")
-            file_again(tx, queue, message_id, place, attempts, first_leased_at, expires_at)
+            remember_failure(tx, lease.id, lease.attempts, "the lease expired")
+            file_again(tx, queue, lease)
     if rows:
         queue.leased -= len(rows)
         tx.touch(queue)
@@ -104,11 +112,13 @@ def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
 
 def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     ready = tx.execute(SQL["expired_ready"], (queue.id, tx.now, step)).fetchall()
-    for rank, available_at, message_id, place, attempts in ready:
+    scheduled = tx.execute(SQL["expired_scheduled"], (queue.id, tx.now, step)).fetchall()
+    if queue.noted:
+        _note_expired(tx, queue, [row[-4:] for row in ready + scheduled])
+    for rank, available_at, message_id, place, attempts, _ in ready:
         tx.execute(SQL["drop_ready"], (queue.id, rank, available_at, message_id))
         forget_message(tx, message_id, place, attempts)
-    scheduled = tx.execute(SQL["expired_scheduled"], (queue.id, tx.now, step)).fetchall()
-    for available_at, message_id, place, attempts in scheduled:
+    for available_at, message_id, place, attempts, _ in scheduled:
         tx.execute(SQL["drop_scheduled"], (queue.id, available_at, message_id))
         forget_message(tx, message_id, place, attempts)
     moved.expired = len(ready) + len(scheduled)
@@ -121,59 +131,82 @@ def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     moved.more |= queue.expiry_at <= tx.now
 
 
+def _note_expired(tx: Transaction, queue: Queue, rows: list[tuple[Any, ...]]) -> None:
+    pushed = pushed_times(tx, [place for _, place, _, _ in rows])
+    for message_id, place, attempts, first_leased_at in rows:
+        note(
+            tx,
+            queue,
+            Kind.EXPIRED,
+            message_id,
+            pushed[place],
+            first_leased_at=first_leased_at or 0,
+            attempts=attempts,
+            detail=encode_detail(errors=failures(tx, message_id)) if attempts else b"",
+        )
+
+
+def note_ended(
+    tx: Transaction, queue: Queue, kind: Kind, lease: Ended, *, until: int = 0, marks: int = 0, **detail: Any
+) -> None:
+    """That a lease is over, and why."""
+    note(
+        tx,
+        queue,
+        kind,
+        lease.id,
+        pushed_times(tx, [lease.place])[lease.place],
+        first_leased_at=lease.first_leased_at or 0,
+        leased_at=lease.leased_at,
+        until=until,
+        attempts=lease.attempts,
+        marks=marks,
+        detail=encode_detail(**detail),
+    )
+
+
 def forget_message(tx: Transaction, message_id: int, place: int, attempts: int) -> None:
     tx.execute(SETTLE["delete_range"], (place, place))
     if attempts:
         tx.execute(SETTLE["forget_failures"], (message_id,))
 
 
-def file_again(
-    tx: Transaction,
-    queue: Queue,
-    message_id: int,
-    place: int,
-    attempts: int,
-    first_leased_at: int | None,
-    expires_at: int | None,
-) -> None:
+def file_again(tx: Transaction, queue: Queue, lease: Ended) -> None:
     """Back among the ready, where it was."""
-    tx.execute(SETTLE["file"], (attempts, first_leased_at, expires_at, queue.id, message_id, place))
+    row = (lease.attempts, lease.first_leased_at, lease.expires_at, queue.id, lease.id, lease.place)
+    tx.execute(SETTLE["file"], row)
     queue.filed = True
     queue.ready += 1
-    if expires_at is not None:
-        queue.expiry_at = min(queue.expiry_at, expires_at)
+    if lease.expires_at is not None:
+        queue.expiry_at = min(queue.expiry_at, lease.expires_at)
 
 
-def return_to_dead(tx: Transaction, queue: Queue, message_id: int) -> None:
-    tx.execute(SETTLE["return_dead"], (message_id,))
+def return_to_dead(tx: Transaction, queue: Queue, lease: Ended) -> None:
+    tx.execute(SETTLE["return_dead"], (lease.id,))
     queue.dead += 1
+    if queue.noted:
+        note_ended(tx, queue, Kind.RELEASED, lease, marks=Mark.DEAD_LETTER)
 
 
-def die(
-    tx: Transaction,
-    queue: Queue,
-    message_id: int,
-    place: int,
-    attempts: int,
-    first_leased_at: int | None,
-    expires_at: int | None,
-    reason: str,
-    error: str,
-) -> None:
+def die(tx: Transaction, queue: Queue, lease: Ended, reason: str, error: str) -> None:
     """Into the queue's dead letters; gone, where it keeps none."""
     queue.n_dead += 1
-    if not queue.options.dlq:
-        forget_message(tx, message_id, place, attempts)
+    keep = queue.options.dlq
+    remember_failure(tx, lease.id, lease.attempts, error)
+    if queue.noted:
+        marks = 0 if keep else Mark.GONE
+        note_ended(tx, queue, Kind.DEAD, lease, marks=marks, reason=reason, errors=failures(tx, lease.id))
+    if not keep:
+        forget_message(tx, lease.id, lease.place, lease.attempts)
         return
-    remember_failure(tx, message_id, attempts, error)
-    ttl_left_ms = None if expires_at is None else max(0, expires_at - tx.now)
+    ttl_left_ms = None if lease.expires_at is None else max(0, lease.expires_at - tx.now)
     row: tuple[Any, ...] = (
-        message_id,
-        place,
+        lease.id,
+        lease.place,
         queue.id,
         tx.now,
-        attempts,
-        first_leased_at,
+        lease.attempts,
+        lease.first_leased_at,
         ttl_left_ms,
         reason,
         error[:ERROR_TEXT_MAX],

@@ -9,6 +9,7 @@ from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
 from penstock.model import QueueOptions
 from penstock.store.migrate import load_sql
+from penstock.store.sqlite.journal import note_queue
 from penstock.store.sqlite.queues import Queue, encode_options
 from penstock.store.sqlite.transaction import Transaction
 
@@ -22,7 +23,9 @@ def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
         raise Conflict(f"a file holds at most {QUEUES_MAX} queues", hint="drop some, or use another file")
     tx.execute(SQL["add_queue"], (queue_id, name, encode_options(options), tx.now))
     tx.execute(SQL["add_counter"], (queue_id, queue_id << ID_BITS + 1))
-    return tx.queue(name)
+    queue = tx.queue(name)
+    note_queue(tx, queue, "created", options=options)
+    return queue
 
 
 def configure(tx: Transaction, command: Configure) -> Configured:
@@ -45,6 +48,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
     if changed:
         tx.execute(SQL["set_options"], (encode_options(options), queue.id))
         queue.options = options
+        note_queue(tx, queue, "changed", options=options)
     return Configured(queue.info(), created=False, changed=changed)
 
 
@@ -54,6 +58,7 @@ def pause(tx: Transaction, command: Pause) -> Configured:
     if changed:
         tx.execute(SQL["set_paused"], (int(command.paused), queue.id))
         queue.paused = command.paused
+        note_queue(tx, queue, "paused" if command.paused else "resumed")
     return Configured(queue.info(), created=False, changed=changed)
 
 
@@ -69,5 +74,6 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     tx.execute(SQL["keep_last_id"], (queue.last_id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
+    note_queue(tx, queue, "removed", held=held)
     tx.dropped(queue)
     return Removed(held)

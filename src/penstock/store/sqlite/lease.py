@@ -10,9 +10,11 @@ import msgspec
 
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.journal.events import Kind, Mark
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
+from penstock.store.sqlite.journal import note, note_leased
 from penstock.store.sqlite.latency import WAIT
 from penstock.store.sqlite.push import CONTENTS
 from penstock.store.sqlite.queues import LEASED, Queue
@@ -40,6 +42,8 @@ def take(tx: Transaction, command: Take) -> Leased:
     plain, filed, messages = _pick(tx, queue, _allowed(queue, command.limit), 0, "")
     if messages:
         _finish_picked(tx, queue, plain, filed)
+        if queue.noted:
+            _note_taken(tx, queue, filed, messages)
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
 
@@ -96,8 +100,32 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue, LEASED)
     now = tx.now
+    if queue.noted:
+        note_leased(tx, queue, messages, until, command.worker, _first_leased(filed))
     tx.latencies.add(queue.id, WAIT, [now - each.created_at for each in messages if each.attempts == 1])
     return messages
+
+
+def _first_leased(filed: list[Row]) -> dict[int, int]:
+    return {row[2]: row[11] for row in filed if row[11] is not None}
+
+
+def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
+    first_leased = _first_leased(filed)
+    note_leased(tx, queue, messages, tx.now, None, first_leased)
+    marks = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    for message in messages:
+        note(
+            tx,
+            queue,
+            Kind.ACKED,
+            message.id,
+            message.created_at,
+            first_leased_at=first_leased.get(message.id, tx.now),
+            leased_at=tx.now,
+            attempts=message.attempts,
+            marks=marks,
+        )
 
 
 def _allowed(queue: Queue, limit: int) -> int:
@@ -131,7 +159,7 @@ def _pick(
             messages.append(_from_plain(row, name, salt, until, token))
         else:
             taken_filed.append(row)
-            messages.append(_from_row(row[2], row[4] + 1, row[5:], name, salt, until, token))
+            messages.append(_from_row(row[2], row[4] + 1, row[5:11], name, salt, until, token))
     return taken_plain, taken_filed, messages
 
 
@@ -202,7 +230,11 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue)
     name = queue.name + DLQ_SUFFIX
-    return Leased([_from_row(row[1], row[3], row[4:], name, tx.salt, until, token.hex()) for row in rows])
+    messages = [_from_row(row[1], row[3], row[4:10], name, tx.salt, until, token.hex()) for row in rows]
+    if queue.noted:
+        first_leased = {row[1]: row[10] for row in rows if row[10] is not None}
+        note_leased(tx, queue, messages, until, command.worker, first_leased, Mark.DEAD_LETTER)
+    return Leased(messages)
 
 
 def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:

@@ -13,6 +13,7 @@ from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
+from penstock.store.sqlite.journal import note_pushed
 from penstock.store.sqlite.queues import PUSHED, Queue
 from penstock.store.sqlite.queues import SQL as COUNTER
 from penstock.store.sqlite.transaction import Transaction
@@ -191,6 +192,8 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
         tx.connection.executemany(SQL["scheduled"], scheduled)
     if keys:
         tx.connection.executemany(SQL["keep_key"], keys)
+    if queue.noted:
+        note_pushed(tx, queue, rows, {row[3]: row[5] for row in ready + scheduled})
     queue.newest_at = in_order_at
     queue.last_id = tx.last_id
     queue.scheduled += len(scheduled)

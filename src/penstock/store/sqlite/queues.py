@@ -66,6 +66,7 @@ class Queue:
         "expiry_at",
         "filed",
         "id",
+        "journals",
         "lapse_at",
         "last_id",
         "leased",
@@ -80,6 +81,7 @@ class Queue:
         "n_redriven",
         "n_removed",
         "name",
+        "name_bytes",
         "newest_at",
         "options",
         "paused",
@@ -118,9 +120,13 @@ class Queue:
             self.n_expired,
             self.n_redriven,
             self.n_removed,
+            journal,
         ) = row
         self.options: QueueOptions = decode_options(options)
         self.paused = bool(paused)
+        self.journals = bool(journal)
+        """Whether the file has a journal. Each queue says for itself how much of it goes there."""
+        self.name_bytes: bytes = self.name.encode()
         self.plain_start = self.id << ID_BITS + 1
         self.plain_end = self.plain_start + (1 << ID_BITS)
         # Lower bounds of the next time at which something moves by itself; 0 means: look.
@@ -129,6 +135,11 @@ class Queue:
         """Whether the ready table may hold rows of this queue."""
         self.changed = 0
         self._was_busy = self.undone > 0
+
+    @property
+    def noted(self) -> bool:
+        """Whether what happens to its messages goes into the journal."""
+        return self.journals and self.options.journal != "off"
 
     def place(self, message_id: int, *, plain: bool) -> int:
         lane: int = self.plain_start if plain else self.plain_end

@@ -33,6 +33,13 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int) -> int:
     return int(salt)
 
 
+def set_journal(connection: sqlite3.Connection, on: bool, busy_ms: int) -> None:
+    row = connection.execute("SELECT value FROM penstock_setting WHERE name = 'journal'").fetchone()
+    if bool(row and row[0]) != on:
+        change = "INSERT OR REPLACE INTO penstock_setting VALUES ('journal', ?)"
+        patiently(lambda: connection.execute(change, (int(on),)), busy_ms)
+
+
 def schema_version(connection: sqlite3.Connection) -> int:
     """0 for a file that holds no Penstock tables yet; a file from a newer release is refused."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'penstock_migration'").fetchone():

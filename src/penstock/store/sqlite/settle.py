@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.identity import ID_MAX
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import State, backoff_ms
 from penstock.store.sqlite.advance import (
     SETTLE,
+    Ended,
     die,
     file_again,
+    note_ended,
     remember_failure,
     return_to_dead,
 )
+from penstock.store.sqlite.journal import failures, note, pushed_times
 from penstock.store.sqlite.latency import SERVICE
 from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
 DELETE_RANGE = SQL["delete_range"]
-
-
-class Ended(NamedTuple):
-    """The lease row that a settle has just deleted."""
-
-    id: int
-    place: int
-    attempts: int
-    first_leased_at: int
-    leased_at: int
-    expires_at: int | None
-    from_dead: int
-    extended: int
 
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
@@ -48,6 +38,8 @@ def ack(tx: Transaction, command: Ack) -> SettledAll:
 
 def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     """Archive or delete messages whose leases have ended well."""
+    if queue.noted:
+        _note_acked(tx, queue, ended)
     if queue.options.archive_ms == 0:
         delete_places(tx, [lease.place for lease in ended])
     else:
@@ -66,6 +58,24 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     tx.touch(queue, SETTLED)
     now = tx.now
     tx.latencies.add(queue.id, SERVICE, [now - lease.leased_at for lease in ended])
+
+
+def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
+    pushed = pushed_times(tx, [lease.place for lease in ended])
+    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    for lease in ended:
+        note(
+            tx,
+            queue,
+            Kind.ACKED,
+            lease.id,
+            pushed[lease.place],
+            first_leased_at=lease.first_leased_at,
+            leased_at=lease.leased_at,
+            attempts=lease.attempts,
+            marks=kept | Mark.DEAD_LETTER if lease.from_dead else kept,
+            detail=encode_detail(errors=failures(tx, lease.id)) if lease.attempts > 1 else b"",
+        )
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
@@ -91,33 +101,26 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
     queue.leased -= 1
     tx.touch(queue)
     if lease.from_dead:
-        return_to_dead(tx, queue, lease.id)
+        return_to_dead(tx, queue, lease)
         return State.DEAD
     queue.n_nacked += 1
     error = item.error or ""
     if lease.attempts >= queue.options.max_attempts:
-        die(
-            tx,
-            queue,
-            lease.id,
-            lease.place,
-            lease.attempts,
-            lease.first_leased_at,
-            lease.expires_at,
-            "nacked",
-            error,
-        )
+        if queue.noted:
+            note_ended(tx, queue, Kind.NACKED, lease, error=error)
+        die(tx, queue, lease, "nacked", error)
         return State.DEAD if queue.options.dlq else None
     remember_failure(tx, lease.id, lease.attempts, error)
     delay_ms = item.delay_ms
     if delay_ms is None:
         delay_ms = backoff_ms(queue.options, lease.id, lease.attempts)
-    if delay_ms == 0:
-        tx.execute(SQL["move"], (max(tx.now, queue.newest_at), lease.place))
-        file_again(tx, queue, lease.id, lease.place, lease.attempts, lease.first_leased_at, lease.expires_at)
-        return State.READY
-    available_at = tx.now + delay_ms
+    available_at = tx.now + delay_ms if delay_ms else max(tx.now, queue.newest_at)
+    if queue.noted:
+        note_ended(tx, queue, Kind.NACKED, lease, until=available_at, error=error)
     tx.execute(SQL["move"], (available_at, lease.place))
+    if delay_ms == 0:
+        file_again(tx, queue, lease)
+        return State.READY
     row = (
         available_at,
         lease.attempts,
@@ -149,8 +152,15 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
     for at, token in _whereabouts(tx, queue, item):
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
             tx.execute(SQL["note_extension"], (item.id, until))
+            if queue.noted:
+                note(tx, queue, Kind.EXTENDED, item.id, _pushed_at(tx, queue, item.id), until=until)
             return Settled.OK
     return _why_not(tx, queue, item.id)
+
+
+def _pushed_at(tx: Transaction, queue: Queue, message_id: int) -> int:
+    places = [queue.place(message_id, plain=True), queue.place(message_id, plain=False)]
+    return next(iter(pushed_times(tx, places).values()))
 
 
 def release(tx: Transaction, command: Release) -> SettledAll:
@@ -164,11 +174,13 @@ def release(tx: Transaction, command: Release) -> SettledAll:
         queue.leased -= 1
         tx.touch(queue)
         if lease.from_dead:
-            return_to_dead(tx, queue, lease.id)
+            return_to_dead(tx, queue, lease)
         else:
+            if queue.noted:
+                note_ended(tx, queue, Kind.RELEASED, lease)
             attempts = lease.attempts - 1
             first = lease.first_leased_at if attempts else None
-            file_again(tx, queue, lease.id, lease.place, attempts, first, lease.expires_at)
+            file_again(tx, queue, lease._replace(attempts=attempts, first_leased_at=first))
     return SettledAll(results)
 
 

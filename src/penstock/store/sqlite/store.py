@@ -65,7 +65,7 @@ from penstock.store.sqlite.connection import (
 from penstock.store.sqlite.lease import catch_up, lease, take
 from penstock.store.sqlite.push import push
 from penstock.store.sqlite.read import Reader
-from penstock.store.sqlite.schema import migrate
+from penstock.store.sqlite.schema import migrate, set_journal
 from penstock.store.sqlite.settle import ack, extend, nack, release
 from penstock.store.sqlite.transaction import Transaction
 
@@ -83,11 +83,14 @@ class SqliteStore:
         clock: Clock = system_clock,
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
+        journal: bool | None = None,
     ) -> None:
+        """With `journal` the file gets or loses its journal, for all who share it; None leaves that as it is."""
         self.path = full_path(path)
         self.durability: Durability = durability
         self._clock = clock
         self._busy_ms = busy_ms
+        self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
         self._make_locks()
@@ -113,6 +116,8 @@ class SqliteStore:
         try:
             with translated(self.path):
                 self.salt = patiently(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
+                if self._journal is not None:
+                    set_journal(writer, self._journal, self._busy_ms)
         except BaseException:
             writer.close()
             raise
@@ -190,6 +195,7 @@ class SqliteStore:
                 except PenstockError as error:
                     outcomes.append(error)
             tx.write_counters()
+            tx.write_journal()
         except BaseException:
             self._roll_back()
             raise
@@ -263,6 +269,7 @@ class SqliteStore:
                 tx.now = self._clock()
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.write_counters()
+                tx.write_journal()
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
                     connection.execute("COMMIT")
@@ -410,6 +417,7 @@ def carry_out(tx: Transaction, command: Command[Any]) -> Any:
 
 def transact(tx: Transaction, command: Transact) -> Transacted:
     tx.write_counters()
+    noted = tx.records.copy()
     tx.execute("SAVEPOINT transact")
     try:
         outcomes = [carry_out(tx, each) for each in command.commands]
@@ -420,6 +428,7 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
         tx.forget()
+        tx.records = noted
         raise
     tx.write_counters()
     tx.execute("RELEASE transact")

@@ -6,8 +6,11 @@ import sqlite3
 
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
+from penstock.store.migrate import load_sql
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, Queue
+
+JOURNAL = load_sql("penstock.store.sqlite", "journal")
 
 
 class Transaction:
@@ -18,7 +21,9 @@ class Transaction:
         "execute",
         "last_id",
         "latencies",
+        "next_offset",
         "now",
+        "records",
         "salt",
     )
 
@@ -34,7 +39,9 @@ class Transaction:
         """Drop all that is known; the database is asked again."""
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
-        self.last_id = -1
+        self.last_id = self.next_offset = -1
+        self.records: list[bytes] = []
+        """Events, encoded, in the order in which they happened."""
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -76,3 +83,13 @@ class Transaction:
             for queue in self._touched.values():
                 queue.write(self.connection, self.now)
             self._touched.clear()
+
+    def write_journal(self) -> None:
+        """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
+        if self.records:
+            if self.next_offset < 0:
+                row = self.execute(JOURNAL["next_offset"]).fetchone()
+                self.next_offset = row[0] if row else 0
+            self.execute(JOURNAL["write"], (self.next_offset, len(self.records), b"".join(self.records)))
+            self.next_offset += len(self.records)
+            self.records.clear()

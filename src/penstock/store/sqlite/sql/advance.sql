@@ -17,7 +17,7 @@ DELETE FROM penstock_scheduled WHERE queue_id = ? AND (available_at, id) <= (?, 
 SELECT leased_until FROM penstock_lease WHERE queue_id = ? ORDER BY leased_until LIMIT 1
 
 -- :lapsed
-SELECT leased_until, id, place, attempts, first_leased_at, expires_at, from_dead, extended
+SELECT leased_until, id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
   FROM penstock_lease WHERE queue_id = ? AND leased_until <= ? ORDER BY leased_until, id LIMIT ?
 
 -- :end_lapsed
@@ -32,11 +32,11 @@ SELECT min(expires_at) FROM (
                   WHERE queue_id = ?1 AND expires_at IS NOT NULL ORDER BY expires_at LIMIT 1))
 
 -- :expired_ready
-SELECT rank, available_at, id, place, attempts FROM penstock_ready
+SELECT rank, available_at, id, place, attempts, first_leased_at FROM penstock_ready
  WHERE queue_id = ? AND expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
 
 -- :expired_scheduled
-SELECT available_at, id, place, attempts FROM penstock_scheduled
+SELECT available_at, id, place, attempts, first_leased_at FROM penstock_scheduled
  WHERE queue_id = ? AND expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?
 
 -- :drop_ready

@@ -1,0 +1,14 @@
+-- :next_offset
+SELECT first_offset + events FROM penstock_journal ORDER BY first_offset DESC LIMIT 1
+
+-- :write
+INSERT INTO penstock_journal (first_offset, events, records) VALUES (?, ?, ?)
+
+-- :pushed_between
+SELECT place, created_at FROM penstock_message WHERE place BETWEEN ? AND ?
+
+-- :pushed_at_places
+SELECT place, created_at FROM penstock_message WHERE place IN (SELECT value FROM json_each(?))
+
+-- :failures
+SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY at, attempt

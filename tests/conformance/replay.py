@@ -1,0 +1,131 @@
+"""The journal, played again: what it tells must lead to what the kept counters say."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from zlib import crc32
+
+from penstock.journal.events import Event, decode_event
+
+WAITING, LEASED, DEAD, ARCHIVED = "waiting", "leased", "dead", "archived"
+_AFTER = {
+    "pushed": WAITING,
+    "leased": LEASED,
+    "extended": LEASED,
+    "nacked": WAITING,
+    "lapsed": WAITING,
+    "redriven": WAITING,
+    "expired": None,
+    "removed": None,
+    "forgotten": None,
+}
+_BEFORE = {
+    "pushed": (None,),
+    "leased": (WAITING, DEAD),
+    "extended": (LEASED,),
+    "acked": (LEASED,),
+    "nacked": (LEASED,),
+    "lapsed": (LEASED,),
+    "dead": (WAITING,),
+    "redriven": (DEAD,),
+    "expired": (WAITING,),
+    "released": (LEASED,),
+    "forgotten": (ARCHIVED,),
+}
+COUNTED = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
+
+
+class Replay:
+    """What became of every message, by queue id, from events alone. An event that cannot follow is an error."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.names: dict[int, str] = {}
+        self.states: dict[int, dict[int, str]] = {}
+        self.totals: dict[int, Counter[str]] = {}
+
+    def play(self, events: Iterable[Event]) -> None:
+        for event in events:
+            assert event.offset == self.next_offset, "offsets are dense"
+            self.next_offset += 1
+            if event.kind == "queue":
+                self._queue(event)
+            else:
+                self._message(event)
+
+    def _queue(self, event: Event) -> None:
+        if event.details["what"] == "created":
+            assert event.queue_id not in self.names
+            self.names[event.queue_id] = event.queue
+            self.states[event.queue_id], self.totals[event.queue_id] = {}, Counter()
+        elif event.details["what"] == "removed":
+            held = len(self.states[event.queue_id])
+            assert held == event.details["held"]
+            del self.names[event.queue_id], self.states[event.queue_id], self.totals[event.queue_id]
+
+    def _message(self, event: Event) -> None:
+        assert self.names[event.queue_id] == event.queue
+        assert event.id is not None
+        states = self.states[event.queue_id]
+        before = states.pop(event.id, None)
+        assert before is not None or event.kind == "pushed", event
+        assert before in _BEFORE.get(event.kind, (before,)), event
+        after = self._after(event)
+        if after is not None:
+            states[event.id] = after
+        if event.kind in COUNTED:
+            self.totals[event.queue_id][event.kind] += 1
+
+    def _after(self, event: Event) -> str | None:
+        if event.kind == "acked":
+            return ARCHIVED if "kept" in event.marks else None
+        if event.kind == "dead":
+            return None if "gone" in event.marks else DEAD
+        if event.kind == "released":
+            return DEAD if "dead_letter" in event.marks else WAITING
+        return _AFTER[event.kind]
+
+
+def check_journal(db: sqlite3.Connection) -> None:
+    """Of a file whose journal has been on from the start and was never drained."""
+    replay = Replay()
+    replay.play(events_in(db))
+    check_counters(db, replay)
+
+
+def check_counters(db: sqlite3.Connection, replay: Replay) -> None:
+    db.row_factory = sqlite3.Row
+    noted = "json_extract(q.options, '$.journal') <> 'off'"
+    joined = f"SELECT q.name, c.* FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id WHERE {noted}"
+    rows = db.execute(joined).fetchall()
+    db.row_factory = None
+    assert {row["queue_id"]: row["name"] for row in rows}.items() <= replay.names.items()
+    for row in rows:
+        held = Counter(replay.states[row["queue_id"]].values())
+        told = {WAITING: held[WAITING], LEASED: held[LEASED], DEAD: held[DEAD], ARCHIVED: held[ARCHIVED]}
+        kept = {WAITING: row["ready"] + row["scheduled"], **{name: row[name] for name in (LEASED, DEAD, ARCHIVED)}}
+        assert kept == told, row["name"]
+        totals = replay.totals[row["queue_id"]]
+        assert {name: row[f"n_{name}"] for name in COUNTED} == {name: totals[name] for name in COUNTED}, row["name"]
+
+
+def events_in(db: sqlite3.Connection) -> Iterator[Event]:
+    for first_offset, count, records in db.execute("SELECT * FROM penstock_journal ORDER BY first_offset"):
+        events = list(split(first_offset, records))
+        assert len(events) == count
+        yield from events
+
+
+def split(offset: int, records: bytes) -> Iterator[Event]:
+    """Records back to back, each verified."""
+    position = 0
+    while position < len(records):
+        length, checksum, at, kind, content, _, _ = struct.unpack_from("<IIqBBHI", records, position)
+        end = position + 24 + length
+        assert crc32(records[position + 8 : end], length) == checksum
+        yield decode_event(offset, at, kind, content, records[position + 24 : end])
+        offset, position = offset + 1, end
+    assert position == len(records)
