@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from zlib import crc32
 
-from penstock.journal.events import Event, decode_event
+from penstock.journal.events import Event, decode_events
 
 WAITING, LEASED, DEAD, ARCHIVED = "waiting", "leased", "dead", "archived"
 _AFTER = {
@@ -49,8 +49,9 @@ class Replay:
 
     def play(self, events: Iterable[Event]) -> None:
         for event in events:
-            assert event.offset == self.next_offset, "offsets are dense"
-            self.next_offset += 1
+            assert event.offset in (self.next_offset, self.next_offset - 1), "offsets are dense"
+            assert (event.number > 0) == (event.offset < self.next_offset)
+            self.next_offset = event.offset + 1
             if event.kind == "queue":
                 self._queue(event)
             else:
@@ -115,7 +116,7 @@ def check_counters(db: sqlite3.Connection, replay: Replay) -> None:
 def events_in(db: sqlite3.Connection) -> Iterator[Event]:
     for first_offset, count, records in db.execute("SELECT * FROM penstock_journal ORDER BY first_offset"):
         events = list(split(first_offset, records))
-        assert len(events) == count
+        assert events[-1].offset == first_offset + count - 1
         yield from events
 
 
@@ -123,9 +124,9 @@ def split(offset: int, records: bytes) -> Iterator[Event]:
     """Records back to back, each verified."""
     position = 0
     while position < len(records):
-        length, checksum, at, kind, content, _, _ = struct.unpack_from("<IIqBBHI", records, position)
+        length, checksum, at, kind, _, _, _ = struct.unpack_from("<IIqBBHI", records, position)
         end = position + 24 + length
         assert crc32(records[position + 8 : end], length) == checksum
-        yield decode_event(offset, at, kind, content, records[position + 24 : end])
+        yield from decode_events(offset, at, kind, records[position + 24 : end])
         offset, position = offset + 1, end
     assert position == len(records)

@@ -1,12 +1,19 @@
-"""Events: what can happen to a message or a queue, as records of a log.
+"""Events: what can happen to messages and queues, as records of a log.
 
-Every event has one fixed shape, so that a reader of many can gather each field without looking at them one by one:
-the record's header, 64 bytes of fields, then the queue's name, details as JSON (rare, often none) and the body.
+One record tells of one thing that happened to one or more messages of a queue at once. What is the same for all of
+them is written once, among the fixed fields; what differs follows as arrays. So a lease of a hundred messages is often
+as short as a lease of one, and a reader of many records can gather each field without looking at them one by one:
+
+    header 24 | fixed fields 88 | an array of i64 for each field that varies | ends of details and of bodies, u32 each
+    | name | details (JSON) | bodies | zeros up to a multiple of 8
 """
 
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any
 from zlib import crc32
@@ -20,7 +27,7 @@ from penstock.model import Content
 
 class Kind(IntEnum):
     QUEUE = 1
-    """A queue was created, changed, paused or removed: see the details."""
+    """A queue was created, changed, paused, resumed or removed: see the details."""
     PUSHED = 2
     LEASED = 3
     EXTENDED = 4
@@ -44,27 +51,116 @@ class Mark(IntFlag):
     """Dead, in a queue that keeps no dead letters."""
     DEAD_LETTER = 4
     """The lease was one on a dead letter."""
-    BODILESS = 8
-    """Pushed into a queue whose journal leaves bodies out."""
 
 
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
-FIELD_BYTES = 64
 HEADER_BYTES = 24
+FIELD_BYTES = 88
+COLUMNS = ("id", "pushed_at", "first_leased_at", "leased_at", "until", "attempts", "priority", "content")
+"""In this order; bit n of `varies` says that the n-th is an array. An id that does not vary goes up by one."""
+DETAILS, BODIES = 1 << len(COLUMNS), 2 << len(COLUMNS)
+"""More bits of `varies`: each message has details of its own; there are bodies."""
+EVENTS_MAX = 1_000
+BODY_BYTES_MAX = 1 << 20
+"""Of one record: more messages, or more than one with more bytes, become several records."""
 
+# time, kind, flags, field bytes, zero | count, queue id, salt, marks, varies, name bytes, zero, detail bytes | columns
+_REST = struct.Struct("<qBBHI" + "IIIHHHHI" + "8q")
+_FIELDS = struct.Struct("<IIIHHHHI8q")
 _HEAD = struct.Struct("<II")
-# time, kind, content, field bytes, zero | id, pushed_at, first_leased_at, leased_at, until, priority, attempts,
-# queue id, salt, name bytes, marks, detail bytes
-_REST = struct.Struct("<qBBHIqqqqqiIIIHHI")
+_PADDING = [bytes(-length % 8) for length in range(8)]
 _pack_head, _pack_rest = _HEAD.pack, _REST.pack
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
+Column = int | Sequence[int]
+
+
+def encode_events(
+    kind: int,
+    now: int,
+    queue_id: int,
+    name: bytes,
+    salt: int,
+    ids: Sequence[int] = (0,),
+    pushed_at: Column = 0,
+    first_leased_at: Column = 0,
+    leased_at: Column = 0,
+    until: Column = 0,
+    attempts: Column = 0,
+    priority: Column = 0,
+    content: Column = 0,
+    marks: int = 0,
+    details: bytes | Sequence[bytes] = b"",
+    bodies: Sequence[bytes] | None = None,
+) -> bytes:
+    """What happened to these messages, as one whole record, checksum included."""
+    count = len(ids)
+    varies = 0
+    arrays = b""
+    first = ids[0]
+    columns = [first, pushed_at, first_leased_at, leased_at, until, attempts, priority, content]
+    if count > 1 and (ids[-1] - first != count - 1 or any(map(int.__gt__, ids, ids[1:]))):
+        varies, arrays = 1, _array("q", ids)
+    for number in range(1, 8):
+        column = columns[number]
+        if type(column) is not int:
+            columns[number] = column[0]  # type: ignore[index]
+            if column.count(column[0]) != count:  # type: ignore[union-attr,index]
+                varies |= 1 << number
+                arrays += _array("q", column)  # type: ignore[arg-type]
+    if type(details) is not bytes:
+        varies |= DETAILS
+        arrays += _ends(details)  # type: ignore[arg-type]
+        details = b"".join(details)  # type: ignore[arg-type]
+    tail = name + details
+    if bodies is not None:
+        varies |= BODIES
+        arrays += _ends(bodies)
+        tail += bodies[0] if count == 1 else b"".join(bodies)
+    rest = (
+        _pack_rest(
+            now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(details), *columns
+        )
+        + arrays
+        + tail
+    )
+    rest += _PADDING[len(rest) & 7]
+    length = len(rest) - (HEADER_BYTES - _HEAD.size)
+    return _pack_head(length, crc32(rest, length)) + rest
+
+
+def _array(code: str, values: Sequence[int]) -> bytes:
+    packed = array(code, values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _ends(parts: Sequence[bytes]) -> bytes:
+    if len(parts) == 1:
+        return struct.pack("<II", len(parts[0]), 0)
+    ends, end = [], 0
+    for part in parts:
+        end += len(part)
+        ends.append(end)
+    if len(ends) & 1:
+        ends.append(0)
+    return _array("I", ends)
+
+
+def encode_detail(**detail: Any) -> bytes:
+    """Only what there is to tell."""
+    told = {name: value for name, value in detail.items() if value is not None}
+    return _encode_json(told) if told else b""
+
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One thing that happened, in words. Times are in milliseconds since 1970."""
+    """One thing that happened to one message or queue, in words. Times are in milliseconds since 1970."""
 
     offset: int
+    """Of its record; `number` counts within."""
+    number: int = 0
     at: int
     kind: str
     queue: str
@@ -84,104 +180,58 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     body: bytes | None = None
 
 
-def encode_event(
-    kind: int,
-    now: int,
-    queue_id: int,
-    name: bytes,
-    salt: int,
-    message_id: int = 0,
-    pushed_at: int = 0,
-    first_leased_at: int = 0,
-    leased_at: int = 0,
-    until: int = 0,
-    priority: int = 0,
-    attempts: int = 0,
-    marks: int = 0,
-    detail: bytes = b"",
-    content: int = 0,
-    body: bytes = b"",
-) -> bytes:
-    """An event as a whole record, checksum included."""
-    rest = (
-        _pack_rest(
-            now,
-            kind,
-            content,
-            FIELD_BYTES,
-            0,
-            message_id,
-            pushed_at,
-            first_leased_at,
-            leased_at,
-            until,
-            priority,
-            attempts,
-            queue_id,
-            salt,
-            len(name),
-            marks,
-            len(detail),
+def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[Event]:
+    """The events of a record whose checksum has been verified."""
+    count, queue_id, salt, marks, varies, name_bytes, _, detail_bytes, *fixed = _FIELDS.unpack_from(payload)
+    position = FIELD_BYTES
+    columns: list[Sequence[int]] = []
+    for number, value in enumerate(fixed):
+        if varies >> number & 1:
+            columns.append(struct.unpack_from(f"<{count}q", payload, position))
+            position += 8 * count
+        elif number == 0:
+            columns.append(range(value, value + count))
+        else:
+            columns.append([value] * count)
+    ends = []
+    for part in (DETAILS, BODIES):
+        ends.append(struct.unpack_from(f"<{count}I", payload, position) if varies & part else None)
+        position += 4 * (count + (count & 1)) if varies & part else 0
+    name = payload[position : position + name_bytes].decode()
+    details_start = position + name_bytes
+    bodies_start = details_start + detail_bytes
+    word = _word(offset, kind)
+    mark_words = [mark.name.lower() for mark in Mark if marks & mark and mark.name]
+    for number, row in enumerate(zip(*columns, strict=True)):
+        message_id, pushed_at, first_leased_at, leased_at, until, attempts, priority, content = row
+        detail = _part(payload, details_start, ends[0], number) if ends[0] else payload[details_start:bodies_start]
+        yield Event(
+            offset=offset,
+            number=number,
+            at=at,
+            kind=word,
+            queue=name,
+            queue_id=queue_id,
+            id=message_id or None,
+            uuid=message_uuid(message_id, pushed_at, salt) if message_id else None,
+            pushed_at=pushed_at or None,
+            first_leased_at=first_leased_at or None,
+            leased_at=leased_at or None,
+            until=until or None,
+            attempts=attempts,
+            priority=priority,
+            marks=mark_words,
+            details=_decode_json(detail) if detail else {},
+            content=CONTENTS[content] if kind == Kind.PUSHED else None,
+            body=_part(payload, bodies_start, ends[1], number) if ends[1] else None,
         )
-        + name
-        + detail
-        + body
-    )
-    length = len(rest) - (HEADER_BYTES - _HEAD.size)
-    return _pack_head(length, crc32(rest, length)) + rest
 
 
-def encode_detail(**detail: Any) -> bytes:
-    """Only what there is to tell."""
-    told = {name: value for name, value in detail.items() if value is not None}
-    return _encode_json(told) if told else b""
+def _part(payload: bytes, start: int, ends: Sequence[int], number: int) -> bytes:
+    return payload[start + (ends[number - 1] if number else 0) : start + ends[number]]
 
 
-def decode_event(offset: int, at: int, kind: int, content: int, payload: bytes) -> Event:
-    """An event from a record whose checksum has been verified."""
-    (
-        message_id,
-        pushed_at,
-        first_leased_at,
-        leased_at,
-        until,
-        priority,
-        attempts,
-        queue_id,
-        salt,
-        name_bytes,
-        marks,
-        detail_bytes,
-    ) = _FIELDS.unpack_from(payload)
-    name_end = FIELD_BYTES + name_bytes
-    body_start = name_end + detail_bytes
-    detail = payload[name_end:body_start]
-    return Event(
-        offset=offset,
-        at=at,
-        kind=_kind_name(offset, kind),
-        queue=payload[FIELD_BYTES:name_end].decode(),
-        queue_id=queue_id,
-        id=message_id or None,
-        uuid=message_uuid(message_id, pushed_at, salt) if message_id else None,
-        pushed_at=pushed_at or None,
-        first_leased_at=first_leased_at or None,
-        leased_at=leased_at or None,
-        until=until or None,
-        attempts=attempts,
-        priority=priority,
-        marks=[mark.name.lower() for mark in Mark if marks & mark and mark.name],
-        details=_decode_json(detail) if detail else {},
-        content=CONTENTS[content] if kind == Kind.PUSHED else None,
-        body=payload[body_start:] if kind == Kind.PUSHED and not marks & Mark.BODILESS else None,
-    )
-
-
-_FIELDS = struct.Struct("<" + _REST.format[6:])
-assert _FIELDS.size == FIELD_BYTES
-
-
-def _kind_name(offset: int, kind: int) -> str:
+def _word(offset: int, kind: int) -> str:
     try:
         return Kind(kind).name.lower()
     except ValueError:

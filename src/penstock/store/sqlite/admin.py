@@ -7,12 +7,12 @@ from collections.abc import Callable
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, encode_detail
+from penstock.journal.events import EVENTS_MAX, Kind, encode_detail
 from penstock.model import DAY_MS, State
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
 from penstock.store.sqlite.advance import SQL as ADVANCE
 from penstock.store.sqlite.configure import SQL
-from penstock.store.sqlite.journal import note, pushed_times
+from penstock.store.sqlite.journal import note, note_removed, pushed_times
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
 from penstock.store.sqlite.queues import NEVER, Queue
@@ -41,7 +41,7 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
     if row is None:
         return False
     place, rank, available_at = row
-    _note_removed(tx, queue, [place])
+    note_removed(tx, queue, [place])
     if queue.cursor < place < queue.plain_end:
         queue.ready -= 1
     elif tx.execute(SQL["dead_of"], here).fetchone():
@@ -63,12 +63,6 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
     return True
 
 
-def _note_removed(tx: Transaction, queue: Queue, places: list[int], kind: Kind = Kind.REMOVED) -> None:
-    if queue.noted:
-        for place, pushed_at in pushed_times(tx, places).items():
-            note(tx, queue, kind, place & ID_MAX, pushed_at)
-
-
 def purge(tx: Transaction, command: Purge) -> Removed:
     queue = tx.home(command.queue)
     up_to = tx.next_ids(0) - 1 if command.up_to_id is None else min(command.up_to_id, ID_MAX)
@@ -88,11 +82,11 @@ def purge(tx: Transaction, command: Purge) -> Removed:
 def _purge_ready(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     last = queue.place(up_to, plain=True)
     places = [place for (place,) in tx.execute(SQL["purge_plain"], (queue.cursor, last, limit))]
-    _note_removed(tx, queue, places)
+    note_removed(tx, queue, places)
     if places:
         tx.execute(SETTLE["delete_range"], (places[0], places[-1]))
     rows = tx.execute(SQL["purge_ready"], (queue.id, up_to, limit - len(places))).fetchall()
-    _note_removed(tx, queue, [place for _, place, _, _ in rows])
+    note_removed(tx, queue, [place for _, place, _, _ in rows])
     for message_id, place, rank, available_at in rows:
         tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id))
         forget_message(tx, message_id, place, ANY_ATTEMPTS)
@@ -102,7 +96,7 @@ def _purge_ready(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
 
 def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_scheduled"], (queue.id, up_to, limit)).fetchall()
-    _note_removed(tx, queue, [place for _, place, _ in rows])
+    note_removed(tx, queue, [place for _, place, _ in rows])
     for message_id, place, available_at in rows:
         tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id))
         forget_message(tx, message_id, place, ANY_ATTEMPTS)
@@ -112,7 +106,7 @@ def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> i
 
 def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
-    _note_removed(tx, queue, [place for _, _, place, _ in rows])
+    note_removed(tx, queue, [place for _, _, place, _ in rows])
     for leased_until, message_id, place, from_dead in rows:
         tx.execute(SQL["end_lease_at"], (queue.id, leased_until, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
@@ -125,7 +119,7 @@ def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
 
 def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_dead"], (queue.id, up_to, limit)).fetchall()
-    _note_removed(tx, queue, [place for _, place in rows])
+    note_removed(tx, queue, [place for _, place in rows])
     for message_id, place in rows:
         tx.execute(SETTLE["forget_dead"], (message_id,))
         forget_message(tx, message_id, place, ANY_ATTEMPTS)
@@ -135,7 +129,7 @@ def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
 
 def _purge_archived(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_archived"], (queue.id, up_to, limit)).fetchall()
-    _note_removed(tx, queue, [place for _, place in rows])
+    note_removed(tx, queue, [place for _, place in rows])
     _forget_archived(tx, queue, rows)
     return len(rows)
 
@@ -173,10 +167,10 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
         return Redriven(len(matched), 0, after)
     at = max(tx.now, queue.newest_at)
     if queue.noted:
-        pushed = pushed_times(tx, [row[1] for row in matched])
-        detail = encode_detail(by=command.by)
-        for message_id, place, *_ in matched:
-            note(tx, queue, Kind.REDRIVEN, message_id, pushed[place], until=at, detail=detail)
+        for start in range(0, len(matched), EVENTS_MAX):
+            ids, places, *_ = zip(*matched[start : start + EVENTS_MAX], strict=True)
+            details = encode_detail(by=command.by)
+            note(tx, queue, Kind.REDRIVEN, ids, pushed_times(tx, places), until=at, details=details)
     for message_id, place, _, ttl_left_ms, _ in matched:
         expires_at = None if ttl_left_ms is None else tx.now + ttl_left_ms
         tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, place))
@@ -230,7 +224,7 @@ def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> No
         return
     rows = tx.execute(SQL["old_archive"], (queue.id, tx.now - archive_ms, limit)).fetchall()
     if rows:
-        _note_removed(tx, queue, [place for _, place in rows], Kind.FORGOTTEN)
+        note_removed(tx, queue, [place for _, place in rows], Kind.FORGOTTEN)
         _forget_archived(tx, queue, rows)
         tx.touch(queue)
         swept.forgotten += len(rows)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.journal.events import Kind, Mark, encode_detail
+from penstock.journal.events import EVENTS_MAX, Kind, Mark, encode_detail
 from penstock.model import ERROR_TEXT_MAX
 from penstock.store.migrate import load_sql
-from penstock.store.sqlite.journal import failures, note, pushed_times
+from penstock.store.sqlite.journal import error_details, failures, note, pushed_times
 from penstock.store.sqlite.queues import NEVER, Queue
 from penstock.store.sqlite.transaction import Transaction
 
@@ -132,17 +132,17 @@ def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
 
 
 def _note_expired(tx: Transaction, queue: Queue, rows: list[tuple[Any, ...]]) -> None:
-    pushed = pushed_times(tx, [place for _, place, _, _ in rows])
-    for message_id, place, attempts, first_leased_at in rows:
+    for start in range(0, len(rows), EVENTS_MAX):
+        ids, places, attempts, first_leased_at = zip(*rows[start : start + EVENTS_MAX], strict=True)
         note(
             tx,
             queue,
             Kind.EXPIRED,
-            message_id,
-            pushed[place],
-            first_leased_at=first_leased_at or 0,
+            ids,
+            pushed_times(tx, places),
+            [at or 0 for at in first_leased_at],
             attempts=attempts,
-            detail=encode_detail(errors=failures(tx, message_id)) if attempts else b"",
+            details=error_details(tx, ids, attempts, 0),
         )
 
 
@@ -154,14 +154,14 @@ def note_ended(
         tx,
         queue,
         kind,
-        lease.id,
-        pushed_times(tx, [lease.place])[lease.place],
-        first_leased_at=lease.first_leased_at or 0,
-        leased_at=lease.leased_at,
-        until=until,
-        attempts=lease.attempts,
+        [lease.id],
+        pushed_times(tx, [lease.place]),
+        lease.first_leased_at or 0,
+        lease.leased_at,
+        until,
+        lease.attempts,
         marks=marks,
-        detail=encode_detail(**detail),
+        details=encode_detail(**detail),
     )
 
 

@@ -11,55 +11,60 @@ from typing import Any
 import msgspec
 
 from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, Mark, encode_detail, encode_event
+from penstock.journal.events import BODY_BYTES_MAX, EVENTS_MAX, Kind, encode_detail, encode_events
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "journal")
+Row = tuple[Any, ...]
 
 
-def note(tx: Transaction, queue: Queue, kind: Kind, message_id: int = 0, pushed_at: int = 0, **fields: Any) -> None:
-    tx.records.append(encode_event(kind, tx.now, queue.id, queue.name_bytes, tx.salt, message_id, pushed_at, **fields))
+def note(tx: Transaction, queue: Queue, kind: Kind, ids: Sequence[int] = (0,), *columns: Any, **fields: Any) -> None:
+    """See `encode_events` for the columns and fields."""
+    tx.records.append(encode_events(kind, tx.now, queue.id, queue.name_bytes, tx.salt, ids, *columns, **fields))
 
 
 def note_queue(tx: Transaction, queue: Queue, what: str, **detail: Any) -> None:
     if queue.journals:
-        note(tx, queue, Kind.QUEUE, detail=encode_detail(what=what, **detail))
+        note(tx, queue, Kind.QUEUE, details=encode_detail(what=what, **detail))
 
 
-def note_pushed(
-    tx: Transaction, queue: Queue, rows: Iterable[tuple[Any, ...]], expiries: dict[int, int | None]
-) -> None:
+def note_pushed(tx: Transaction, queue: Queue, rows: Sequence[Row], expiries: dict[int, int | None]) -> None:
     """Of rows as they were inserted: place, created_at, available_at, priority, content, key, headers, payload."""
-    now, queue_id, name, salt = tx.now, queue.id, queue.name_bytes, tx.salt
-    bodies = queue.options.journal == "full"
-    marks = 0 if bodies else Mark.BODILESS.value
-    for place, _, available_at, priority, content, key, headers, payload in rows:
-        message_id = place & ID_MAX
-        expires_at = expiries.get(message_id) if expiries else None
-        plain = key is None and headers is None and expires_at is None
-        tx.records.append(
-            encode_event(
-                2,
-                now,
-                queue_id,
-                name,
-                salt,
-                message_id,
-                now,
-                0,
-                0,
-                available_at or now,
-                priority,
-                0,
-                marks,
-                b"" if plain else _push_detail(key, headers, expires_at),
-                content,
-                payload if bodies else b"",
-            )
+    for part in _parts(rows):
+        places, _, available_at, priority, content, keys, headers, payloads = zip(*part, strict=True)
+        ids = [place & ID_MAX for place in places]
+        details: bytes | list[bytes] = b""
+        if expiries or any(keys) or any(headers):
+            details = [_push_detail(*each) for each in zip(keys, headers, map(expiries.get, ids), strict=True)]
+        note(
+            tx,
+            queue,
+            Kind.PUSHED,
+            ids,
+            tx.now,
+            until=[at or tx.now for at in available_at],
+            priority=priority,
+            content=content,
+            details=details,
+            bodies=payloads if queue.options.journal == "full" else None,
         )
+
+
+def _parts(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
+    """Rows of which each part fits one record."""
+    if len(rows) == 1:
+        yield rows
+        return
+    start = size = 0
+    for number, row in enumerate(rows):
+        if number > start and (size + len(row[7]) > BODY_BYTES_MAX or number - start == EVENTS_MAX):
+            yield rows[start:number]
+            start, size = number, 0
+        size += len(row[7])
+    yield rows[start:]
 
 
 def _push_detail(key: str | None, headers: str | None, expires_at: int | None) -> bytes:
@@ -77,42 +82,55 @@ def note_leased(
     first_leased: dict[int, int],
     marks: int = 0,
 ) -> None:
-    now, queue_id, name, salt = tx.now, queue.id, queue.name_bytes, tx.salt
-    detail = encode_detail(worker=worker)
-    for message in messages:
-        message_id = message.id
-        first = first_leased.get(message_id, now) if first_leased else now
-        tx.records.append(
-            encode_event(
-                3,
-                now,
-                queue_id,
-                name,
-                salt,
-                message_id,
-                message.created_at,
-                first,
-                now,
-                until,
-                0,
-                message.attempts,
-                marks,
-                detail,
-            )
+    now = tx.now
+    details = b"" if worker is None else encode_detail(worker=worker)
+    for start in range(0, len(messages), EVENTS_MAX):
+        part = messages[start : start + EVENTS_MAX]
+        ids = [message.id for message in part]
+        note(
+            tx,
+            queue,
+            Kind.LEASED,
+            ids,
+            [message.created_at for message in part],
+            [first_leased.get(message_id, now) for message_id in ids] if first_leased else now,
+            now,
+            until,
+            [message.attempts for message in part],
+            marks=marks,
+            details=details,
         )
 
 
-def pushed_times(tx: Transaction, places: Sequence[int]) -> dict[int, int]:
-    """When each of these messages was pushed, by place; asked before they are deleted."""
-    if not places:
-        return {}
+def pushed_times(tx: Transaction, places: Sequence[int]) -> list[int]:
+    """When each of these messages was pushed; asked before they are deleted."""
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
-        return dict(tx.execute(SQL["pushed_between"], (first, last)).fetchall())
-    return dict(tx.execute(SQL["pushed_at_places"], (msgspec.json.encode(places).decode(),)).fetchall())
+        found = tx.execute(SQL["pushed_between"], (first, last)).fetchall()
+    else:
+        found = tx.execute(SQL["pushed_at_places"], (msgspec.json.encode(places).decode(),)).fetchall()
+    times = dict(found)
+    return [times[place] for place in places]
 
 
 def failures(tx: Transaction, message_id: int) -> list[dict[str, Any]]:
     """What went wrong in this life so far, oldest first."""
     rows = tx.execute(SQL["failures"], (message_id,)).fetchall()
     return [{"attempt": attempt, "at": at, "error": error} for attempt, at, error in rows]
+
+
+def error_details(tx: Transaction, ids: Sequence[int], attempts: Sequence[int], tried: int) -> bytes | list[bytes]:
+    """The errors of those that were tried before, one detail for each message; none if all went well at first."""
+    if max(attempts) <= tried:
+        return b""
+    return [
+        encode_detail(errors=failures(tx, message_id)) if count > tried else b""
+        for message_id, count in zip(ids, attempts, strict=True)
+    ]
+
+
+def note_removed(tx: Transaction, queue: Queue, places: Sequence[int], kind: Kind = Kind.REMOVED) -> None:
+    if queue.noted:
+        for start in range(0, len(places), EVENTS_MAX):
+            part = places[start : start + EVENTS_MAX]
+            note(tx, queue, kind, [place & ID_MAX for place in part], pushed_times(tx, part))

@@ -10,11 +10,11 @@ import msgspec
 
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
-from penstock.journal.events import Kind, Mark
+from penstock.journal.events import EVENTS_MAX, Kind, Mark
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
-from penstock.store.sqlite.journal import note, note_leased
+from penstock.store.sqlite.journal import error_details, note, note_leased
 from penstock.store.sqlite.latency import WAIT
 from penstock.store.sqlite.push import CONTENTS
 from penstock.store.sqlite.queues import LEASED, Queue
@@ -41,9 +41,9 @@ def take(tx: Transaction, command: Take) -> Leased:
         return blocked
     plain, filed, messages = _pick(tx, queue, _allowed(queue, command.limit), 0, "")
     if messages:
-        _finish_picked(tx, queue, plain, filed)
         if queue.noted:
             _note_taken(tx, queue, filed, messages)
+        _finish_picked(tx, queue, plain, filed)
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
 
@@ -111,20 +111,22 @@ def _first_leased(filed: list[Row]) -> dict[int, int]:
 
 
 def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
-    first_leased = _first_leased(filed)
-    note_leased(tx, queue, messages, tx.now, None, first_leased)
-    marks = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    for message in messages:
+    now, first_leased = tx.now, _first_leased(filed)
+    note_leased(tx, queue, messages, now, None, first_leased)
+    for start in range(0, len(messages), EVENTS_MAX):
+        part = messages[start : start + EVENTS_MAX]
+        ids, attempts = [message.id for message in part], [message.attempts for message in part]
         note(
             tx,
             queue,
             Kind.ACKED,
-            message.id,
-            message.created_at,
-            first_leased_at=first_leased.get(message.id, tx.now),
-            leased_at=tx.now,
-            attempts=message.attempts,
-            marks=marks,
+            ids,
+            [message.created_at for message in part],
+            [first_leased.get(message_id, now) for message_id in ids],
+            now,
+            attempts=attempts,
+            marks=Mark.KEPT if queue.options.archive_ms != 0 else 0,
+            details=error_details(tx, ids, attempts, 1),
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, Mark, encode_detail
+from penstock.journal.events import EVENTS_MAX, Kind, Mark
 from penstock.model import State, backoff_ms
 from penstock.store.sqlite.advance import (
     SETTLE,
@@ -19,7 +19,7 @@ from penstock.store.sqlite.advance import (
     remember_failure,
     return_to_dead,
 )
-from penstock.store.sqlite.journal import failures, note, pushed_times
+from penstock.store.sqlite.journal import error_details, note, pushed_times
 from penstock.store.sqlite.latency import SERVICE
 from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
@@ -61,21 +61,23 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
-    pushed = pushed_times(tx, [lease.place for lease in ended])
-    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    for lease in ended:
-        note(
-            tx,
-            queue,
-            Kind.ACKED,
-            lease.id,
-            pushed[lease.place],
-            first_leased_at=lease.first_leased_at,
-            leased_at=lease.leased_at,
-            attempts=lease.attempts,
-            marks=kept | Mark.DEAD_LETTER if lease.from_dead else kept,
-            detail=encode_detail(errors=failures(tx, lease.id)) if lease.attempts > 1 else b"",
-        )
+    # Dead letters among them are told apart: a mark is one for all.
+    for from_dead in {lease.from_dead for lease in ended}:
+        alike = [lease for lease in ended if lease.from_dead == from_dead]
+        for start in range(0, len(alike), EVENTS_MAX):
+            ids, places, attempts, first_leased_at, leased_at, *_ = zip(*alike[start : start + EVENTS_MAX], strict=True)
+            note(
+                tx,
+                queue,
+                Kind.ACKED,
+                ids,
+                pushed_times(tx, places),
+                first_leased_at,
+                leased_at,
+                attempts=attempts,
+                marks=(Mark.KEPT if queue.options.archive_ms != 0 else 0) | (Mark.DEAD_LETTER if from_dead else 0),
+                details=error_details(tx, ids, attempts, 1),
+            )
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
@@ -153,14 +155,10 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
             tx.execute(SQL["note_extension"], (item.id, until))
             if queue.noted:
-                note(tx, queue, Kind.EXTENDED, item.id, _pushed_at(tx, queue, item.id), until=until)
+                place = tx.execute(SQL["place_of"], (queue.id, until, item.id)).fetchone()[0]
+                note(tx, queue, Kind.EXTENDED, [item.id], pushed_times(tx, [place]), until=until)
             return Settled.OK
     return _why_not(tx, queue, item.id)
-
-
-def _pushed_at(tx: Transaction, queue: Queue, message_id: int) -> int:
-    places = [queue.place(message_id, plain=True), queue.place(message_id, plain=False)]
-    return next(iter(pushed_times(tx, places).values()))
 
 
 def release(tx: Transaction, command: Release) -> SettledAll:

@@ -2,6 +2,6 @@
 -- The newest row stays: it tells the next offset.
 CREATE TABLE penstock_journal (
   first_offset INTEGER PRIMARY KEY,
-  events       INTEGER NOT NULL,
-  records      BLOB NOT NULL
+  records      INTEGER NOT NULL,
+  bytes        BLOB NOT NULL
 ) STRICT;

@@ -1,8 +1,8 @@
 -- :next_offset
-SELECT first_offset + events FROM penstock_journal ORDER BY first_offset DESC LIMIT 1
+SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC LIMIT 1
 
 -- :write
-INSERT INTO penstock_journal (first_offset, events, records) VALUES (?, ?, ?)
+INSERT INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
 
 -- :pushed_between
 SELECT place, created_at FROM penstock_message WHERE place BETWEEN ? AND ?

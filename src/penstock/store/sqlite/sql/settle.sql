@@ -21,6 +21,9 @@ SELECT leased_until FROM penstock_extension WHERE id = ?
 UPDATE penstock_lease SET leased_until = ?, extended = 1
  WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
 
+-- :place_of
+SELECT place FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
+
 -- :note_extension
 INSERT OR REPLACE INTO penstock_extension (id, leased_until) VALUES (?, ?)
 
