@@ -229,6 +229,13 @@ class SetSecret(Command[None], kw_only=True):
     secret: str | None
 
 
+class ForgetJournal(Command[None], kw_only=True):
+    """The log has everything before this offset."""
+
+    durable: ClassVar[bool] = False
+    before: int
+
+
 class Transacted(Struct):
     outcomes: list[Any]
 

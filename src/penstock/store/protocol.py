@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
@@ -15,6 +15,14 @@ BATCH_COMMANDS_MAX = 512
 """How many commands share a transaction at most."""
 Progress = Callable[[int, int], None]
 """Called with done and total."""
+
+
+class JournalRow(NamedTuple):
+    """The events of one commit: this many records, back to back, the first at this offset."""
+
+    first_offset: int
+    records: int
+    bytes: bytes
 
 
 class Prepared(Protocol):
@@ -65,6 +73,12 @@ class Store(Protocol):
     def list_keys(self, queue: str) -> list[ApiKey]: ...
 
     def find_secret(self, queue: str) -> str | None: ...
+
+    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
+        """What was committed from this offset on and not yet forgotten: at least one row if there is any."""
+
+    def sync(self) -> None:
+        """Wait until all that is committed is on disk, also what did not wait when it was."""
 
     def export(self, queue: str) -> Generator[Message, None, None]:
         """All that is in a queue, as of one moment, streamed."""

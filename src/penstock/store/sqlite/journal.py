@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.commands import ForgetJournal
 from penstock.identity import ID_MAX
 from penstock.journal.events import BODY_BYTES_MAX, EVENTS_MAX, Kind, encode_detail, encode_events
 from penstock.model import LeasedMessage
@@ -24,6 +25,10 @@ Row = tuple[Any, ...]
 def note(tx: Transaction, queue: Queue, kind: Kind, ids: Sequence[int] = (0,), *columns: Any, **fields: Any) -> None:
     """See `encode_events` for the columns and fields."""
     tx.records.append(encode_events(kind, tx.now, queue.id, queue.name_bytes, tx.salt, ids, *columns, **fields))
+
+
+def forget_journal(tx: Transaction, command: ForgetJournal) -> None:
+    tx.execute(SQL["forget"], (command.before,))
 
 
 def note_queue(tx: Transaction, queue: Queue, what: str, **detail: Any) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from penstock.commands import (
     Configure,
     Drop,
     Extend,
+    ForgetJournal,
     Lease,
     Nack,
     Pause,
@@ -47,7 +48,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
-from penstock.store.protocol import Progress
+from penstock.store.protocol import JournalRow, Progress
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.backup import backup
@@ -62,12 +63,13 @@ from penstock.store.sqlite.connection import (
     translate,
     translated,
 )
+from penstock.store.sqlite.journal import forget_journal
 from penstock.store.sqlite.lease import catch_up, lease, take
 from penstock.store.sqlite.push import push
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
 from penstock.store.sqlite.settle import ack, extend, nack, release
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.transaction import JOURNAL, Transaction
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
@@ -347,6 +349,29 @@ class SqliteStore:
             self._open_reader()
             return patiently(at_one_moment, self._busy_ms)
 
+    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
+        def look(connection: sqlite3.Connection) -> list[JournalRow]:
+            rows: list[JournalRow] = []
+            size = 0
+            for row in connection.execute(JOURNAL["from"], (offset,)):
+                rows.append(JournalRow._make(row))
+                size += len(rows[-1].bytes)
+                if size >= max_bytes:
+                    break
+            return rows
+
+        return self._see(look)
+
+    def sync(self) -> None:
+        if self.path != MEMORY:
+            # SQLite holds no locks on this file, so that opening and closing it once more breaks none.
+            with suppress(FileNotFoundError):
+                file = os.open(f"{self.path}-wal", os.O_RDONLY)
+                try:
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+
     def export(self, queue: str) -> Generator[Message, None, None]:
         if self.path == MEMORY:
             yield from self._read(lambda reader: list(reader.export(queue)))
@@ -463,4 +488,5 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     RemoveKey: access.remove_key,
     SetSecret: access.set_secret,
     Transact: transact,
+    ForgetJournal: forget_journal,
 }

@@ -4,6 +4,16 @@ SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC L
 -- :write
 INSERT INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
 
+-- :forget
+-- The newest row stays: it tells the next offset.
+DELETE FROM penstock_journal
+ WHERE first_offset + records <= ? AND first_offset < (SELECT max(first_offset) FROM penstock_journal)
+
+-- :from
+SELECT first_offset, records, bytes FROM penstock_journal
+ WHERE first_offset >= ifnull((SELECT max(first_offset) FROM penstock_journal WHERE first_offset <= ?1), 0)
+   AND first_offset + records > ?1 ORDER BY first_offset
+
 -- :pushed_between
 SELECT place, created_at FROM penstock_message WHERE place BETWEEN ? AND ?
 
