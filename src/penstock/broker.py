@@ -20,6 +20,7 @@ from penstock.commands import (
     Configured,
     Drop,
     Extend,
+    ForgetJournal,
     Lease,
     Leased,
     Nack,
@@ -448,6 +449,10 @@ class Broker:
     @property
     def committer(self) -> Committer:
         return self._committer
+
+    async def forget_journal(self, command: ForgetJournal) -> None:
+        """The log has it now."""
+        await self._commit(command)
 
     async def read(self, look: Callable[[], T]) -> T:
         """Run something long that reads the store where it holds nobody up."""

@@ -80,7 +80,8 @@ class LiteQueue:
 
     A queue is made by its first `put`, for `max_retries` deliveries beyond the first (default 5). Given explicitly,
     `max_retries` also changes a queue that exists. `durability="relaxed"` survives a crash of the program, but not of
-    the machine: the last commits may be lost, the file stays whole.
+    the machine: the last commits may be lost, the file stays whole. `journal=True` keeps a journal of all that happens
+    in a folder beside the file, `False` ends it; it stays as it is if not told.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class LiteQueue:
         max_bytes: int = MAX_BYTES,
         clock: Clock = system_clock,
         busy_ms: int = 30_000,
+        journal: bool | None = None,
     ) -> None:
         if durability not in ("full", "relaxed"):
             raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}", field="durability")
@@ -105,7 +107,7 @@ class LiteQueue:
             self._changes = {"max_attempts": max_retries + 1}
             self._options = DEFAULT_OPTIONS.changed(self._changes)
         self._known: set[str] = set()
-        self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms)
+        self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms, journal=journal)
         self._broker = Broker(
             self._store,
             clock=clock,

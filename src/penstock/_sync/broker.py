@@ -20,6 +20,7 @@ from penstock.commands import (
     Configured,
     Drop,
     Extend,
+    ForgetJournal,
     Lease,
     Leased,
     Nack,
@@ -448,6 +449,10 @@ class Broker:
     @property
     def committer(self) -> ThreadCommitter:
         return self._committer
+
+    def forget_journal(self, command: ForgetJournal) -> None:
+        """The log has it now."""
+        self._commit(command)
 
     def read(self, look: Callable[[], T]) -> T:
         """Run something long that reads the store where it holds nobody up."""

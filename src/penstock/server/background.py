@@ -1,4 +1,4 @@
-"""What a server does by itself: sweep, watch the write-ahead log, and send the canary."""
+"""What a server does by itself: sweep, watch the write-ahead log, keep the journal, and send the canary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.errors import PenstockError
+from penstock.journal.drain import journal_folder
 from penstock.model import NewMessage, QueueOptions
+from penstock.server.journal import JournalKeeper
 from penstock.server.telemetry import LogLines, Metrics
 
 CANARY_QUEUE = "penstock.canary"
@@ -25,16 +27,22 @@ class Background:
         self._metrics = metrics
         self._log = log
         self._tasks: list[asyncio.Task[None]] = []
+        path = getattr(broker.store, "path", None)
+        self._journal = JournalKeeper(broker, journal_folder(path), metrics, log) if settings.journal and path else None
 
     def start(self) -> None:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._sing())]
+            if self._journal is not None:
+                self._tasks.append(asyncio.create_task(self._journal.run()))
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks and self._journal is not None:
+            await self._journal.finish()
 
     async def _sweep_forever(self) -> None:
         """Move what time moves, so that nobody needs a cron; and hold pushes back while the log is too long."""

@@ -55,7 +55,8 @@ def open_store(settings: Settings) -> tuple[Store, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
-    return SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms), str(path)
+    store = SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms, journal=settings.journal)
+    return store, str(path)
 
 
 def check_exposure(settings: Settings) -> None:

@@ -65,6 +65,9 @@ class Metrics:
             "penstock_store_seconds", "Time a batch spent in the store.", buckets=LATENCY_BUCKETS, registry=registry
         )
         self.wal_bytes = Gauge("penstock_wal_bytes", "Size of SQLite's write-ahead log.", registry=registry)
+        self.journal_offset = Gauge(
+            "penstock_journal_next_offset", "The offset of the next record in the journal's log.", registry=registry
+        )
         self.canary_seconds = Histogram(
             "penstock_canary_seconds",
             "Push to pop of the canary's synthetic message.",

@@ -74,6 +74,7 @@ from penstock.store.sqlite.transaction import JOURNAL, Transaction
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
+JOURNAL_BACKLOG_MAX = 2_000
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -95,6 +96,7 @@ class SqliteStore:
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
+        self._drained = 0
         self._make_locks()
         forks.register(self)
         with self._lock, self._read_lock:
@@ -158,6 +160,20 @@ class SqliteStore:
         self._writer_open = self._reader_open = False
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        outcomes = self._apply_held(commands)
+        if self._transaction.next_offset - self._drained > JOURNAL_BACKLOG_MAX:
+            self._relieve()
+        return outcomes
+
+    def _relieve(self) -> None:
+        """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
+        from penstock.journal.drain import drain_once  # It needs the store.
+
+        self._drained = self._transaction.next_offset
+        if self.path != MEMORY:
+            drain_once(self, self.path)
+
+    def _apply_held(self, commands: Sequence[Command[Any]]) -> list[Any]:
         with self._lock:
             if not self._writer_open:
                 self._open_writer()
@@ -405,6 +421,8 @@ class SqliteStore:
 
     def close(self) -> None:
         """Safe to call again."""
+        if not self._closed and self._transaction.next_offset > self._drained:
+            self._relieve()
         with self._lock, self._read_lock:
             self._closed = True
             self._close_connections()
