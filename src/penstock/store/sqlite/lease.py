@@ -10,11 +10,11 @@ import msgspec
 
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
-from penstock.journal.events import EVENTS_MAX, Kind, Mark
+from penstock.journal.events import Kind, Mark
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
-from penstock.store.sqlite.journal import error_details, note, note_leased
+from penstock.store.sqlite.journal import error_details, note_leased
 from penstock.store.sqlite.latency import WAIT
 from penstock.store.sqlite.push import CONTENTS
 from penstock.store.sqlite.queues import LEASED, Queue
@@ -113,21 +113,12 @@ def _first_leased(filed: list[Row]) -> dict[int, int]:
 def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
     now, first_leased = tx.now, _first_leased(filed)
     note_leased(tx, queue, messages, now, None, first_leased)
-    for start in range(0, len(messages), EVENTS_MAX):
-        part = messages[start : start + EVENTS_MAX]
-        ids, attempts = [message.id for message in part], [message.attempts for message in part]
-        note(
-            tx,
-            queue,
-            Kind.ACKED,
-            ids,
-            [message.created_at for message in part],
-            [first_leased.get(message_id, now) for message_id in ids],
-            now,
-            attempts=attempts,
-            marks=Mark.KEPT if queue.options.archive_ms != 0 else 0,
-            details=error_details(tx, ids, attempts, 1),
-        )
+    rows = [
+        (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
+    ]
+    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
+    tx.journal.note(Kind.ACKED, queue, rows, kept, details)
 
 
 def _allowed(queue: Queue, limit: int) -> int:

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.identity import ID_MAX
-from penstock.journal.events import EVENTS_MAX, Kind, Mark
+from penstock.journal.events import Kind, Mark
 from penstock.model import State, backoff_ms
 from penstock.store.sqlite.advance import (
     SETTLE,
@@ -19,7 +19,7 @@ from penstock.store.sqlite.advance import (
     remember_failure,
     return_to_dead,
 )
-from penstock.store.sqlite.journal import error_details, note, pushed_times
+from penstock.store.sqlite.journal import error_details, pushed_times
 from penstock.store.sqlite.latency import SERVICE
 from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
@@ -61,23 +61,17 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
+    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
-        for start in range(0, len(alike), EVENTS_MAX):
-            ids, places, attempts, first_leased_at, leased_at, *_ = zip(*alike[start : start + EVENTS_MAX], strict=True)
-            note(
-                tx,
-                queue,
-                Kind.ACKED,
-                ids,
-                pushed_times(tx, places),
-                first_leased_at,
-                leased_at,
-                attempts=attempts,
-                marks=(Mark.KEPT if queue.options.archive_ms != 0 else 0) | (Mark.DEAD_LETTER if from_dead else 0),
-                details=error_details(tx, ids, attempts, 1),
-            )
+        pushed = pushed_times(tx, [lease.place for lease in alike])
+        rows = [
+            (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
+            for lease, pushed_at in zip(alike, pushed, strict=True)
+        ]
+        details = error_details(tx, [(lease.id, lease.attempts > 1) for lease in alike])
+        tx.journal.note(Kind.ACKED, queue, rows, kept | (Mark.DEAD_LETTER if from_dead else 0), details)
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
@@ -156,7 +150,8 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
             tx.execute(SQL["note_extension"], (item.id, until))
             if queue.noted:
                 place = tx.execute(SQL["place_of"], (queue.id, until, item.id)).fetchone()[0]
-                note(tx, queue, Kind.EXTENDED, [item.id], pushed_times(tx, [place]), until=until)
+                (pushed_at,) = pushed_times(tx, [place])
+                tx.journal.note(Kind.EXTENDED, queue, [(item.id, pushed_at, 0, 0, until, 0, 0, 0)])
             return Settled.OK
     return _why_not(tx, queue, item.id)
 

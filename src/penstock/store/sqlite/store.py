@@ -269,7 +269,7 @@ class SqliteStore:
             # Somebody else has written since this connection last did.
             self._transaction.forget()
             self._version = version
-        self._transaction.now = self._clock()
+        self._transaction.start(self._clock())
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
@@ -284,7 +284,7 @@ class SqliteStore:
             connection.execute("SAVEPOINT penstock")
             try:
                 tx = Transaction(connection, self.salt)
-                tx.now = self._clock()
+                tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.write_counters()
                 tx.write_journal()
@@ -464,7 +464,7 @@ def carry_out(tx: Transaction, command: Command[Any]) -> Any:
 
 def transact(tx: Transaction, command: Transact) -> Transacted:
     tx.write_counters()
-    noted = tx.records.copy()
+    mark = tx.journal.mark()
     tx.execute("SAVEPOINT transact")
     try:
         outcomes = [carry_out(tx, each) for each in command.commands]
@@ -474,8 +474,8 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
     except PenstockError:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
-        tx.forget()
-        tx.records = noted
+        tx.journal.go_back(mark)
+        tx.forget_queues()
         raise
     tx.write_counters()
     tx.execute("RELEASE transact")

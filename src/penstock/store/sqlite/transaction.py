@@ -6,6 +6,7 @@ import sqlite3
 
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
+from penstock.journal.recorder import Recorder
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, Queue
@@ -19,11 +20,11 @@ class Transaction:
         "_touched",
         "connection",
         "execute",
+        "journal",
         "last_id",
         "latencies",
         "next_offset",
         "now",
-        "records",
         "salt",
     )
 
@@ -32,16 +33,22 @@ class Transaction:
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
+        self.journal = Recorder(salt)
         self.latencies = Latencies()
         self.forget()
 
+    def start(self, now: int) -> None:
+        self.now = self.journal.now = now
+
     def forget(self) -> None:
-        """Drop all that is known; the database is asked again."""
+        """Drop all that is known and was done; the database is asked again."""
+        self.journal.go_back(0)
+        self.forget_queues()
+
+    def forget_queues(self) -> None:
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
         self.last_id = self.next_offset = -1
-        self.records: list[bytes] = []
-        """Events, encoded, in the order in which they happened."""
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -86,11 +93,10 @@ class Transaction:
 
     def write_journal(self) -> None:
         """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
-        if self.records:
+        if records := self.journal.take():
             self.load_next_offset()
-            self.execute(JOURNAL["write"], (self.next_offset, len(self.records), b"".join(self.records)))
-            self.next_offset += len(self.records)
-            self.records.clear()
+            self.execute(JOURNAL["write"], (self.next_offset, len(records), b"".join(records)))
+            self.next_offset += len(records)
 
     def load_next_offset(self) -> None:
         if self.next_offset < 0:
