@@ -29,6 +29,7 @@ from penstock.model import (
     LeasedMessage,
     NewMessage,
     QueueOptions,
+    Receipt,
     State,
     system_clock,
 )
@@ -41,6 +42,7 @@ BLOB_BYTES_MAX = 1_000_000_000 - (1 << 20)
 """SQLite takes rows of up to a billion bytes."""
 BUSY_MS_MAX = 3_600_000
 Seconds = int | float
+OK = Settled.OK
 
 
 @dataclass(slots=True)
@@ -133,7 +135,7 @@ class LiteQueue:
         else:
             message = _new_message(data, delay, priority, ttl, key)
         if conn is None:
-            return self._push(qname, [message])[0]
+            return self._push(qname, (message,))[0].uuid
         commands: list[Command[Any]] = [self._broker.push_command(qname, [message], create=self._options)]
         if self._changes and qname not in self._known:
             commands.insert(0, Configure(queue=qname, changes=self._changes, create=self._options))
@@ -145,12 +147,13 @@ class LiteQueue:
         if isinstance(data, bytes | bytearray | str) or not isinstance(data, Iterable):
             raise WrongType("put_many takes many messages; use put for one", field="data")
         some = islice(data, BATCH_MAX + 1)
-        return self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
+        receipts = self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
+        return [receipt.uuid for receipt in receipts]
 
-    def _push(self, qname: str, messages: Sequence[NewMessage]) -> list[str]:
+    def _push(self, qname: str, messages: Sequence[NewMessage]) -> list[Receipt]:
         if self._changes:
             self._change(qname, create=self._options)
-        return [receipt.uuid for receipt in self._broker.push(qname, messages, create=self._options)]
+        return self._broker.push(qname, messages, create=self._options)
 
     def _change(self, qname: str, *, create: QueueOptions | None) -> None:
         """Bring an explicit `max_retries` to a queue, once."""
@@ -193,7 +196,12 @@ class LiteQueue:
 
     def ack(self, message: Message) -> None:
         """Done: the message is gone for good. LeaseLost when it is no longer yours."""
-        if self.ack_many([message]):
+        lease = _lease(message)
+        try:
+            (result,) = self._broker.ack(message.queue_name, (lease,))
+        except UnknownQueue:
+            result = Settled.UNKNOWN
+        if result is not OK:
             raise LeaseLost(message.id)
 
     def ack_many(self, messages: Iterable[Message]) -> list[Message]:
@@ -239,7 +247,7 @@ class LiteQueue:
                 results = settle(qname, [lease for _, lease in group])
             except UnknownQueue:
                 results = [Settled.UNKNOWN] * len(group)
-            lost += [m for (m, _), result in zip(group, results, strict=True) if result is not Settled.OK]
+            lost += [m for (m, _), result in zip(group, results, strict=True) if result is not OK]
         return lost
 
     @contextmanager

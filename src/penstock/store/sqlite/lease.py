@@ -19,6 +19,7 @@ from penstock.store.sqlite.queues import LEASED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "lease")
+PLAIN, LEASE_ONE = SQL["plain"], SQL["lease_one_plain"]
 Row = tuple[Any, ...]
 
 
@@ -69,7 +70,8 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
 
 
 def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:
-    limit = _allowed(queue, limit)
+    if queue.options.max_in_flight is not None:
+        limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
@@ -84,7 +86,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
         tx.execute(SQL["unfile"], (queue.id, *through))
     if len(plain) == 1:
         place = plain[0][0]
-        tx.execute(SQL["lease_one_plain"], (place & ID_MAX, place, *lease_of))
+        tx.execute(LEASE_ONE, (place & ID_MAX, place, *lease_of))
         queue.cursor = place
     elif plain:
         last = plain[-1][0]
@@ -95,8 +97,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.n_leased += len(messages)
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue, LEASED)
-    now = tx.now
-    tx.latencies.add(queue.id, WAIT, [now - each.created_at for each in messages if each.attempts == 1])
+    tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
     return messages
 
 
@@ -118,7 +119,7 @@ def _pick(
     filed: list[Row] = tx.execute(SQL["filed"], (queue.id, limit)).fetchall() if queue.filed else []
     if not filed:
         queue.filed = False
-    plain: list[Row] = tx.execute(SQL["plain"], (queue.cursor, queue.plain_end, limit)).fetchall()
+    plain: list[Row] = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit)).fetchall()
     name, salt = queue.name, tx.salt
     if not filed:
         return plain, filed, [_from_plain(row, name, salt, until, token) for row in plain]
@@ -166,7 +167,7 @@ def _finish_picked(tx: Transaction, queue: Queue, plain: list[Row], filed: list[
         if keep:
             tx.execute(SQL["archive_filed"], (*archive_of, *through))
         else:
-            tx.connection.executemany(SETTLE["delete_range"], [(row[3], row[3]) for row in filed])
+            tx.connection.executemany(SETTLE["delete"], [(row[3],) for row in filed])
         tx.connection.executemany(SETTLE["forget_failures"], [(row[2],) for row in filed if row[4]])
         tx.execute(SQL["unfile"], through)
     if plain:

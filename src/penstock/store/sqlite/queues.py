@@ -21,10 +21,12 @@ GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
 KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
 
-# What a transaction did to a queue, so that only the counters concerned are written.
+# What a transaction did to a queue, so that only the counters concerned are written. PUSHED: plain messages only.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
+UNCOUNTED_MAX = 256
+"""Pushes that whoever loads a queue has to count, at most."""
 _COLUMNS = {
-    PUSHED: ("ready", "scheduled", "n_pushed", "newest_at", "last_id"),
+    PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
     LEASED: ("ready", "leased", "n_leased", "cursor"),
     SETTLED: ("leased", "archived", "n_acked"),
     ANYTHING: KEPT,
@@ -71,6 +73,7 @@ class Queue:
         "leased",
         "minute",
         "n_acked",
+        "n_counted",
         "n_dead",
         "n_expired",
         "n_lapsed",
@@ -89,6 +92,7 @@ class Queue:
         "scheduled",
         "tokens",
         "tokens_at",
+        "uncounted",
     )
 
     def __init__(self, row: tuple[Any, ...]) -> None:
@@ -118,7 +122,16 @@ class Queue:
             self.n_expired,
             self.n_redriven,
             self.n_removed,
+            self.uncounted,
+            newest_uncounted_at,
+            last_uncounted_id,
         ) = row
+        self.n_counted = self.n_pushed
+        if self.uncounted:
+            self.ready += self.uncounted
+            self.n_pushed += self.uncounted
+            self.newest_at = max(self.newest_at, newest_uncounted_at)
+            self.last_id = last_uncounted_id
         self.options: QueueOptions = decode_options(options)
         self.paused = bool(paused)
         self.plain_start = self.id << ID_BITS + 1
@@ -138,15 +151,30 @@ class Queue:
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
+    def leave_uncounted(self, now: int) -> bool:
+        """Leave the pushes of this transaction, nothing else, to be counted with the queue's next change."""
+        uncounted = self.n_pushed - self.n_counted
+        if uncounted > UNCOUNTED_MAX or now >= (self.minute + 1) * 60_000 or not self._was_busy and "/" in self.name:
+            return False
+        self.uncounted = uncounted
+        self.changed = 0
+        return True
+
     def write(self, connection: sqlite3.Connection, now: int) -> None:
         """Write what changed, closing the minute first if it is over."""
         minute = now // 60_000
         if minute > self.minute:
+            if self.uncounted:
+                connection.execute(SQL["count_before_minute"], (self.uncounted, self.id))
             connection.execute(END_MINUTE, (self.id,))
             self.minute = minute
             self.changed = ANYTHING
+        if self.uncounted:
+            self.changed |= PUSHED
+            self.uncounted = 0
         update, values = _STATEMENTS[self.changed]
         connection.execute(update, values(self))
+        self.n_counted = self.n_pushed
         self.changed = 0
         if "/" in self.name and self._was_busy != (self.undone > 0):
             if self._was_busy:

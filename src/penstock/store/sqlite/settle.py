@@ -22,7 +22,9 @@ from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
-DELETE_RANGE = SQL["delete_range"]
+DELETE, DELETE_RANGE = SQL["delete"], SQL["delete_range"]
+LEASE_AT, END_LEASE = SQL["lease_at"], SQL["end_lease"]
+OK = Settled.OK
 
 
 class Ended(NamedTuple):
@@ -69,6 +71,9 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
+    if len(places) == 1:
+        tx.execute(DELETE, places)
+        return
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
         tx.execute(DELETE_RANGE, (first, last))
@@ -222,7 +227,7 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
         lease = _end_lease(tx, queue, item)
         if lease:
             ended[item.id] = lease
-            results.append(Settled.OK)
+            results.append(OK)
         else:
             # What this same batch has just acked is as good as gone.
             results.append(Settled.UNKNOWN if item.id in ended else _why_not(tx, queue, item.id))
@@ -234,9 +239,11 @@ def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
         return None
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
-            rows = tx.execute(SQL["end_one"], (queue.id, until, item.id, token)).fetchall()
-            if rows:
-                lease = Ended._make(rows[0])
+            # Two statements: RETURNING builds a table for its rows and costs more than to look first.
+            row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
+            if row:
+                tx.execute(END_LEASE, (queue.id, until, item.id))
+                lease = Ended._make(row)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease

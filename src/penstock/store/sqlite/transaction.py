@@ -7,13 +7,15 @@ import sqlite3
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
 from penstock.store.sqlite.latency import Latencies
-from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, Queue
+from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, PUSHED, SQL, Queue
 
 
 class Transaction:
     __slots__ = (
+        "_pushed_last",
         "_queues",
         "_touched",
+        "_uncounted_in",
         "connection",
         "execute",
         "last_id",
@@ -28,13 +30,14 @@ class Transaction:
         self.salt = salt
         self.now = 0
         self.latencies = Latencies()
+        self._pushed_last = 0
         self.forget()
 
     def forget(self) -> None:
         """Drop all that is known; the database is asked again."""
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
-        self.last_id = -1
+        self.last_id = self._uncounted_in = -1
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -66,13 +69,35 @@ class Transaction:
     def next_ids(self, count: int) -> int:
         """The first of `count` new message ids."""
         if self.last_id < 0:
-            (self.last_id,) = self.execute(LAST_ID).fetchone()
+            self.last_id, self._uncounted_in = self.execute(LAST_ID).fetchone()
         first = self.last_id + 1
         self.last_id += count
         return first
 
     def write_counters(self) -> None:
         if self._touched:
+            alone = len(self._touched) == 1
             for queue in self._touched.values():
-                queue.write(self.connection, self.now)
+                if not (alone and queue.changed == PUSHED and self._leave_uncounted(queue)):
+                    queue.write(self.connection, self.now)
             self._touched.clear()
+
+    def _leave_uncounted(self, queue: Queue) -> bool:
+        """Plain pushes to the one queue that may have uncounted ones need not write a counter."""
+        if queue.id == self._uncounted_in:
+            return queue.leave_uncounted(self.now)
+        if queue.id == self._pushed_last:
+            self._count_all()
+            self.execute(SQL["leave_uncounted"], (queue.id,))
+            self._uncounted_in = queue.id
+        # Where pushes go to many queues in turn, none is singled out.
+        self._pushed_last = queue.id
+        return False
+
+    def _count_all(self) -> None:
+        """Another queue is to have uncounted pushes: count those of the one that has had them so far."""
+        row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
+        if row is not None:
+            queue = self.queue(row[0])
+            if queue.uncounted:
+                queue.write(self.connection, self.now)

@@ -19,7 +19,8 @@ CREATE TABLE penstock_queue (
   created_at INTEGER NOT NULL
 ) STRICT;
 
--- last_id: the newest message id that the queue was given; row 0 keeps that of queues that are gone.
+-- last_id: the newest message id that the row knows of; row 0 keeps that of queues that are gone. Plain messages with
+-- higher ids are pushes that no row has counted yet. One queue of the file may have some: setting 'uncounted' says which.
 CREATE TABLE penstock_counter (
   queue_id   INTEGER PRIMARY KEY,
   last_id    INTEGER NOT NULL DEFAULT 0,
@@ -172,3 +173,4 @@ CREATE TABLE penstock_setting (
   name  TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
+INSERT INTO penstock_setting VALUES ('uncounted', 0);

@@ -66,9 +66,6 @@ SELECT id, place, available_at FROM penstock_scheduled WHERE queue_id = ? AND id
 -- :purge_leased
 SELECT leased_until, id, place, from_dead FROM penstock_lease WHERE queue_id = ? AND id <= ? LIMIT ?
 
--- :end_lease_at
-DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
-
 -- :purge_dead
 SELECT id, place FROM penstock_dead WHERE queue_id = ? AND NOT leased AND id <= ? LIMIT ?
 

@@ -62,7 +62,12 @@ SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY attempt DE
 -- :queues
 SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
        c.ready, c.scheduled, c.leased, c.dead, c.archived,
-       c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed
+       c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed,
+       (SELECT count(*) FROM penstock_message m WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44),
+       (SELECT ifnull(m.available_at, m.created_at) FROM penstock_message m
+         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44 ORDER BY m.place DESC LIMIT 1),
+       (SELECT max(m.place) & 17592186044415 FROM penstock_message m
+         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44)
   FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id
  WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, length(?2)) = ?2 ORDER BY q.name LIMIT ?
 
