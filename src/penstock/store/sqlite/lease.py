@@ -15,7 +15,7 @@ from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
 from penstock.store.sqlite.latency import WAIT
 from penstock.store.sqlite.push import CONTENTS
-from penstock.store.sqlite.queues import LEASED, Queue
+from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "lease")
@@ -96,7 +96,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.leased += len(messages)
     queue.n_leased += len(messages)
     queue.lapse_at = min(queue.lapse_at, until)
-    tx.touch(queue, LEASED)
+    tx.touch(queue, ANYTHING if filed else LEASED)
     tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
     return messages
 

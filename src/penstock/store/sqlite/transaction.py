@@ -7,7 +7,7 @@ import sqlite3
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
 from penstock.store.sqlite.latency import Latencies
-from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, PUSHED, SQL, Queue
+from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
 
 
 class Transaction:
@@ -78,14 +78,18 @@ class Transaction:
         if self._touched:
             alone = len(self._touched) == 1
             for queue in self._touched.values():
-                if not (alone and queue.changed == PUSHED and self._leave_uncounted(queue)):
+                if not (alone and queue.changed <= COUNTED_LATER and self._leave_uncounted(queue)):
                     queue.write(self.connection, self.now)
             self._touched.clear()
 
     def _leave_uncounted(self, queue: Queue) -> bool:
-        """Plain pushes to the one queue that may have uncounted ones need not write a counter."""
+        """Plain pushes to, and leases from, the one queue that may be ahead of its counters need not write them."""
+        if self._uncounted_in < 0:
+            (self._uncounted_in,) = self.execute(SQL["uncounted_in"]).fetchone()
         if queue.id == self._uncounted_in:
             return queue.leave_uncounted(self.now)
+        if queue.changed != PUSHED:
+            return False
         if queue.id == self._pushed_last:
             self._count_all()
             self.execute(SQL["leave_uncounted"], (queue.id,))
@@ -95,9 +99,9 @@ class Transaction:
         return False
 
     def _count_all(self) -> None:
-        """Another queue is to have uncounted pushes: count those of the one that has had them so far."""
+        """Another queue is to be ahead of its counters: write those of the one that has been so far."""
         row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
         if row is not None:
             queue = self.queue(row[0])
-            if queue.uncounted:
+            if queue.uncounted_pushes or queue.uncounted_leases:
                 queue.write(self.connection, self.now)

@@ -6,7 +6,11 @@ SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.n
        (SELECT ifnull(m.available_at, m.created_at) FROM penstock_message m
          WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44 ORDER BY m.place DESC LIMIT 1),
        (SELECT max(m.place) & 17592186044415 FROM penstock_message m
-         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44)
+         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44),
+       CASE WHEN c.leased <= 256 THEN (SELECT count(*) FROM penstock_lease l
+         WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) ELSE 0 END,
+       CASE WHEN c.leased <= 256 THEN (SELECT max(l.place) FROM penstock_lease l
+         WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) END
   FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id
  WHERE q.name = ?
 
@@ -22,8 +26,13 @@ UPDATE penstock_setting SET value = ? WHERE name = 'uncounted'
 -- :name_of
 SELECT name FROM penstock_queue WHERE id = ?
 
+-- :uncounted_in
+SELECT value FROM penstock_setting WHERE name = 'uncounted'
+
 -- :count_before_minute
-UPDATE penstock_counter SET ready = ready + ?1, n_pushed = n_pushed + ?1 WHERE queue_id = ?2
+UPDATE penstock_counter SET ready = ready + ?1 - ?2, n_pushed = n_pushed + ?1, leased = leased + ?2,
+       n_leased = n_leased + ?2
+ WHERE queue_id = ?3
 
 -- :end_minute
 INSERT OR IGNORE INTO penstock_minute
