@@ -163,24 +163,26 @@ class LiteQueue:
 
     def pop(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Message | None:
         """Lease the next message for `timeout` seconds; None when there is none, after waiting up to `wait`."""
-        messages = self.pop_many(1, qname, timeout, wait=wait)
-        return messages[0] if messages else None
+        leased = self._lease(1, qname, timeout, wait)
+        return _message(leased[0]) if leased else None
 
     def pop_many(
         self, limit: int, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0
     ) -> list[Message]:
         """Lease up to `limit` messages in one commit."""
+        return [_message(each) for each in self._lease(limit, qname, timeout, wait)]
+
+    def _lease(self, limit: int, qname: str, timeout: Seconds, wait: Seconds) -> list[LeasedMessage]:
         lease_ms, wait_ms = _ms("timeout", timeout, 1, LEASE_MS_MAX), _ms("wait", wait)
         try:
             if self._changes and not check_queue_name(qname).endswith(DLQ_SUFFIX):
                 self._change(qname, create=None)
-            leased = self._broker.lease(qname, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms)
+            return self._broker.lease(qname, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms)
         except UnknownQueue:
             if not wait:
                 return []
             self._broker.configure(qname, create=self._options)
-            return self.pop_many(limit, qname, timeout, wait=wait)
-        return [_message(each) for each in leased]
+            return self._lease(limit, qname, timeout, wait)
 
     def peek(self, qname: str = "default") -> Message | None:
         """The message that `pop` would hand out now, left where it is."""

@@ -28,7 +28,9 @@ T = TypeVar("T")
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
-WAL_PAGES = 1_000
+PAGE_BYTES = 2_048
+"""A commit writes whole pages; a small message fills no large one."""
+WAL_PAGES = 2_000
 """Then a commit copies them to the database and the log starts over: a log that does not grow is synced faster."""
 
 
@@ -62,6 +64,7 @@ def connect(path: str, *, busy_ms: int) -> sqlite3.Connection:
 
 def _configure(connection: sqlite3.Connection) -> None:
     for setting in (
+        f"page_size = {PAGE_BYTES}",
         "journal_mode = WAL",
         "synchronous = FULL",
         "foreign_keys = ON",

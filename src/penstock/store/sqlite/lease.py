@@ -76,6 +76,8 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)
+    if limit == 1 and not queue.filed:
+        return _lease_next(tx, queue, until, token, command.worker)
     plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
     if not messages:
         return messages
@@ -84,11 +86,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
         through = filed[-1][:3]
         tx.execute(SQL["lease_filed"], (*lease_of, queue.id, *through))
         tx.execute(SQL["unfile"], (queue.id, *through))
-    if len(plain) == 1:
-        place = plain[0][0]
-        tx.execute(LEASE_ONE, (place & ID_MAX, place, *lease_of))
-        queue.cursor = place
-    elif plain:
+    if plain:
         last = plain[-1][0]
         tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
         queue.cursor = last
@@ -99,6 +97,26 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     tx.touch(queue, ANYTHING if filed else LEASED)
     tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
     return messages
+
+
+def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker: str | None) -> list[LeasedMessage]:
+    """One message of a queue that has only plain ones."""
+    row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
+    if row is None:
+        return []
+    place: int = row[0]
+    message_id, now = place & ID_MAX, tx.now
+    tx.execute(LEASE_ONE, (message_id, place, queue.id, token, now, until, now, worker))
+    tx.remember(message_id, (until, token, now))
+    queue.cursor = place
+    queue.ready -= 1
+    queue.leased += 1
+    queue.n_leased += 1
+    if until < queue.lapse_at:
+        queue.lapse_at = until
+    tx.touch(queue, LEASED)
+    tx.latencies.add(queue.id, WAIT, (now - row[1],))
+    return [_from_plain(row, queue.name, tx.salt, until, token.hex())]
 
 
 def _allowed(queue: Queue, limit: int) -> int:
@@ -137,7 +155,9 @@ def _pick(
 
 
 def _from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
-    return _from_row(row[0] & ID_MAX, 1, (row[1], *row[3:]), queue, salt, until, token)
+    place, created_at, _, priority, content, key, headers, payload = row
+    body = (created_at, priority, content, key, headers, payload)
+    return _from_row(place & ID_MAX, 1, body, queue, salt, until, token)
 
 
 def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:

@@ -23,7 +23,7 @@ from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
 DELETE, DELETE_RANGE = SQL["delete"], SQL["delete_range"]
-LEASE_AT, END_LEASE = SQL["lease_at"], SQL["end_lease"]
+LEASE_AT, END_LEASE, END_FRESH = SQL["lease_at"], SQL["end_lease"], SQL["end_fresh"]
 OK = Settled.OK
 
 
@@ -66,8 +66,7 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     queue.leased -= len(ended)
     queue.n_acked += len(ended)
     tx.touch(queue, SETTLED)
-    now = tx.now
-    tx.latencies.add(queue.id, SERVICE, [now - lease.leased_at for lease in ended])
+    tx.latencies.add(queue.id, SERVICE, [tx.now - lease.leased_at for lease in ended])
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
@@ -180,7 +179,9 @@ def release(tx: Transaction, command: Release) -> SettledAll:
 def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
     """End each item's lease; one statement for all items that share a token."""
     if len(items) == 1:
-        return _end_one_by_one(tx, queue, items)
+        item = items[0]
+        lease = _end_lease(tx, queue, item)
+        return ([OK], [lease]) if lease else ([_why_not(tx, queue, item.id)], [])
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
@@ -237,6 +238,11 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
 def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
     if not 0 < item.id <= ID_MAX:
         return None
+    fresh = tx.fresh.pop(item.id, None)
+    if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
+        until, token, leased_at = fresh
+        if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
+            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0)
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
             # Two statements: RETURNING builds a table for its rows and costs more than to look first.

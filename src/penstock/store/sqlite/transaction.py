@@ -9,6 +9,10 @@ from penstock.identity import DLQ_SUFFIX
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
 
+Fresh = tuple[int, bytes, int]
+"""A lease of a plain message, its first: until when, its token, and since when."""
+FRESH_MAX = 10_000
+
 
 class Transaction:
     __slots__ = (
@@ -18,6 +22,7 @@ class Transaction:
         "_uncounted_in",
         "connection",
         "execute",
+        "fresh",
         "last_id",
         "latencies",
         "now",
@@ -31,6 +36,8 @@ class Transaction:
         self.now = 0
         self.latencies = Latencies()
         self._pushed_last = 0
+        self.fresh: dict[int, Fresh] = {}
+        """Leases given out here one by one, by message id: whose token still ends one need not be looked up."""
         self.forget()
 
     def forget(self) -> None:
@@ -61,6 +68,11 @@ class Transaction:
     def touch(self, queue: Queue, what: int = ANYTHING) -> None:
         queue.changed |= what
         self._touched[queue.id] = queue
+
+    def remember(self, message_id: int, lease: Fresh) -> None:
+        if len(self.fresh) >= FRESH_MAX:
+            self.fresh.clear()
+        self.fresh[message_id] = lease
 
     def dropped(self, queue: Queue) -> None:
         self._queues.pop(queue.name, None)

@@ -5,6 +5,9 @@ SELECT id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, e
 -- :end_lease
 DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
 
+-- :end_fresh
+DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ? AND NOT extended
+
 -- :end_many
 DELETE FROM penstock_lease
  WHERE queue_id = ? AND leased_until = ? AND id IN (SELECT value FROM json_each(?)) AND token = ?
