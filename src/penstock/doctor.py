@@ -79,7 +79,9 @@ def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     """Kept counters against a recount."""
     sums = ", ".join(f"ifnull(sum({gauge}), 0)" for gauge in GAUGES)
     kept = list(connection.execute(f"SELECT {sums} FROM penstock_counter").fetchone())
-    beyond = "SELECT count(*) FROM penstock_counter c JOIN {} AND place < (c.queue_id * 2 + 1) << 44 WHERE c.queue_id > 0"
+    beyond = (
+        "SELECT count(*) FROM penstock_counter c JOIN {} AND place < (c.queue_id * 2 + 1) << 44 WHERE c.queue_id > 0"
+    )
     pushed, leased, plain = (
         connection.execute(beyond.format(table)).fetchone()[0]
         for table in (

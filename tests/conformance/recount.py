@@ -46,7 +46,7 @@ def _counter(db: sqlite3.Connection, queue_id: int) -> dict[str, Any]:
 
 
 def _count_the_rest(db: sqlite3.Connection, queue_id: int, kept: dict[str, Any]) -> None:
-    """Pushes and leases of plain messages that no counter knows of yet: few, and in the one queue that may have some."""
+    """What no counter knows of yet: few pushes and leases, of plain messages, in the one queue that may have some."""
     lane = queue_id * 2 << ID_BITS
     new = (lane | kept["last_id"], lane | ID_MAX)
     (pushed,) = db.execute("SELECT count(*) FROM penstock_message WHERE place > ? AND place <= ?", new).fetchone()

@@ -30,8 +30,9 @@ SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
 PAGE_BYTES = 2_048
 """A commit writes whole pages; a small message fills no large one."""
-WAL_PAGES = 2_000
-"""Then a commit copies them to the database and the log starts over: a log that does not grow is synced faster."""
+WAL_PAGES = {"full": 500, "relaxed": 2_000}
+"""Then a commit copies them to the database and the log starts over. A log that does not grow is synced faster, so it
+is short where each commit is synced; where none is, the copying is what is synced, so it is seldom."""
 
 
 def full_path(path: str | os.PathLike[str]) -> str:
@@ -71,7 +72,7 @@ def _configure(connection: sqlite3.Connection) -> None:
         "secure_delete = OFF",
         "temp_store = MEMORY",
         f"cache_size = -{CACHE_KIB}",
-        f"wal_autocheckpoint = {WAL_PAGES}",
+        f"wal_autocheckpoint = {WAL_PAGES['full']}",
         "journal_size_limit = 67108864",
     ):
         connection.execute(f"PRAGMA {setting}").fetchall()

@@ -21,7 +21,7 @@ GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
 KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
 
-# What a transaction did to a queue, so that only the counters concerned are written. PUSHED, LEASED: plain messages only.
+# What a transaction did to a queue, so that only the counters concerned are written. PUSHED, LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
 COUNTED_LATER = PUSHED | LEASED
 UNCOUNTED_MAX = 256
@@ -74,14 +74,14 @@ class Queue:
         "leased",
         "minute",
         "n_acked",
-        "n_leases_counted",
-        "n_pushes_counted",
         "n_dead",
         "n_expired",
         "n_lapsed",
         "n_leased",
+        "n_leases_counted",
         "n_nacked",
         "n_pushed",
+        "n_pushes_counted",
         "n_redriven",
         "n_removed",
         "name",
@@ -162,7 +162,7 @@ class Queue:
         return int(self.ready + self.scheduled + self.leased)
 
     def leave_uncounted(self, now: int) -> bool:
-        """Leave what this transaction pushed and leased, its only changes, to be counted with the queue's next other one.
+        """Leave what this transaction pushed and leased, if that is all, for the queue's next other change to count.
 
         The minute that it belongs to must be the row's, and those who load the queue must not have to count for long.
         """

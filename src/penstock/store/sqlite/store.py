@@ -54,6 +54,7 @@ from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.connection import (
     MEMORY,
+    WAL_PAGES,
     as_we_read,
     commits_itself,
     connect,
@@ -116,6 +117,7 @@ class SqliteStore:
         except BaseException:
             writer.close()
             raise
+        writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES[self.durability]}").fetchall()
         self._writer = writer
         self._transaction = Transaction(writer, self.salt)
         self._version = -1
@@ -198,7 +200,7 @@ class SqliteStore:
     def _durable(self, commands: Sequence[Command[Any]]) -> bool:
         """Whether this batch's answers wait for the disk."""
         if self.durability == "full":
-            for command in commands:  # noqa: SIM110 - a generator for any() costs more than all the rest
+            for command in commands:
                 if command.durable:
                     return True
         return False
