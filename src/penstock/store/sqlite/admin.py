@@ -108,7 +108,7 @@ def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
     note_removed(tx, queue, [place for _, _, place, _ in rows])
     for leased_until, message_id, place, from_dead in rows:
-        tx.execute(SQL["end_lease_at"], (queue.id, leased_until, message_id))
+        tx.execute(SETTLE["end_lease"], (queue.id, leased_until, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
         if from_dead:
             tx.execute(SETTLE["forget_dead"], (message_id,))
@@ -137,7 +137,7 @@ def _purge_archived(tx: Transaction, queue: Queue, up_to: int, limit: int) -> in
 def _forget_archived(tx: Transaction, queue: Queue, rows: list[tuple[int, int]]) -> None:
     for message_id, place in rows:
         tx.execute(SQL["end_archive"], (message_id,))
-        tx.execute(SETTLE["delete_range"], (place, place))
+        tx.execute(SETTLE["delete"], (place,))
     queue.archived -= len(rows)
 
 

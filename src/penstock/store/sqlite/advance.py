@@ -153,7 +153,7 @@ def note_ended(
 
 
 def forget_message(tx: Transaction, message_id: int, place: int, attempts: int) -> None:
-    tx.execute(SETTLE["delete_range"], (place, place))
+    tx.execute(SETTLE["delete"], (place,))
     if attempts:
         tx.execute(SETTLE["forget_failures"], (message_id,))
 

@@ -25,7 +25,9 @@ from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
-DELETE_RANGE = SQL["delete_range"]
+DELETE, DELETE_RANGE = SQL["delete"], SQL["delete_range"]
+LEASE_AT, END_LEASE, END_FRESH = SQL["lease_at"], SQL["end_lease"], SQL["end_fresh"]
+OK = Settled.OK
 
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
@@ -56,8 +58,7 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     queue.leased -= len(ended)
     queue.n_acked += len(ended)
     tx.touch(queue, SETTLED)
-    now = tx.now
-    tx.latencies.add(queue.id, SERVICE, [now - lease.leased_at for lease in ended])
+    tx.latencies.add(queue.id, SERVICE, [tx.now - lease.leased_at for lease in ended])
 
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
@@ -75,6 +76,9 @@ def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
+    if len(places) == 1:
+        tx.execute(DELETE, places)
+        return
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
         tx.execute(DELETE_RANGE, (first, last))
@@ -180,7 +184,9 @@ def release(tx: Transaction, command: Release) -> SettledAll:
 def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
     """End each item's lease; one statement for all items that share a token."""
     if len(items) == 1:
-        return _end_one_by_one(tx, queue, items)
+        item = items[0]
+        lease = _end_lease(tx, queue, item)
+        return ([OK], [lease]) if lease else ([_why_not(tx, queue, item.id)], [])
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
@@ -227,7 +233,7 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
         lease = _end_lease(tx, queue, item)
         if lease:
             ended[item.id] = lease
-            results.append(Settled.OK)
+            results.append(OK)
         else:
             # What this same batch has just acked is as good as gone.
             results.append(Settled.UNKNOWN if item.id in ended else _why_not(tx, queue, item.id))
@@ -237,11 +243,18 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
 def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
     if not 0 < item.id <= ID_MAX:
         return None
+    fresh = tx.fresh.pop(item.id, None)
+    if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
+        until, token, leased_at = fresh
+        if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
+            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0)
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
-            rows = tx.execute(SQL["end_one"], (queue.id, until, item.id, token)).fetchall()
-            if rows:
-                lease = Ended._make(rows[0])
+            # Two statements: RETURNING builds a table for its rows and costs more than to look first.
+            row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
+            if row:
+                tx.execute(END_LEASE, (queue.id, until, item.id))
+                lease = Ended._make(row)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease

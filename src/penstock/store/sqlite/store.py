@@ -55,6 +55,7 @@ from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.connection import (
     MEMORY,
+    WAL_PAGES,
     as_we_read,
     commits_itself,
     connect,
@@ -125,10 +126,11 @@ class SqliteStore:
         except BaseException:
             writer.close()
             raise
+        writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES[self.durability]}").fetchall()
         self._writer = writer
         self._transaction = Transaction(writer, self.salt)
         self._version = -1
-        self._synchronous = ""
+        self._synchronous: bool | None = None
         self._writer_open = True
         self._held = False
         self._openings += 1
@@ -197,34 +199,35 @@ class SqliteStore:
             return error
 
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        outcomes = self._run(commands, self._busy_ms)
-        self._commit()
-        return outcomes
-
-    def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
-        """Everything of a batch but its commit."""
-        tx = self._transaction
         try:
-            self._begin(busy_ms, _durable(commands))
-            outcomes: list[Any] = []
-            for command in commands:
-                try:
-                    outcomes.append(HANDLERS[type(command)](tx, command))
-                except PenstockError as error:
-                    outcomes.append(error)
-            tx.write_counters()
-            tx.write_journal()
-        except BaseException:
-            self._roll_back()
-            raise
-        return outcomes
-
-    def _commit(self) -> None:
-        try:
+            outcomes = self._run(commands, self._busy_ms)
             self._writer.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
+        return outcomes
+
+    def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
+        """Everything of a batch but its commit. Whoever calls rolls back what fails."""
+        tx = self._transaction
+        self._begin(busy_ms, self._durable(commands))
+        outcomes: list[Any] = []
+        for command in commands:
+            try:
+                outcomes.append(HANDLERS[type(command)](tx, command))
+            except PenstockError as error:
+                outcomes.append(error)
+        tx.write_counters()
+        tx.write_journal()
+        return outcomes
+
+    def _durable(self, commands: Sequence[Command[Any]]) -> bool:
+        """Whether this batch's answers wait for the disk."""
+        if self.durability == "full":
+            for command in commands:
+                if command.durable:
+                    return True
+        return False
 
     def _roll_back(self) -> None:
         self._transaction.forget()
@@ -241,7 +244,11 @@ class SqliteStore:
         try:
             with translated(self.path):
                 self._open_writer()
-                outcomes = self._run(commands, 0)
+                try:
+                    outcomes = self._run(commands, 0)
+                except BaseException:
+                    self._roll_back()
+                    raise
         except StoreBusy:
             self._lock.release()
             return None
@@ -251,15 +258,13 @@ class SqliteStore:
                 raise
             return None
         self._held = True
-        durable = self.durability == "full" and _durable(commands)
-        return Prepared(self, outcomes, durable and self.path != MEMORY)
+        return Prepared(self, outcomes, self.path != MEMORY and self._durable(commands))
 
     def _begin(self, busy_ms: int, durable: bool) -> None:
-        synchronous = "FULL" if durable and self.durability == "full" else "NORMAL"
-        if synchronous != self._synchronous:
-            self._writer.execute(f"PRAGMA synchronous = {synchronous}")
-            self._synchronous = synchronous
         execute = self._writer.execute
+        if durable is not self._synchronous:
+            execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
+            self._synchronous = durable
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -443,19 +448,17 @@ class Prepared:
         self.waits_for_disk = waits_for_disk
 
     def commit(self) -> None:
-        with translated(self._store.path):
-            self._store._commit()
+        store = self._store
+        with translated(store.path):
+            try:
+                store._writer.execute("COMMIT")
+            except BaseException:
+                store._roll_back()
+                raise
 
     def release(self) -> None:
         self._store._held = False
         self._store._lock.release()
-
-
-def _durable(commands: Sequence[Command[Any]]) -> bool:
-    for command in commands:  # noqa: SIM110 - a generator for any() costs more than all the rest
-        if command.durable:
-            return True
-    return False
 
 
 def carry_out(tx: Transaction, command: Command[Any]) -> Any:
