@@ -30,8 +30,7 @@ def check_tables(db: sqlite3.Connection) -> None:
     queues = db.execute("SELECT id, name FROM penstock_queue").fetchall()
     busy = set()
     for queue_id, name in queues:
-        kept = _counter(db, queue_id)
-        _count_the_rest(db, queue_id, kept)
+        kept = kept_counters(db, queue_id)
         counted = _recount(db, queue_id, kept["cursor"])
         assert {gauge: kept[gauge] for gauge in GAUGES} == counted, name
         if "/" in name and counted["ready"] + counted["scheduled"] + counted["leased"]:
@@ -40,9 +39,11 @@ def check_tables(db: sqlite3.Connection) -> None:
     _check_places(db, dict(queues))
 
 
-def _counter(db: sqlite3.Connection, queue_id: int) -> dict[str, Any]:
+def kept_counters(db: sqlite3.Connection, queue_id: int) -> dict[str, Any]:
     cursor = db.execute("SELECT * FROM penstock_counter WHERE queue_id = ?", (queue_id,))
-    return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
+    kept = dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
+    _count_the_rest(db, queue_id, kept)
+    return kept
 
 
 def _count_the_rest(db: sqlite3.Connection, queue_id: int, kept: dict[str, Any]) -> None:
@@ -56,6 +57,8 @@ def _count_the_rest(db: sqlite3.Connection, queue_id: int, kept: dict[str, Any])
     assert max(pushed, leased) <= UNCOUNTED_MAX
     kept["ready"] += pushed - leased
     kept["leased"] += leased
+    kept["n_pushed"] += pushed
+    kept["n_leased"] += leased
     kept["cursor"] = cursor
 
 

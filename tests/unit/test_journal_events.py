@@ -130,16 +130,28 @@ def gathered(recorder: Recorder) -> list[list[int | None]]:
     return [[event.id for event in read(0, record)] for record in recorder.take()]
 
 
-def test_alike_events_that_follow_each_other_become_one_record() -> None:
+def test_alike_events_become_one_record() -> None:
     recorder, queue, other = Recorder(5), Queue(1), Queue(2)
     recorder.note(Kind.LEASED, queue, [row(1)])
-    recorder.note(Kind.LEASED, queue, [row(2), row(3)])
     recorder.note(Kind.LEASED, other, [row(4)])
+    recorder.note(Kind.PUSHED, queue, [row(5)])
+    recorder.note(Kind.LEASED, queue, [row(2), row(3)])
+    recorder.note(Kind.ACKED, queue, [row(1)])
+    recorder.note(Kind.ACKED, queue, [row(2)], Mark.KEPT)
     recorder.note(Kind.LEASED, queue, [row(5)])
-    recorder.note(Kind.ACKED, queue, [row(5)])
-    recorder.note(Kind.ACKED, queue, [row(6)], Mark.KEPT)
-    assert gathered(recorder) == [[1, 2, 3], [4], [5], [5], [6]]
+    assert gathered(recorder) == [[5], [1, 2, 3, 5], [4], [1], [2]]
     assert gathered(recorder) == []
+
+
+def test_what_happens_to_a_message_stays_in_order() -> None:
+    recorder, queue = Recorder(5), Queue(1)
+    happened = [Kind.PUSHED, Kind.LEASED, Kind.NACKED, Kind.LEASED, Kind.EXTENDED, Kind.LAPSED, Kind.LEASED, Kind.ACKED]
+    for kind in happened:
+        recorder.note(kind, queue, [row(1)])
+        if kind in (Kind.NACKED, Kind.LAPSED):
+            recorder.note(kind, queue, [row(2)])
+    told = [event.kind for record in recorder.take() for event in read(0, record) if event.id == 1]
+    assert told == [kind.name.lower() for kind in happened]
 
 
 def test_what_was_undone_is_not_told() -> None:

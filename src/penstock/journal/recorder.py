@@ -1,11 +1,16 @@
-"""The events of one transaction, gathered as they happen. Alike ones that follow each other become one record."""
+"""The events of one transaction, gathered as they happen, so that alike ones become one record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Row, encode_events
+from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Kind, Row, encode_events
+
+Likeness = tuple[int, int, int, bool, bool]
+"""Kind, queue id, marks, and whether there are details and bodies."""
+FREQUENT = (Kind.PUSHED, Kind.LEASED, Kind.ACKED)
+"""A message meets these in this order. So they can be put in this order too, whichever came first for others."""
 
 
 class Named(Protocol):
@@ -15,19 +20,27 @@ class Named(Protocol):
     name_bytes: bytes
 
 
+class _Group:
+    __slots__ = ("bodies", "details", "name", "rows", "size")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.rows: list[Row] = []
+        self.details: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self.size = 0
+
+
 class Recorder:
-    __slots__ = ("_bodies", "_details", "_likeness", "_name", "_records", "_rows", "_salt", "_size", "now")
+    __slots__ = ("_groups", "_rare", "_records", "_salt", "now")
 
     def __init__(self, salt: int) -> None:
         self.now = 0
         self._salt = salt
         self._records: list[bytes] = []
-        self._rows: list[Row] = []
-        self._likeness: tuple[int, int, int, bool, bool] | None = None
-        self._name = b""
-        self._details: list[bytes] = []
-        self._bodies: list[bytes] = []
-        self._size = 0
+        self._groups: dict[Likeness, _Group] = {}
+        self._rare = False
+        """Whether what is gathered now is of another kind, which keeps its place among all others."""
 
     def note(
         self,
@@ -41,25 +54,24 @@ class Recorder:
         """Each row tells what happened to one message; its details and its body stand at the same place, if any."""
         size = 0 if bodies is None else sum(map(len, bodies))
         if (size > SHARED_BYTES_MAX or len(rows) > EVENTS_MAX) and len(rows) > 1:
-            self._note_in_parts(kind, queue, rows, marks, details, bodies)
+            self._note_in_halves(kind, queue, rows, marks, details, bodies)
             return
-        likeness = (kind, queue.id, marks, details is None, bodies is None)
-        if (
-            likeness != self._likeness
-            or self._size + size > SHARED_BYTES_MAX
-            or len(self._rows) + len(rows) > EVENTS_MAX
-        ):
-            self._flush()
-            self._likeness = likeness
-            self._name = queue.name_bytes
-        self._rows += rows
-        self._size += size
+        likeness = (kind, queue.id, marks, details is not None, bodies is not None)
+        group = self._groups.get(likeness)
+        if group is None or group.size + size > SHARED_BYTES_MAX or len(group.rows) + len(rows) > EVENTS_MAX:
+            rare = kind not in FREQUENT
+            if group is not None or rare or self._rare:
+                self._flush()
+            self._rare = rare
+            group = self._groups[likeness] = _Group(queue.name_bytes)
+        group.rows += rows
+        group.size += size
         if details is not None:
-            self._details += details
+            group.details += details
         if bodies is not None:
-            self._bodies += bodies
+            group.bodies += bodies
 
-    def _note_in_parts(
+    def _note_in_halves(
         self,
         kind: int,
         queue: Named,
@@ -80,23 +92,14 @@ class Recorder:
             )
 
     def _flush(self) -> None:
-        if not self._rows or self._likeness is None:
-            return
-        kind, queue_id, marks, no_details, no_bodies = self._likeness
-        self._records.append(
-            encode_events(
-                kind,
-                self.now,
-                queue_id,
-                self._name,
-                self._salt,
-                self._rows,
-                marks,
-                None if no_details else self._details,
-                None if no_bodies else self._bodies,
-            )
-        )
-        self._rows, self._details, self._bodies, self._size = [], [], [], 0
+        for likeness in sorted(self._groups):
+            kind, queue_id, marks, with_details, with_bodies = likeness
+            group = self._groups[likeness]
+            details = group.details if with_details else None
+            bodies = group.bodies if with_bodies else None
+            record = encode_events(kind, self.now, queue_id, group.name, self._salt, group.rows, marks, details, bodies)
+            self._records.append(record)
+        self._groups = {}
 
     def mark(self) -> int:
         """How far it has come, to go back to."""
@@ -104,13 +107,11 @@ class Recorder:
         return len(self._records)
 
     def go_back(self, mark: int) -> None:
-        self._rows, self._details, self._bodies, self._size = [], [], [], 0
+        self._groups = {}
         del self._records[mark:]
 
     def take(self) -> list[bytes]:
         """All records since the last time."""
-        if not self._rows and not self._records:
-            return []
         self._flush()
         records, self._records = self._records, []
         return records

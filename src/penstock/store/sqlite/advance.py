@@ -29,6 +29,8 @@ class Ended(NamedTuple):
     expires_at: int | None
     from_dead: int
     extended: int
+    pushed_at: int | None = None
+    """If that is known without looking."""
 
 
 class Moved:
@@ -88,7 +90,7 @@ def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
     for row in rows:
-        lease = Ended._make(row[1:])
+        lease = Ended(*row[1:])
         if lease.extended:
             tx.execute(SETTLE["forget_extension"], (lease.id,))
         if lease.from_dead:

@@ -113,7 +113,7 @@ def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker:
     place: int = row[0]
     message_id, now = place & ID_MAX, tx.now
     tx.execute(LEASE_ONE, (message_id, place, queue.id, token, now, until, now, worker))
-    tx.remember(message_id, (until, token, now))
+    tx.remember(message_id, (until, token, now, row[1]))
     queue.cursor = place
     queue.ready -= 1
     queue.leased += 1

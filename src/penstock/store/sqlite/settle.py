@@ -63,6 +63,11 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    if len(ended) == 1 and ended[0].pushed_at is not None:
+        lease = ended[0]
+        row = (lease.id, lease.pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
+        tx.journal.note(Kind.ACKED, queue, [row], kept)  # type: ignore[list-item]
+        return
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
@@ -220,7 +225,7 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [Ended._make(row) for row in rows.fetchall()]
+    ended = [Ended(*row) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
@@ -245,16 +250,16 @@ def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
         return None
     fresh = tx.fresh.pop(item.id, None)
     if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
-        until, token, leased_at = fresh
+        until, token, leased_at, pushed_at = fresh
         if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
-            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0)
+            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at)
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
             # Two statements: RETURNING builds a table for its rows and costs more than to look first.
             row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
             if row:
                 tx.execute(END_LEASE, (queue.id, until, item.id))
-                lease = Ended._make(row)
+                lease = Ended(*row)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease

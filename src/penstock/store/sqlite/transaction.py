@@ -11,8 +11,8 @@ from penstock.store.migrate import load_sql
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
 
-Fresh = tuple[int, bytes, int]
-"""A lease of a plain message, its first: until when, its token, and since when."""
+Fresh = tuple[int, bytes, int, int]
+"""A lease of a plain message, its first: until when, its token, since when, and when the message was pushed."""
 FRESH_MAX = 10_000
 
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
