@@ -7,7 +7,8 @@ import math
 import msgspec
 
 from penstock import errors
-from penstock.server.http import HttpError, Response
+from penstock.server.errors import HttpError
+from penstock.server.http import Response
 
 STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.PayloadTooLarge, 413),

@@ -8,7 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.server.http import HttpError, Request, decode
+from penstock.server.errors import HttpError
+from penstock.server.http import Request
+from penstock.server.strict_json import decode
 
 T = TypeVar("T")
 BATCH_BYTES = 4 << 20

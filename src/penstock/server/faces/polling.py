@@ -10,7 +10,8 @@ from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.model import LeasedMessage
-from penstock.server.http import Disconnected, HttpError, Request
+from penstock.server.errors import Disconnected, HttpError
+from penstock.server.http import Request
 
 T = TypeVar("T")
 Attempt = Callable[[Callable[[], None] | None], Awaitable[list[LeasedMessage]]]
@@ -28,7 +29,7 @@ async def poll(
     worker: str | None = None,
 ) -> list[LeasedMessage]:
     """Lease for this request's client. The application gives back what does not leave for it."""
-    if request.hung_up:
+    if request.exchange.hung_up:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if wait_ms and broker.polls >= settings.polls_max:
@@ -48,12 +49,12 @@ async def take(
 ) -> list[LeasedMessage]:
     """Take at once; or lease, and only when the client is still there finish: what is taken is gone."""
     if not wait_ms:
-        if request.hung_up:
+        if request.exchange.hung_up:
             raise Disconnected
         return await broker.take(queue, limit=limit)
     messages = await poll(broker, settings, request, queue, limit=limit, wait_ms=wait_ms)
     if messages:
-        if request.hung_up:
+        if request.exchange.hung_up:
             raise Disconnected
         await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
         request.leased = []
@@ -63,7 +64,7 @@ async def take(
 async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Work that ends when its client hangs up."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(request.wait_for_disconnect())
+    leaving = request.exchange.leaving()
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -87,7 +88,7 @@ async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> li
 
     def watch() -> None:
         nonlocal leaving
-        leaving = asyncio.ensure_future(request.wait_for_disconnect())
+        leaving = request.exchange.leaving()
         leaving.add_done_callback(hang_up)
         broker.polls += 1
 
