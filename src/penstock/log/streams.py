@@ -344,6 +344,11 @@ class FileStreams:
                 stream.log.close()
 
 
+def streams_beside(database: Path | str) -> Path:
+    """Where the streams of a SQLite file live."""
+    return Path(f"{database}.streams")
+
+
 def check_stream_name(name: str) -> str:
     """As a queue's."""
     try:

@@ -10,15 +10,18 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.server.asgi import AsgiExchange, Receive, Scope, Send
+from penstock.server.async_streams import AsyncStreams
 from penstock.server.auth import Gate
 from penstock.server.background import Background
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
+from penstock.server.faces.streams import StreamFace
 from penstock.server.http import Request, Response
 from penstock.server.openapi import describe
 from penstock.server.problems import to_response
 from penstock.server.routing import Route, Router
 from penstock.server.signatures import Signatures
+from penstock.server.stream_metrics import StreamCollector
 from penstock.server.telemetry import AccessLine, LogLines, Metrics
 from penstock.server.tracing import Tracer
 
@@ -29,14 +32,22 @@ CLIENT_CLOSED = 499
 class App:
     """Runs in any ASGI server. Where it is mounted, whose lifespan does not reach it, call `start` and `stop`."""
 
-    def __init__(self, broker: Broker, settings: Settings, *, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        *,
+        streams: AsyncStreams | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.broker = broker
+        self.streams = streams
         self.settings = settings
         self.metrics = Metrics(broker)
         self.log = LogLines()
         self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure)
         self.tracer = tracer
-        self._background = Background(broker, settings, self.metrics, self.log)
+        self._background = Background(broker, settings, self.metrics, self.log, streams)
         self._router = Router(self._routes())
         broker.committer.depth_max = settings.commit_queue_max
         broker.committer.committed = self._committed
@@ -49,6 +60,9 @@ class App:
             *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
             *operations.routes(),
         ]
+        if self.streams is not None:
+            routes += StreamFace(self.streams, self.settings).routes()
+            self.metrics.registry.register(StreamCollector(self.streams))
         operations.document = describe(routes, guarded=self.settings.auth_token is not None)
         return routes
 
@@ -57,10 +71,15 @@ class App:
         self._background.start()
 
     async def stop(self) -> None:
-        """End every wait, then what `start` began. The broker stays open: its owner closes it."""
-        self.broker.stop_waiting()
+        """End every wait, then what `start` began. Broker and streams stay open: their owner closes them."""
+        self.stop_waiting()
         await self._background.stop()
         self.log.flush()
+
+    def stop_waiting(self) -> None:
+        self.broker.stop_waiting()
+        if self.streams is not None:
+            self.streams.stop_waiting()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -1,4 +1,4 @@
-"""What a server does by itself: sweep, watch the write-ahead log, and send the canary."""
+"""What a server does by itself: sweep, trim streams, watch the write-ahead log, and send the canary."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.model import NewMessage, QueueOptions
+from penstock.server.async_streams import AsyncStreams
 from penstock.server.telemetry import LogLines, Metrics
 
 CANARY_QUEUE = "penstock.canary"
@@ -19,16 +20,21 @@ CANARY_SECONDS_MAX = 10.0
 
 
 class Background:
-    def __init__(self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines) -> None:
+    def __init__(
+        self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines, streams: AsyncStreams | None = None
+    ) -> None:
         self._broker = broker
         self._settings = settings
         self._metrics = metrics
         self._log = log
+        self._streams = streams
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._sing())]
+            if self._streams is not None:
+                self._tasks.append(asyncio.create_task(self._trim_forever(self._streams)))
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -46,6 +52,14 @@ class Background:
             except Exception as error:
                 self._log.write(time=time.time(), level="error", error=str(error), during="sweep")
             await asyncio.sleep(self._settings.sweep_ms / 1000)
+
+    async def _trim_forever(self, streams: AsyncStreams) -> None:
+        while True:
+            await asyncio.sleep(self._settings.trim_ms / 1000)
+            try:
+                await streams.trim_all()
+            except Exception as error:
+                self._log.write(time=time.time(), level="error", error=str(error), during="trim")
 
     async def _watch_log(self) -> None:
         size = log_bytes(self._broker)

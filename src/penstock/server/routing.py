@@ -28,8 +28,8 @@ class Route(Struct, kw_only=True):
     body: Any = None
     body_types: Sequence[str] = ("application/json",)
     answers: dict[int, Any]
-    """By status: the type of the JSON body; several of them, None for an empty one, a str for another media
-    type."""
+    """By status: the type of the JSON body, None for an empty one, a str for another media type, or a tuple of
+    those."""
     errors: Sequence[int] = ()
     tag: str = ""
     headers: Sequence[str] = ()

@@ -18,7 +18,9 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
 from penstock.limits import Limits
+from penstock.log.streams import FileStreams, streams_beside
 from penstock.server.app import App
+from penstock.server.async_streams import AsyncStreams
 from penstock.server.listener import Listener
 from penstock.server.tracing import start_tracing
 from penstock.store.protocol import Store
@@ -124,7 +126,8 @@ async def serve(
     """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
     broker = Broker(store, limits=limits)
-    app = App(broker, settings, tracer=start_tracing() if settings.otel else None)
+    streams = AsyncStreams(FileStreams(streams_beside(path)), depth_max=settings.commit_queue_max)
+    app = App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
     connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
     if threading.current_thread() is threading.main_thread():
@@ -138,10 +141,11 @@ async def serve(
         else:
             ready(app)
         await stop.wait()
-        broker.stop_waiting()
+        app.stop_waiting()
         await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
         await app.stop()
+        await streams.close()
         await broker.close()
         if app.tracer is not None:
             app.tracer.close()

@@ -36,10 +36,10 @@ async def records(
         yield batch
 
 
-def after(done: int, error: PenstockError) -> PenstockError:
+def after(done: int, error: PenstockError, what: str = "messages") -> PenstockError:
     """The same error, telling what of the stream was kept."""
     if done:
-        error.hint = f"{done} messages before it were kept" + (f"; {error.hint}" if error.hint else "")
+        error.hint = f"{done} {what} before it were kept" + (f"; {error.hint}" if error.hint else "")
     return error
 
 
