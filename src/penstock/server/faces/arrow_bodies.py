@@ -9,14 +9,12 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Sequence
 from struct import Struct
-from typing import Any
 
-from penstock.log.model import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, NewRecord, Payload
-from penstock.model import Content
+from penstock.arrow_records import in_commits, payloads_of
+from penstock.log.model import Payload
 from penstock.server.errors import HttpError
 from penstock.server.http import Request
 
-COLUMN = "data"
 MESSAGE_BYTES_MAX = 64 << 20
 METADATA_BYTES_MAX = 1 << 20
 END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -33,24 +31,10 @@ async def arrow_batches(request: Request) -> AsyncIterator[Sequence[Payload]]:
             schema = message
         elif kind == RECORDS and schema:
             payloads = await asyncio.to_thread(_payloads, schema + message + END)
-            for batch in _in_commits(payloads):
+            for batch in in_commits(payloads):
                 yield batch
         else:
             raise _malformed("dictionaries are not taken" if kind == DICTIONARY else "its messages are out of order")
-
-
-def _in_commits(payloads: Sequence[Payload]) -> list[Sequence[Payload]]:
-    """Cut where a commit would become too large; a single record is refused by the stream's own limit."""
-    cut, size, batches = 0, 0, []
-    for at, payload in enumerate(payloads):
-        length = len(payload if isinstance(payload, bytes) else payload.data)
-        if at > cut and (at - cut == BATCH_RECORDS_MAX or size + length > BATCH_BYTES_MAX):
-            batches.append(payloads[cut:at])
-            cut, size = at, 0
-        size += length
-    if cut < len(payloads):
-        batches.append(payloads[cut:])
-    return batches
 
 
 def _payloads(stream: bytes) -> Sequence[Payload]:
@@ -61,26 +45,7 @@ def _payloads(stream: bytes) -> Sequence[Payload]:
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise _malformed(str(error)) from None
-    column = _column(batch)
-    if column.null_count:
-        raise HttpError(422, "invalid_value", "a record cannot be null", field=COLUMN)
-    values: list[Any] = column.to_pylist()
-    if values and isinstance(values[0], str):
-        return [NewRecord(value.encode(), Content.TEXT) for value in values]
-    return values
-
-
-def _column(batch: Any) -> Any:
-    import pyarrow as pa
-
-    names = batch.schema.names
-    if COLUMN not in names and len(names) != 1:
-        raise HttpError(422, "invalid_value", "which column holds the records?", field=COLUMN, hint="call it data")
-    column = batch.column(names.index(COLUMN) if COLUMN in names else 0)
-    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
-    if not any(check(column.type) for check in kinds):
-        raise HttpError(422, "invalid_value", f"records are binary or string, not {column.type}", field=COLUMN)
-    return column
+    return payloads_of(batch)
 
 
 async def _messages(request: Request) -> AsyncIterator[tuple[int, bytes]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from penstock.arrow_records import check_arrow
 from penstock.config import Settings
-from penstock.errors import CorruptRecord
+from penstock.errors import CorruptRecord, MissingExtra
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces.polling import while_here
 from penstock.server.http import Request, Response
@@ -46,13 +47,11 @@ def wants_arrow(request: Request) -> bool:
 
 
 def require_arrow(status: int) -> None:
+    """Refuse with this status where there is no Arrow."""
     try:
-        import numpy  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise HttpError(
-            status, "arrow_not_installed", "this server cannot speak Arrow", hint="pip install 'penstock[arrow]' there"
-        ) from None
+        check_arrow()
+    except MissingExtra as error:
+        raise HttpError(status, error.code, "this server does not speak Arrow", hint=f"{error.hint} there") from None
 
 
 def arrow_page(schema: pa.Schema, batches: Batches, first: int, end: int) -> tuple[Response, int | None]:

@@ -14,7 +14,7 @@ from penstock.server.errors import HttpError
 from penstock.server.faces import ndjson
 from penstock.server.faces.arrow_bodies import arrow_batches
 from penstock.server.faces.pages import ARROW, require_arrow
-from penstock.server.faces.stream_shapes import AppendBody, Base64Record
+from penstock.server.faces.stream_shapes import AppendBody, EncodedRecord
 from penstock.server.http import JSON_TYPES, Request
 
 NDJSON = "application/x-ndjson"
@@ -22,7 +22,7 @@ BATCH = 1_000
 
 _append_body = msgspec.json.Decoder(AppendBody)
 _any = msgspec.json.Decoder(msgspec.Raw)
-_base64_record = msgspec.json.Decoder(Base64Record)
+_encoded_record = msgspec.json.Decoder(EncodedRecord)
 _text = msgspec.json.Decoder(str)
 
 
@@ -68,17 +68,19 @@ async def read_streamed(request: Request, record_bytes_max: int) -> AsyncIterato
 
 
 def new_record(raw: msgspec.Raw, where: str) -> NewRecord:
-    """A string is text; an object that says so is base64; anything else is kept as the JSON it is."""
+    """A string is text; an object that says so tells its encoding; anything else is kept as the JSON it is."""
     data = bytes(raw)
     if data[:1] == b'"':
         return NewRecord(_text.decode(data).encode(), Content.TEXT)
     if data[:1] == b"{" and b'"encoding"' in data:
         try:
-            sent = _base64_record.decode(data)
+            sent = _encoded_record.decode(data)
         except msgspec.DecodeError:
             return NewRecord(data, Content.JSON)
+        if sent.encoding == "json":
+            return NewRecord(bytes(sent.data), Content.JSON)
         try:
-            return NewRecord(base64.b64decode(sent.data, validate=True), Content.BYTES)
-        except (binascii.Error, ValueError):
+            return NewRecord(base64.b64decode(_text.decode(sent.data), validate=True), Content.BYTES)
+        except (msgspec.DecodeError, binascii.Error, ValueError):
             raise HttpError(422, "invalid_value", "the record is not base64", field=where) from None
     return NewRecord(data, Content.JSON)

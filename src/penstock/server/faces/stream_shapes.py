@@ -91,14 +91,15 @@ class DroppedStream(Struct):
 
 
 class AppendBody(Struct, forbid_unknown_fields=True):
-    """Each record is a string, any JSON value, or `{"data", "encoding": "base64"}`."""
+    """Each record is a string, any JSON value, or `{"data", "encoding": "base64"}`; with the encoding `json`, data is
+    any JSON value, even one that looks like this."""
 
     records: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=BATCH_RECORDS_MAX)]
 
 
-class Base64Record(Struct, forbid_unknown_fields=True):
-    data: str
-    encoding: Literal["base64"]
+class EncodedRecord(Struct, forbid_unknown_fields=True):
+    data: msgspec.Raw
+    encoding: Literal["base64", "json"]
 
 
 class AppendedView(Struct):
