@@ -91,9 +91,15 @@ class LogReader:
             kept = [record for record in chunk if record.kind != LOST]
             lost += len(chunk) - len(kept)
             records += kept
+            if not self._begins_segment(at):
+                break
         if at == offset and offset < self.first_offset:
             raise OffsetTrimmed(self.name, offset, self.first_offset)
         return Page(records, at, lost)
+
+    def _begins_segment(self, offset: int) -> bool:
+        firsts = self._firsts
+        return firsts[bisect_right(firsts, offset) - 1] == offset
 
     def _chunk(self, offset: int, limit: int, bytes_max: int) -> list[Record]:
         segment = self.segment_of(offset)

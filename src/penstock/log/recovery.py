@@ -200,9 +200,7 @@ class SegmentRecovery:
             if found is not None:
                 name = f"{file_name(self.first, '')}.{end}.cut"
                 replace(self.files, self.folder / name, bytes(view[end:]))
-                text = (
-                    f"{len(view) - end} bytes were cut, whole records of unknown offset among them; kept as {name}"
-                )
+                text = f"{len(view) - end} bytes were cut, whole records of unknown offset among them; kept as {name}"
                 self._find(Trouble.CORRUPT, text, position=end, mended=True)
             else:
                 self._find(Trouble.TORN_TAIL, f"{len(view) - end} bytes were cut", position=end, mended=True)
