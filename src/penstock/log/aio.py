@@ -66,8 +66,8 @@ class AsyncStreams:
                 if left <= 0:
                     return False
                 try:
-                    # What another process appends shows only by looking.
-                    await asyncio.wait_for(grown.wait(), left if stop is not None else min(left, WATCH_SECONDS))
+                    # What another process appends shows only by looking; and this one may stop being the writer.
+                    await asyncio.wait_for(grown.wait(), min(left, 1.0 if stop is not None else WATCH_SECONDS))
                 except TimeoutError:
                     continue
             return False

@@ -47,7 +47,7 @@ def encode(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]
     seeds = {length: crc32(rest, length) for length in set(lengths)}
     sums = map(crc32, payloads, map(seeds.__getitem__, lengths))
     headers = map(_HEAD.pack, lengths, sums, repeat(rest))
-    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=True)))
+    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=True)))  # type: ignore[arg-type]
     return data, list(map(HEADER_BYTES.__add__, lengths))
 
 
