@@ -45,10 +45,6 @@ class Committer:
         """Commands that wait for a batch."""
         return len(self._waiting)
 
-    @property
-    def idle(self) -> bool:
-        return self._running is None and not self._waiting
-
     async def submit(self, command: Command[T]) -> T:
         if self._closed:
             raise StoreClosed("the broker is shutting down")

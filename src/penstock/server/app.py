@@ -10,7 +10,6 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.server.asgi import AsgiExchange, Receive, Scope, Send
-from penstock.server.async_streams import AsyncStreams
 from penstock.server.auth import Gate
 from penstock.server.background import Background
 from penstock.server.errors import Disconnected, HttpError
@@ -21,6 +20,7 @@ from penstock.server.openapi import describe
 from penstock.server.problems import to_response
 from penstock.server.routing import Route, Router
 from penstock.server.signatures import Signatures
+from penstock.server.stream_desk import StreamDesk
 from penstock.server.stream_metrics import StreamCollector
 from penstock.server.telemetry import AccessLine, LogLines, Metrics
 from penstock.server.tracing import Tracer
@@ -37,7 +37,7 @@ class App:
         broker: Broker,
         settings: Settings,
         *,
-        streams: AsyncStreams | None = None,
+        streams: StreamDesk | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self.broker = broker

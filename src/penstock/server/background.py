@@ -11,7 +11,7 @@ from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.model import NewMessage, QueueOptions
-from penstock.server.async_streams import AsyncStreams
+from penstock.server.stream_desk import StreamDesk
 from penstock.server.telemetry import LogLines, Metrics
 
 CANARY_QUEUE = "penstock.canary"
@@ -21,7 +21,7 @@ CANARY_SECONDS_MAX = 10.0
 
 class Background:
     def __init__(
-        self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines, streams: AsyncStreams | None = None
+        self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines, streams: StreamDesk | None = None
     ) -> None:
         self._broker = broker
         self._settings = settings
@@ -53,7 +53,7 @@ class Background:
                 self._log.write(time=time.time(), level="error", error=str(error), during="sweep")
             await asyncio.sleep(self._settings.sweep_ms / 1000)
 
-    async def _trim_forever(self, streams: AsyncStreams) -> None:
+    async def _trim_forever(self, streams: StreamDesk) -> None:
         while True:
             await asyncio.sleep(self._settings.trim_ms / 1000)
             try:

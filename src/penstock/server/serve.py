@@ -20,8 +20,8 @@ from penstock.errors import CannotOpen, InvalidInput
 from penstock.limits import Limits
 from penstock.log.streams import FileStreams, streams_beside
 from penstock.server.app import App
-from penstock.server.async_streams import AsyncStreams
 from penstock.server.listener import Listener
+from penstock.server.stream_desk import StreamDesk
 from penstock.server.tracing import start_tracing
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
@@ -126,7 +126,7 @@ async def serve(
     """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
     broker = Broker(store, limits=limits)
-    streams = AsyncStreams(FileStreams(streams_beside(path)), depth_max=settings.commit_queue_max)
+    streams = StreamDesk(FileStreams(streams_beside(path)))
     app = App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
     connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
     stop, hurry = stop or asyncio.Event(), asyncio.Event()

@@ -8,14 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.errors import PenstockError
-from penstock.server.async_streams import AsyncStreams
+from penstock.server.stream_desk import StreamDesk
 from penstock.server.telemetry import LATENCY_BUCKETS, Spread
 
 STREAMS_SHOWN_MAX = 1_000
 
 
 class StreamCollector(Collector):
-    def __init__(self, streams: AsyncStreams) -> None:
+    def __init__(self, streams: StreamDesk) -> None:
         self._desk = streams
         self._appended: dict[str, tuple[int, int]] = {}
         self._latency = Spread(LATENCY_BUCKETS)

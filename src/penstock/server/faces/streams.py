@@ -12,7 +12,6 @@ from penstock.errors import InvalidName, PenstockError
 from penstock.log.model import READ_RECORDS_MAX, Appended, Page, StreamOptions
 from penstock.log.protocol import EARLIEST
 from penstock.log.streams import check_stream_name
-from penstock.server.async_streams import AsyncStreams
 from penstock.server.errors import HttpError
 from penstock.server.faces.ndjson import after
 from penstock.server.faces.pages import PAGE_BYTES, answer_page, arrow_page, wants_arrow
@@ -43,6 +42,7 @@ from penstock.server.faces.stream_shapes import (
 )
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
+from penstock.server.stream_desk import StreamDesk
 
 KEY_LENGTH_MAX = 512
 LIMIT_DEFAULT = 1_000
@@ -55,7 +55,7 @@ _trim_body = msgspec.json.Decoder(TrimBody)
 
 
 class StreamFace:
-    def __init__(self, streams: AsyncStreams, settings: Settings) -> None:
+    def __init__(self, streams: StreamDesk, settings: Settings) -> None:
         self._desk = streams
         self._streams = streams.streams
         self._settings = settings
