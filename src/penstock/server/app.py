@@ -182,7 +182,7 @@ class App:
                     request.method,
                     request.route,
                     request.status,
-                    round(seconds * 1000, 3),
+                    int(seconds * 1e6) / 1000,
                     request.rows,
                     None if request.principal is None else request.principal.name,
                 )

@@ -115,15 +115,15 @@ class Gate:
 
     def _check_browser(self, request: Request, right: Right) -> None:
         """Without a token, only this machine may ask, and no web page on its behalf."""
-        host = request.header(b"host") or b""
+        host = request.headers.get(b"host", b"")
         if len(host) > HOST_LENGTH_MAX or not _is_local(host):
             raise HttpError(403, "foreign_host", "without a token this server answers only to localhost")
-        origin = request.header(b"origin")
+        origin = request.headers.get(b"origin")
         if origin is not None:
             text = origin.decode("latin-1").lower()
             if self._allows(text) or text.partition("://")[2] == host.decode("latin-1").lower():
                 return
-        elif right == "public" or (request.header(b"sec-fetch-site") or b"none") in (b"none", b"same-origin"):
+        elif right == "public" or request.headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin"):
             # An image or a link in a page brings no Origin, but says where it comes from.
             return
         raise HttpError(403, "foreign_origin", "without a token no other web page may use this server")

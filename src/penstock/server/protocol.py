@@ -74,7 +74,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it.
-        self._transport.set_write_buffer_limits(high=0)
+        # So that it pauses us whenever it holds bytes back. TLS counts from the limit on, plain TCP from above it.
+        tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
         if not self._listener.admit(self):
             self._refuse(FULL)
 
@@ -147,7 +149,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(NOT_HTTP)
         if self._in_head and was_in_head:
-            self._count(len(data))
+            # A header is shown when it is whole; until then its bytes are counted as they come.
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(HEAD_TOO_LARGE)
         if self._reading is not None or self._in_head or not self._exchanges:
             self._waiting_since = self._waiting_since or self._loop.time()
         if self._reading is not None or len(self._exchanges) > PIPELINED_MAX:
@@ -161,18 +166,15 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count(len(url))
+        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
         self._head_lines += 1
-        self._count(len(name) + len(value))
-        if self._in_head:
-            self._headers.setdefault(name.lower(), value)
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES_MAX or self._head_lines > HEADERS_MAX:
+        if self._head_lines > HEADERS_MAX or self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(HEAD_TOO_LARGE)
+        elif self._in_head:
+            self._headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -246,7 +248,7 @@ class Connection(asyncio.Protocol):
             except Exception:
                 break  # The application has said why; the answer is broken off.
             self._exchanges.popleft()
-            if not exchange.answered or not exchange.keep_alive:
+            if not exchange.answered or not exchange.keep_alive or self.stopping:
                 break
             self._idle_since = self._listener.now
             if not exchange.complete:
@@ -257,7 +259,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def write(self, data: bytes) -> None:
-        if not self.gone:
+        if not self._transport.is_closing():
             self._transport.write(data)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import resource
 import signal
@@ -74,6 +75,9 @@ def run(settings: Settings) -> None:
     listener = listen(settings)
     store, path = open_store(settings)
     with contextlib.closing(listener):
+        # What is here now stays; and of what comes, little is garbage that only a search would find.
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
             runner.run(serve(settings, store, path, listener))

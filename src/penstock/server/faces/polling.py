@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.broker import Broker
@@ -14,7 +15,6 @@ from penstock.server.errors import Disconnected, HttpError
 from penstock.server.http import Request
 
 T = TypeVar("T")
-Attempt = Callable[[Callable[[], None] | None], Awaitable[list[LeasedMessage]]]
 
 
 async def poll(
@@ -29,18 +29,14 @@ async def poll(
     worker: str | None = None,
 ) -> list[LeasedMessage]:
     """Lease for this request's client. The application gives back what does not leave for it."""
-    if request.exchange.hung_up:
+    if request.exchange.gone:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if wait_ms and broker.polls >= settings.polls_max:
         raise HttpError(429, "too_many_polls", "too many polls wait already", headers={"retry-after": "1"})
 
-    async def attempt(on_wait: Callable[[], None] | None) -> list[LeasedMessage]:
-        return await broker.lease(
-            queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms, on_wait=on_wait
-        )
-
-    request.leased = await (_attentively(broker, request, attempt) if wait_ms else attempt(None))
+    lease = partial(broker.lease, queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
+    request.leased = await (_attentively(broker, request, lease) if wait_ms else lease())
     return request.leased
 
 
@@ -75,8 +71,10 @@ async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
         leaving.cancel()
 
 
-async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> list[LeasedMessage]:
-    """An attempt that is cancelled when its client hangs up while it waits."""
+async def _attentively(
+    broker: Broker, request: Request, lease: Callable[..., Awaitable[list[LeasedMessage]]]
+) -> list[LeasedMessage]:
+    """A lease that is cancelled when its client hangs up while it waits."""
     task = asyncio.current_task()
     assert task is not None
     leaving: asyncio.Future[None] | None = None
@@ -93,7 +91,7 @@ async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> li
         broker.polls += 1
 
     try:
-        return await attempt(watch)
+        return await lease(on_wait=watch)
     except asyncio.CancelledError:
         if leaving is not None and leaving.done() and task.uncancel() == 0:
             raise Disconnected from None
