@@ -40,6 +40,8 @@ class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class NewRecord(Struct, frozen=True, gc=False):
     data: bytes
     content: Content = Content.BYTES
+    tag: int = 0
+    """Kept with the record: a hash of what it came with, by which an append can be known again."""
 
 
 class Record(Struct, frozen=True, gc=False):
@@ -51,6 +53,7 @@ class Record(Struct, frozen=True, gc=False):
     flags: int = 0
     field_bytes: int = 0
     """How many bytes of `data` are fixed fields."""
+    tag: int = 0
 
     @property
     def content(self) -> Content:

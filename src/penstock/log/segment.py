@@ -147,9 +147,10 @@ class Segment:
         for end in ends[1 : count + 1]:
             high = end - base
             if high - low >= HEADER_BYTES and high <= len(buffer):
-                length, checksum, time_ms, kind, flags, field_bytes, _ = HEADER.unpack_from(buffer, low)
+                length, checksum, time_ms, kind, flags, field_bytes, tag = HEADER.unpack_from(buffer, low)
                 if length == high - low - HEADER_BYTES and crc32(view[low + REST_AT : high], length) == checksum:
-                    records.append(Record(offset, time_ms, buffer[low + HEADER_BYTES : high], kind, flags, field_bytes))
+                    data = buffer[low + HEADER_BYTES : high]
+                    records.append(Record(offset, time_ms, data, kind, flags, field_bytes, tag))
                     low, offset = high, offset + 1
                     continue
             if records:
