@@ -127,8 +127,8 @@ Archive = Callable[[SegmentInfo], bool]
 """Called with each sealed segment before it is removed; False keeps it for now."""
 
 
-def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> int:
-    """Refuse what can never be appended; the bytes in all."""
+def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> list[int]:
+    """Refuse what can never be appended; how long each is."""
     if isinstance(payloads, (bytes, str)):
         raise WrongType("records are a list of bytes", field="records")
     if not payloads:
@@ -149,4 +149,4 @@ def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> int:
     total = sum(lengths)
     if total > BATCH_BYTES_MAX:
         raise BatchTooLarge(f"{total} bytes in one append", field="records", hint=f"at most {BATCH_BYTES_MAX}")
-    return total
+    return lengths

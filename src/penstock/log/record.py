@@ -35,20 +35,24 @@ Bytes = bytes | bytearray | memoryview
 __all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode", "encode_event", "intact", "sizes_of"]
 
 
-def encode(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
+def encode(payloads: Sequence[Payload], time_ms: int, lengths: Sequence[int] | None = None) -> tuple[bytes, list[int]]:
     """Users' records back to back, and the size of each."""
-    # Every step is one call into C for the whole batch: a loop here would cost more than the disk.
-    try:
-        lengths = list(map(len, payloads))  # type: ignore[arg-type]
-    except TypeError:
+    # Every step is one call into C for the whole batch: a loop here would cost as much as the disk.
+    if set(map(type, payloads)) != {bytes}:
         return _encode_mixed(payloads, time_ms)
+    if lengths is None:
+        lengths = list(map(len, payloads))  # type: ignore[arg-type]
     rest = _REST.pack(time_ms, USER, 0, 0, 0)
     # Within a batch all but the payload repeats, so its part of the sum is worked out once for each length.
     seeds = {length: crc32(rest, length) for length in set(lengths)}
-    sums = map(crc32, payloads, map(seeds.__getitem__, lengths))
-    headers = map(_HEAD.pack, lengths, sums, repeat(rest))
-    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=True)))  # type: ignore[arg-type]
-    return data, list(map(HEADER_BYTES.__add__, lengths))
+    each_seed: Iterator[int]
+    if len(seeds) == 1:
+        each_seed, sizes = repeat(seeds[lengths[0]]), [HEADER_BYTES + lengths[0]] * len(lengths)
+    else:
+        each_seed, sizes = map(seeds.__getitem__, lengths), [HEADER_BYTES + length for length in lengths]
+    headers = map(_HEAD.pack, lengths, map(crc32, payloads, each_seed), repeat(rest))
+    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=False)))  # type: ignore[arg-type]
+    return data, sizes
 
 
 def _encode_mixed(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:

@@ -160,10 +160,14 @@ class Segment:
 
     def over(self) -> bool:
         """Is this, which was the last segment, the last no more, or are its files no longer the ones in the folder?"""
-        if self._index is None or os.fstat(self._index.fd).st_nlink == 0:
+        if self.unlinked():
             return True
+        assert self._index is not None
         header = read_header(self._index.fd, self.uid, self.first)
         return header is None or header.sealed
+
+    def unlinked(self) -> bool:
+        return self._index is None or os.fstat(self._index.fd).st_nlink == 0
 
     def stale(self) -> bool:
         """Has a repair put other files in the place of these?"""
