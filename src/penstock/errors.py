@@ -18,6 +18,7 @@ PenstockError
 │   └── RateLimited
 ├── StoreError              the file or database itself
 │   ├── StoreBusy
+│   ├── StoreUnreachable    no connection to the database (also a ConnectionError)
 │   ├── StoreClosed
 │   ├── CannotOpen
 │   ├── NotADatabase
@@ -25,6 +26,7 @@ PenstockError
 │   ├── ReadOnly
 │   ├── DiskFull
 │   └── Damaged
+├── Unsupported             what this store cannot do
 ├── AccessDenied            only over HTTP
 │   ├── Unauthorized        no credential, or an unknown one
 │   └── Forbidden           a credential without that right
@@ -175,6 +177,16 @@ class StoreBusy(StoreError):
     code = "store_busy"
 
 
+class StoreUnreachable(StoreError, ConnectionError):
+    """No connection to the database, or it was lost. With `maybe_done`, what was asked may have been kept."""
+
+    code = "store_unreachable"
+
+    def __init__(self, message: str, *, maybe_done: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.maybe_done = maybe_done
+
+
 class StoreClosed(StoreError):
     code = "store_closed"
 
@@ -201,6 +213,12 @@ class DiskFull(StoreError):
 
 class Damaged(StoreError):
     code = "damaged"
+
+
+class Unsupported(PenstockError):
+    """Not with this kind of store."""
+
+    code = "unsupported"
 
 
 class AccessDenied(PenstockError):

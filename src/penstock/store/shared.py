@@ -1,0 +1,41 @@
+"""What stores have in common: the names of counters, tokens, and how content is written down."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+import msgspec
+
+from penstock.model import Content, QueueOptions
+
+GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
+TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
+NEVER = 1 << 62
+
+CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
+CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
+
+TOKEN_BYTES = 16
+
+
+@lru_cache(maxsize=4096)
+def decode_options(text: str) -> QueueOptions:
+    return msgspec.json.decode(text, type=QueueOptions)
+
+
+def encode_options(options: QueueOptions) -> str:
+    return msgspec.json.encode(options).decode()
+
+
+def new_token(until: int) -> bytes:
+    """A secret that begins with the time under which its lease is found."""
+    return until.to_bytes(6, "big") + os.urandom(10)
+
+
+def token_bytes(token: str) -> bytes:
+    """A token as it is stored; text that never was one matches nothing."""
+    try:
+        return bytes.fromhex(token)
+    except ValueError:
+        return b""
