@@ -111,6 +111,7 @@ def read_heads(tx: Transaction, queue: Queue, limit: int, early: Sequence[Rows] 
     if early:
         plain, filed = early
     else:
+        tx.write_counters()  # They hold the cursor.
         asked = (ints([queue.id]), ints([limit]))
         plain, filed = tx.fetch_all(("lease.plain", *asked), ("lease.filed", *asked))
     first, last = queue.plain_start, queue.plain_end

@@ -142,6 +142,7 @@ class PostgresStore:
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         if not commands:
             return []
+        trouble: Exception | None = None
         for _ in range(TRIES):
             try:
                 with self._wire() as wire:
@@ -153,16 +154,15 @@ class PostgresStore:
                 self._pool.drop_idle()
                 if self._was_kept(lost):
                     return lost.outcomes
-            except Restart:
-                continue
-            except RETRIED:
-                continue
+            except (Restart, *RETRIED) as error:
+                trouble = error
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
                 # Nothing of it was kept: once more, on a connection made anew.
                 self._pool.drop_idle()
-        raise StoreBusy(f"{self.target.shown}: others changed the same things at the same time, {TRIES} times over")
+                trouble = error
+        raise StoreBusy(f"{self.target.shown}: {TRIES} attempts were in vain, the last because: {trouble}") from trouble
 
     def _run(self, wire: Wire, commands: Sequence[Command[Any]]) -> list[Any]:
         tx = Transaction(wire, self._context)

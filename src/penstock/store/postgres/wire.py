@@ -6,6 +6,7 @@ libpq wrapper, with parameters in binary that are written here.
 
 from __future__ import annotations
 
+import select
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -101,6 +102,9 @@ class Wire:
         self._names: dict[bytes, bytes] = {}
         self._prepared = 0
         self._transformer = Transformer(connection)
+        self._ready, self._ready_or_room = select.poll(), select.poll()
+        self._ready.register(self._pq.socket, select.POLLIN)
+        self._ready_or_room.register(self._pq.socket, select.POLLIN | select.POLLOUT)
 
     @property
     def broken(self) -> bool:
@@ -125,6 +129,7 @@ class Wire:
             for statement in statements:
                 self._send(statement, expected, fresh)
             self._pq.pipeline_sync()
+            self._flush()
             return self._collect(expected, fresh)
         except psycopg.Error as error:
             if self.broken and error.sqlstate is None:
@@ -148,8 +153,21 @@ class Wire:
         self._pq.send_query_prepared(name, params, formats, 1)
         expected.append(statement)
 
+    def _flush(self) -> None:
+        """Send all of it, taking in what comes meanwhile: the other side may have to be rid of it first."""
+        while self._pq.flush():
+            if any(events & select.POLLIN for _, events in self._ready_or_room.poll()):
+                self._pq.consume_input()
+
+    def _receive(self) -> pq.abc.PGresult | None:
+        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+        while self._pq.is_busy():
+            self._ready.poll()
+            self._pq.consume_input()
+        return self._pq.get_result()
+
     def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> list[Rows]:
-        receive = self._pq.get_result
+        receive = self._receive
         answers: list[Rows] = []
         error: psycopg.Error | None = None
         for statement in expected:

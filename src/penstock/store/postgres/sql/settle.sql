@@ -25,7 +25,7 @@ ON CONFLICT (id) DO UPDATE SET leased_until = excluded.leased_until
 DELETE FROM penstock.extension WHERE id = ANY($1::bigint[])
 
 -- :known
-SELECT m.place & 17592186044415 FROM penstock.message m
+SELECT m.place FROM penstock.message m
  WHERE m.place = ANY($1::bigint[])
    AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
 
