@@ -22,17 +22,29 @@ T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
 
 
+Batch = list[tuple[Command[Any], "asyncio.Future[Any]"]]
+
+
+class _Lane:
+    """Commands that wait for a batch of their kind, and the task that commits them; one batch at a time."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
+        self.running: asyncio.Task[None] | None = None
+
+
 class Committer:
-    """One batch is with the store at any time. Its statements run on the event loop, where they cost least; only the
-    wait for the disk, and for other processes' locks, is on a thread, while the loop gathers the next batch.
+    """As many batches are with the store at once as it has lanes. Where it can, statements run on the event loop, where
+    they cost least; the wait for the disk, or for a database's answers, is on a thread, while the next batch gathers.
     """
 
     def __init__(self, store: Store, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
         self._store = store
         self._undo = undo
-        self._waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
-        self._running: asyncio.Task[None] | None = None
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="penstock-commit")
+        self._lanes = [_Lane() for _ in range(store.lanes)]
+        self._writer = ThreadPoolExecutor(store.lanes, thread_name_prefix="penstock-commit")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-read")
         self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
         self._closed = False
@@ -43,13 +55,13 @@ class Committer:
     @property
     def depth(self) -> int:
         """Commands that wait for a batch."""
-        return len(self._waiting)
+        return sum(len(lane.waiting) for lane in self._lanes)
 
     async def submit(self, command: Command[T]) -> T:
         if self._closed:
             raise StoreClosed("the broker is shutting down")
-        if len(self._waiting) >= self.depth_max:
-            raise TryLater(f"{len(self._waiting)} commands wait for the disk already", retry_after_ms=1_000)
+        if self.depth >= self.depth_max:
+            raise TryLater(f"{self.depth} commands wait for the disk already", retry_after_ms=1_000)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enqueue(command, future)
         try:
@@ -72,25 +84,26 @@ class Committer:
         self._enqueue(command, future)
 
     def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
-        self._waiting.append((command, future))
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+        lane = self._lanes[self._store.lane(command)]
+        lane.waiting.append((command, future))
+        if lane.running is None:
+            lane.running = asyncio.get_running_loop().create_task(self._run(lane))
 
-    async def _run(self) -> None:
+    async def _run(self, lane: _Lane) -> None:
         try:
-            while self._waiting:
-                batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-                while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
-                    command, future = self._waiting.popleft()
+            while lane.waiting:
+                batch: Batch = []
+                while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
+                    command, future = lane.waiting.popleft()
                     # Whoever has gone before the batch was taken asks for nothing any more.
                     if not future.cancelled():
                         batch.append((command, future))
                 if batch:
                     await self._commit(batch)
         finally:
-            self._running = None
+            lane.running = None
 
-    async def _commit(self, batch: list[tuple[Command[Any], asyncio.Future[Any]]]) -> None:
+    async def _commit(self, batch: Batch) -> None:
         started = time.perf_counter()
         commands = [command for command, _ in batch]
         outcomes: Sequence[Any]
@@ -137,7 +150,7 @@ class Committer:
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
         self._closed = True
-        while self._running is not None:
-            await asyncio.wait([self._running])
+        while running := [lane.running for lane in self._lanes if lane.running is not None]:
+            await asyncio.wait(running)
         for executor in (self._writer, self._reader, self._long_reader):
             executor.shutdown()

@@ -34,59 +34,73 @@ class _Waiting:
         self.outcome: Any = None
 
 
+class _Lane:
+    """Commands that share batches, one batch at a time."""
+
+    __slots__ = ("busy", "mutex", "waiting")
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.waiting: deque[_Waiting] = deque()
+        self.busy = False
+
+
 class ThreadCommitter:
-    """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them."""
+    """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them.
+
+    So in each lane of the store: a batch of one does not wait for that of another.
+    """
 
     def __init__(self, store: Store, undo: Undo | None = None) -> None:
         self._store = store
-        self._busy = False
         self.after_fork_in_child()
         forks.register(self)
 
     def submit(self, command: Command[T]) -> T:
-        with self._mutex:
-            alone = not self._busy
+        lane = self._lanes[self._store.lane(command)]
+        with lane.mutex:
+            alone = not lane.busy
             if alone:
-                self._busy = True
+                lane.busy = True
             else:
                 mine = _Waiting(command)
-                self._waiting.append(mine)
+                lane.waiting.append(mine)
         if alone:
             try:
                 outcome: Any = self._store.apply((command,))[0]
             finally:
-                self._hand_over()
+                self._hand_over(lane)
         else:
-            outcome = self._wait(mine)
+            outcome = self._wait(lane, mine)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    def _wait(self, mine: _Waiting) -> Any:
+    def _wait(self, lane: _Lane, mine: _Waiting) -> Any:
         try:
             mine.gate.acquire()
         except BaseException:
-            self._leave(mine)
+            self._leave(lane, mine)
             raise
         if mine.leads:
             try:
-                self._commit(mine)
+                self._commit(lane, mine)
             finally:
-                self._hand_over()
+                self._hand_over(lane)
         return mine.outcome
 
-    def _leave(self, mine: _Waiting) -> None:
+    def _leave(self, lane: _Lane, mine: _Waiting) -> None:
         """Interrupted while waiting: whoever has gone asks for nothing any more."""
-        with self._mutex:
+        with lane.mutex:
             with suppress(ValueError):
-                self._waiting.remove(mine)
+                lane.waiting.remove(mine)
             leads = mine.leads
         if leads:
-            self._hand_over()
+            self._hand_over(lane)
 
-    def _commit(self, mine: _Waiting) -> None:
-        with self._mutex:
-            others = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_COMMANDS_MAX - 1))]
+    def _commit(self, lane: _Lane, mine: _Waiting) -> None:
+        with lane.mutex:
+            others = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), BATCH_COMMANDS_MAX - 1))]
         batch = [mine, *others]
         outcomes: list[Any] = []
         try:
@@ -102,14 +116,14 @@ class ThreadCommitter:
             for waiting in others:
                 waiting.gate.release()
 
-    def _hand_over(self) -> None:
-        with self._mutex:
-            if self._waiting:
-                next_one = self._waiting.popleft()
+    def _hand_over(self, lane: _Lane) -> None:
+        with lane.mutex:
+            if lane.waiting:
+                next_one = lane.waiting.popleft()
                 next_one.leads = True
                 next_one.gate.release()
             else:
-                self._busy = False
+                lane.busy = False
 
     def before_fork(self) -> None:
         pass
@@ -118,9 +132,7 @@ class ThreadCommitter:
         pass
 
     def after_fork_in_child(self) -> None:
-        self._mutex = threading.Lock()
-        self._waiting: deque[_Waiting] = deque()
-        self._busy = False
+        self._lanes = [_Lane() for _ in range(self._store.lanes)]
 
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
         done(self.submit(command))

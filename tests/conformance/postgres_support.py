@@ -22,9 +22,7 @@ class Tables:
         self._connection = psycopg.connect(url, autocommit=True)
         self._schema = schema
         sums = ", ".join(f"sum({gauge}) AS {gauge}" for gauge in GAUGES)
-        self._counter = (
-            f"(SELECT queue_id, max(cursor) AS cursor, {sums} FROM {schema}.counter GROUP BY queue_id) AS c"
-        )
+        self._counter = f"(SELECT queue_id, max(cursor) AS cursor, {sums} FROM {schema}.counter GROUP BY queue_id) AS c"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
         sql = sql.replace("penstock_counter", self._counter).replace("?", "%s")

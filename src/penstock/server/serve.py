@@ -23,8 +23,8 @@ from penstock.limits import Limits
 from penstock.server.app import App
 from penstock.server.protocol import LimitedProtocol
 from penstock.server.tracing import start_tracing
+from penstock.store.opening import POSTGRES, open_postgres, open_store
 from penstock.store.protocol import Store
-from penstock.store.sqlite import SqliteStore
 
 DB_NAME = "penstock.db"
 FILES_KEPT = 100
@@ -40,11 +40,18 @@ class Server(uvicorn.Server):
         yield
 
 
-def open_store(settings: Settings) -> tuple[Store, str]:
+def opened(settings: Settings) -> tuple[Store, str]:
     """The store that the settings name, and where it is."""
     url = settings.store
+    if url is not None and url.startswith(POSTGRES):
+        database = open_postgres(
+            url, durability=settings.durability, busy_ms=settings.busy_ms, connections=settings.pool_size
+        )
+        return database, database.where
     if url is not None and not url.startswith("sqlite:///"):
-        raise InvalidInput(f"cannot serve from {url.partition('://')[0]}", field="store", hint="sqlite:///path")
+        raise InvalidInput(
+            f"cannot serve from {url.partition('://')[0]}", field="store", hint="sqlite:///path or postgresql://…"
+        )
     if url is not None:
         path = Path(url.removeprefix("sqlite:///"))
     elif settings.db is not None:
@@ -55,7 +62,7 @@ def open_store(settings: Settings) -> tuple[Store, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
-    return SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms), str(path)
+    return open_store(str(path), durability=settings.durability, busy_ms=settings.busy_ms), str(path)
 
 
 def check_exposure(settings: Settings) -> None:
@@ -80,7 +87,7 @@ def run(settings: Settings) -> None:
         raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
     _check_certificate(settings)
     listener = listen(settings)
-    store, path = open_store(settings)
+    store, path = opened(settings)
     with contextlib.closing(listener):
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
@@ -130,7 +137,7 @@ async def serve(
 ) -> None:
     """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
-    broker = Broker(store, limits=limits)
+    broker = Broker(store, clock=store.clock, limits=limits)
     app = App(broker, settings, tracer=start_tracing() if settings.otel else None)
     server = Server(_uvicorn_config(app, settings))
     stop = stop or asyncio.Event()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import ApiKey, Message, QueueInfo, QueueStats, State
+from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -30,6 +30,17 @@ class Prepared(Protocol):
 
 class Store(Protocol):
     """Synchronous, safe for threads. All state is in the database: any number of processes may use one at once."""
+
+    @property
+    def lanes(self) -> int:
+        """How many batches may be with the store at once."""
+
+    def lane(self, command: Command[Any]) -> int:
+        """Which of them a command goes with: below `lanes`."""
+
+    @property
+    def clock(self) -> Clock:
+        """The time that the store goes by, without asking it."""
 
     @property
     def salt(self) -> int:

@@ -49,6 +49,8 @@ class Context:
         self.floors: dict[int, tuple[int, int]] = {}
         """By queue: the times up to which nothing was left to become due, and to lapse."""
         self.latencies = Latencies(secrets.randbits(62))
+        self.ahead_ms = 0
+        """How far the database's clock is ahead of this machine's."""
         self.unfolded = 0
         """Counter rows that this store has written since it last folded them."""
         self.trimmed_minute = 0

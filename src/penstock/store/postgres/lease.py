@@ -238,6 +238,8 @@ def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     first = ints_or_nulls([row[4] for row in rows])
     worker = None if command.worker is None else text(command.worker)
     tx.write("lease.lease_dead", tx.now, until, token, worker, places, attempts, first)
+    if "/" in queue.name:
+        tx.write("push.busy", ints([queue.id]), texts([queue.name]))
     queue.count(dead=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lapse_at = min(queue.lapse_at, until)
     name = queue.name + DLQ_SUFFIX

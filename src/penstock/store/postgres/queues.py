@@ -93,9 +93,7 @@ class Queue:
         return queue_info(self.name, self.options, self.paused, self.created_at, counts)
 
 
-def queue_info(
-    name: str, options: QueueOptions, paused: bool, created_at: int, counts: tuple[int, ...]
-) -> QueueInfo:
+def queue_info(name: str, options: QueueOptions, paused: bool, created_at: int, counts: tuple[int, ...]) -> QueueInfo:
     """`counts` in the order of COUNTED."""
     gauges = dict(zip(GAUGES, counts, strict=False))
     totals = dict(zip(TOTALS, counts[len(GAUGES) :], strict=True))

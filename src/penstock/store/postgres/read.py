@@ -156,9 +156,7 @@ class Reader:
         for span in RATE_MINUTES:
             (happened,) = self.fetch("read.totals_since", queue.id, queue.now // 60_000 - span)
             seconds = span * 60 + queue.now % 60_000 / 1000
-            rates[f"{span}m"] = {
-                name: round(count / seconds, 3) for name, count in zip(TOTALS, happened, strict=True)
-            }
+            rates[f"{span}m"] = {name: round(count / seconds, 3) for name, count in zip(TOTALS, happened, strict=True)}
         return rates
 
     def export(self, name: str) -> Iterator[Message]:

@@ -32,7 +32,7 @@ def migrate(connection: Connection, schema: str) -> int:
 
 
 def _named(text: str, schema: str) -> sql.Composed:
-    return sql.SQL(text).format(sql.Identifier(schema))  # type: ignore[arg-type]
+    return sql.SQL(text).format(sql.Identifier(schema))
 
 
 def schema_version(connection: Connection, schema: str) -> int:

@@ -68,7 +68,7 @@ def _oldest(tx: Transaction, queues: list[Queue], limit: int) -> list[str]:
     found: dict[int, list[tuple[int, int, int]]] = {}
     tx.write_counters()
     for queue_id, *head in tx.fetch("lease.heads", ints(wanted), ints(wanted.values())):
-        found.setdefault(queue_id, []).append(tuple(head))  # type: ignore[arg-type]
+        found.setdefault(queue_id, []).append(tuple(head))
     heads: list[tuple[list[Age], str]] = []
     for queue in queues:
         ages = [(at, message_id) for _, at, message_id in sorted(found.get(queue.id, []))[: wanted.get(queue.id, 0)]]
@@ -102,4 +102,3 @@ def _lease_shares(tx: Transaction, order: list[str], command: Lease) -> list[Lea
         all_heads.append(heads)
     write_leases(tx, all_heads)
     return [shares[name].pop() for name in order if shares.get(name)]
-

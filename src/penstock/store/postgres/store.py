@@ -23,7 +23,7 @@ from penstock.commands import (
     Release,
 )
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
-from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State
+from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise
 from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
@@ -94,6 +94,15 @@ class PostgresStore:
     @property
     def salt(self) -> int:
         return self._context.salt
+
+    @property
+    def where(self) -> str:
+        return f"{self.target.shown} (schema {self.target.schema})"
+
+    def clock(self) -> int:
+        """The database's, as far as the last transaction told."""
+        clock = self._context.clock
+        return system_clock() + self._context.ahead_ms if clock is None else clock()
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self.durability == "relaxed")
@@ -241,9 +250,7 @@ class PostgresStore:
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
 
-    def _apply_on(
-        self, wire: Wire, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]
-    ) -> list[Any]:
+    def _apply_on(self, wire: Wire, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
         sql = self._context.sql
         alone = not wire.in_transaction
         wire.run([Statement(sql["begin.begin"])] if alone else [])

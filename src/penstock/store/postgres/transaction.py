@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
+from penstock.model import system_clock
 from penstock.store.postgres.context import Context, quoted
 from penstock.store.postgres.queues import COUNTED, Queue
 from penstock.store.postgres.wire import Restart, Row, Rows, Statement, Wire, ints, ints_or_nulls, texts
@@ -123,6 +124,7 @@ class Transaction:
             self.now = rows[0][0]
             return
         context = self.context
+        context.ahead_ms = rows[0][0] - system_clock()
         moved = False
         for now, xid, name, queue_id, *rest in rows:
             self.now, self.xid = now, xid or self.xid

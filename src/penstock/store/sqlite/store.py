@@ -76,6 +76,9 @@ TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id 
 
 
 class SqliteStore:
+    lanes = 1
+    """A file has one writer at a time."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -149,6 +152,13 @@ class SqliteStore:
         if self._writer_open:
             self._writer.close()
         self._writer_open = self._reader_open = False
+
+    def lane(self, command: Command[Any]) -> int:
+        return 0
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         with self._lock:
