@@ -44,6 +44,7 @@ class Committer:
         self._store = store
         self._undo = undo
         self._lanes = [_Lane() for _ in range(store.lanes)]
+        self._waiting = 0
         self._writer = ThreadPoolExecutor(store.lanes, thread_name_prefix="penstock-commit")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-read")
         self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
@@ -55,13 +56,13 @@ class Committer:
     @property
     def depth(self) -> int:
         """Commands that wait for a batch."""
-        return sum(len(lane.waiting) for lane in self._lanes)
+        return self._waiting
 
     async def submit(self, command: Command[T]) -> T:
         if self._closed:
             raise StoreClosed("the broker is shutting down")
-        if self.depth >= self.depth_max:
-            raise TryLater(f"{self.depth} commands wait for the disk already", retry_after_ms=1_000)
+        if self._waiting >= self.depth_max:
+            raise TryLater(f"{self._waiting} commands wait for the disk already", retry_after_ms=1_000)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enqueue(command, future)
         try:
@@ -86,6 +87,7 @@ class Committer:
     def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         lane = self._lanes[self._store.lane(command)]
         lane.waiting.append((command, future))
+        self._waiting += 1
         if lane.running is None:
             lane.running = asyncio.get_running_loop().create_task(self._run(lane))
 
@@ -95,6 +97,7 @@ class Committer:
                 batch: Batch = []
                 while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
                     command, future = lane.waiting.popleft()
+                    self._waiting -= 1
                     # Whoever has gone before the batch was taken asks for nothing any more.
                     if not future.cancelled():
                         batch.append((command, future))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -76,15 +76,14 @@ ALONG: dict[type[Command[Any]], Callable[[Transaction, Any], list[Statement]]] =
 def needs_of(commands: Sequence[Command[Any]]) -> dict[str, int]:
     """The queues that a batch is about, and what it does to them."""
     needs: dict[str, int] = {}
+    for queue, kind in {(getattr(command, "queue", None), type(command)) for command in commands}:
+        if queue is not None:
+            name = home(queue)
+            needs[name] = needs.get(name, 0) | NEEDS[kind]
     for command in commands:
         if isinstance(command, Transact):
             for name, flags in needs_of(command.commands).items():
                 needs[name] = needs.get(name, 0) | flags
-        else:
-            queue: str | None = getattr(command, "queue", None)
-            if queue is not None:
-                name = home(queue)
-                needs[name] = needs.get(name, 0) | NEEDS[type(command)]
     return needs
 
 
@@ -92,29 +91,32 @@ def is_durable(commands: Sequence[Command[Any]]) -> bool:
     return any(command.durable for command in commands)
 
 
-def runs(commands: Sequence[Command[Any]]) -> Iterator[tuple[type[Command[Any]] | None, list[Command[Any]]]]:
-    """Commands that follow each other and can be joined, under their kind; others one by one."""
+Run = tuple[type[Command[Any]] | None, list[Command[Any]]]
+
+
+def runs(commands: Sequence[Command[Any]]) -> list[Run]:
+    """Commands that follow each other and can be joined, under their kind; others under none."""
 
     def kind(command: Command[Any]) -> type[Command[Any]] | None:
-        if isinstance(command, Lease) and (command.queue is None or command.queue.endswith(DLQ_SUFFIX)):
-            return None
-        return type(command) if type(command) in JOINED else None
+        found = type(command)
+        if found is Lease:
+            queue: str | None = command.queue  # type: ignore[attr-defined]
+            return Lease if queue is not None and not queue.endswith(DLQ_SUFFIX) else None
+        return found if found in JOINED else None
 
-    for found, members in groupby(commands, kind):
-        yield found, list(members)
+    return [(found, list(members)) for found, members in groupby(commands, kind)]
 
 
-def along(tx: Transaction, commands: Sequence[Command[Any]]) -> list[Statement]:
+def along(tx: Transaction, first: Run) -> list[Statement]:
     """What the first run can ask together with the beginning of the transaction."""
-    for found, members in runs(commands):
-        return ALONG[found](tx, members) if found is not None else []
-    return []
+    found, members = first
+    return ALONG[found](tx, members) if found is not None else []
 
 
-def carry_out(tx: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
+def carry_out(tx: Transaction, in_runs: Sequence[Run]) -> list[Any]:
     """Each command's outcome, or its error."""
     outcomes: list[Any] = []
-    for found, members in runs(commands):
+    for found, members in in_runs:
         if found is not None:
             outcomes += JOINED[found](tx, members)
             continue
@@ -145,7 +147,7 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
         outcomes = []
         # One by one, so that nothing is done after the first that is refused.
         for each in command.commands:
-            found = carry_out(tx, [each])
+            found = carry_out(tx, runs([each]))
             or_raise(found)
             outcomes += found
         for each, outcome in zip(command.commands, outcomes, strict=True):

@@ -21,7 +21,7 @@ from penstock.store.postgres.moves import forget, text
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
-from penstock.store.shared import CONTENTS, new_token
+from penstock.store.shared import CONTENTS, new_tokens
 
 PLAIN_COLUMNS = 8
 
@@ -125,7 +125,7 @@ def lease_share(tx: Transaction, heads: Heads, command: Lease) -> list[LeasedMes
         return []
     now = tx.now
     until = now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    token = new_token(until)
+    (token,) = new_tokens([until])
     shown, worker = token.hex(), None if command.worker is None else text(command.worker)
     messages = []
     for row in rows:
@@ -233,7 +233,7 @@ def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     if not rows:
         return Leased([], wake_at=wake_at(queue))
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    token = new_token(until)
+    (token,) = new_tokens([until])
     places, attempts = ints(row[2] for row in rows), ints(row[3] for row in rows)
     first = ints_or_nulls([row[4] for row in rows])
     worker = None if command.worker is None else text(command.worker)

@@ -37,8 +37,9 @@ def _named(text: str, schema: str) -> sql.Composed:
 
 def schema_version(connection: Connection, schema: str) -> int:
     """0 for a database that holds no Penstock tables yet; one from a newer release is refused."""
-    table = connection.execute("SELECT to_regclass(format('%%I.migration', %s::text))", (schema,)).fetchone()
-    if table is None or table[0] is None:
+    # Not to_regclass: what it found before the lock was waited for, it may remember.
+    known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'migration'"
+    if connection.execute(known, (schema,)).fetchone() is None:
         return 0
     applied = connection.execute(
         _named("SELECT version, checksum FROM {}.migration ORDER BY version", schema)

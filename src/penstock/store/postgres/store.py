@@ -25,7 +25,7 @@ from penstock.commands import (
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
 from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
 from penstock.store.postgres.access import api_key
-from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise
+from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
 from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
 from penstock.store.postgres.context import Context
 from penstock.store.postgres.read import Reader
@@ -53,7 +53,7 @@ RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure,
 class CommitLost(Exception):
     """The connection was lost between the word to commit and its answer."""
 
-    def __init__(self, xid: str | None, outcomes: list[Any], cause: psycopg.Error) -> None:
+    def __init__(self, xid: str | None, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
         super().__init__(str(cause))
         self.xid = xid
         self.outcomes = outcomes
@@ -162,7 +162,10 @@ class PostgresStore:
             except CommitLost as lost:
                 self._pool.drop_idle()
                 if self._was_kept(lost):
-                    return lost.outcomes
+                    if lost.outcomes is not None:
+                        return lost.outcomes
+                    # The ids that were given came with the answer.
+                    raise translate(psycopg.OperationalError(str(lost)), self.target, maybe_done=True) from lost
             except (Restart, *RETRIED) as error:
                 trouble = error
             except psycopg.Error as error:
@@ -175,10 +178,10 @@ class PostgresStore:
 
     def _run(self, wire: Wire, commands: Sequence[Command[Any]]) -> list[Any]:
         tx = Transaction(wire, self._context)
-        durable = is_durable(commands)
+        in_runs = runs(commands)
         try:
-            tx.begin(needs_of(commands), durable=durable, along=along(tx, commands))
-            outcomes = carry_out(tx, commands)
+            tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
+            outcomes = carry_out(tx, in_runs)
             if tx.wakes and self._waker.may_send_now():
                 tx.write("begin.notify", self._waker.channel, self._waker.sender)
         except BaseException:
@@ -188,7 +191,7 @@ class PostgresStore:
             tx.commit()
         except psycopg.Error as error:
             if is_lost(error) or wire.broken:
-                raise CommitLost(tx.xid, outcomes, error) from error
+                raise CommitLost(tx.xid, None if tx.answers_with_commit else outcomes, error) from error
             self._roll_back(wire)
             raise
         return outcomes
@@ -265,7 +268,7 @@ class PostgresStore:
                 wire.run([Statement(sql["begin.undo"])])
                 tx = Transaction(wire, self._context)
                 tx.join(needs_of(commands))
-            outcomes = carry_out(tx, commands)
+            outcomes = carry_out(tx, runs(commands))
             or_raise(outcomes)
             tx.write("begin.notify", self._waker.channel, self._waker.sender)
             tx.keep()

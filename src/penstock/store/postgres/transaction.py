@@ -42,6 +42,8 @@ class Transaction:
         self.own = True
         """Not inside a transaction of the user's, which may last: then nobody must wait for it."""
         self.wakes = False
+        self.answers_with_commit = False
+        """Whether the commit's own round trip brings something that the outcomes lack."""
         self._pending: list[Statement] = []
         self._queues: dict[str, Queue | None] = {}
         self._needs: dict[str, int] = {}
@@ -151,7 +153,10 @@ class Transaction:
             (rows,) = self.wire.run([self._load_statement(self._needs, False)])
             with suppress(Restart):  # The locks were taken under the right ids, before the savepoint.
                 self._loaded(rows, dict(self._needs))
-        return self._queues[home(name)]
+        try:
+            return self._queues[name]
+        except KeyError:
+            return self._queues[home(name)]
 
     def queue(self, name: str) -> Queue:
         queue = self.find(name)
@@ -238,6 +243,7 @@ class Transaction:
     def commit(self) -> None:
         self.write_counters()
         self.write("begin.commit")
+        self.answers_with_commit = any(statement.then for statement in self._pending)
         self.flush()
 
     def touched(self) -> Iterable[Queue]:
