@@ -5,6 +5,9 @@ Each row is claimed by whoever deletes it, so this needs no lock: any number of 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
 from penstock.store.postgres.moves import Ended, die, file_again, forget, remember_failures, return_to_dead
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
@@ -12,6 +15,9 @@ from penstock.store.postgres.wire import ints
 from penstock.store.shared import NEVER
 
 STEP = 1_000
+PATIENCE_MS = 1_000
+SLOW_SECONDS = 0.1
+PATIENCE_FACTOR = 50
 LAPSED = "the lease expired"
 
 
@@ -40,7 +46,7 @@ def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
         queue.count(scheduled=-moved.due, ready=moved.due)
     if queue.expiry_at <= tx.now or (moved.lapsed and queue.expiry_at < NEVER):
         _expire(tx, queue, step, moved)
-    ((due_at, lapse_at, expiry_at),) = tx.fetch("advance.bounds", queue.id, due_floor, lapse_floor)
+    ((due_at, lapse_at, expiry_at),) = tx.fetch("advance.bounds", queue.id, due_floor, lapse_floor, tx.now)
     queue.due_at = NEVER if due_at is None else due_at
     queue.lapse_at = NEVER if lapse_at is None else lapse_at
     queue.expiry_at = NEVER if expiry_at is None else expiry_at
@@ -50,10 +56,27 @@ def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
     return moved
 
 
-def wake_at(queue: Queue) -> int | None:
+def wake_at(tx: Transaction, queue: Queue) -> int | None:
     """When something of this queue may become ready without a push."""
-    at = min(queue.due_at, queue.lapse_at)
-    return at if at < NEVER else None
+    return wakes(tx, [queue])[queue.id]
+
+
+def wakes(tx: Transaction, queues: Sequence[Queue]) -> dict[int, int | None]:
+    """The same of many, by their ids."""
+    context = tx.context
+    ids = [queue.id for queue in queues]
+    if not ids:
+        return {}
+    if time.monotonic() < context.patient_until:
+        return dict.fromkeys(ids, tx.now + PATIENCE_MS)
+    begun = time.monotonic()
+    floors = [context.floor(queue_id) for queue_id in ids]
+    rows = tx.fetch("advance.wakes", ints(ids), ints(due for due, _ in floors), ints(lapse for _, lapse in floors))
+    took = time.monotonic() - begun
+    if took > SLOW_SECONDS:
+        # A held snapshot keeps all that was leased since in the way. Whoever waits may look a little too often instead.
+        context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
+    return dict(rows)
 
 
 def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -11,8 +12,10 @@ from penstock.store.migrate import load_sql
 from penstock.store.postgres.latency import Latencies
 
 VERBS = ("begin", "push", "lease", "settle", "advance", "counter", "admin", "access", "latency", "read")
-SLACK_MS = 60_000
-"""Longer than a transaction of ours lasts, or than a clock is stepped back unnoticed."""
+SLACK_MS = 50
+"""Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
+WIDE_SECONDS = 60.0
+"""How often to look below the floors again, for what came later than that."""
 QUEUES_KNOWN_MAX = 100_000
 LOCK_BUCKETS = 1024
 """Queues share locks beyond that many: PostgreSQL has room for some thousands of locks in all."""
@@ -49,6 +52,10 @@ class Context:
         self.floors: dict[int, tuple[int, int]] = {}
         """By queue: the times up to which nothing was left to become due, and to lapse."""
         self.latencies = Latencies(secrets.randbits(62))
+        self.patient_until = 0.0
+        """Until then nobody asks when the next lease lapses: it took too long."""
+        self.look_wide_at = 0.0
+        """When to look below the floors again."""
         self.ahead_ms = 0
         """How far the database's clock is ahead of this machine's."""
         self.unfolded = 0
@@ -62,6 +69,12 @@ class Context:
         if len(self.ids) >= QUEUES_KNOWN_MAX:
             self.ids.clear()
         self.ids[name] = queue_id
+
+    def look_wide_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now >= self.look_wide_at:
+            self.look_wide_at = now + WIDE_SECONDS
+            self.floors.clear()
 
     def floor(self, queue_id: int | None) -> tuple[int, int]:
         return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)

@@ -82,7 +82,7 @@ def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | Penst
                 limit = sum(each.limit for each in commands if each.queue == command.queue)
                 mine = heads[queue.id] = read_heads(tx, queue, limit, early)
             messages = lease_share(tx, mine, command)
-            outcomes.append(Leased(messages, wake_at=None if messages else wake_at(queue)))
+            outcomes.append(Leased(messages, wake_at=None if messages else wake_at(tx, queue)))
         except PenstockError as error:
             outcomes.append(error)
     write_leases(tx, heads.values())
@@ -192,7 +192,7 @@ def take(tx: Transaction, command: Take) -> Leased:
         return blocked
     rows = read_heads(tx, queue, command.limit).take(allowed(queue, command.limit))
     if not rows:
-        return Leased([], wake_at=wake_at(queue))
+        return Leased([], wake_at=wake_at(tx, queue))
     _finish(tx, queue, rows)
     return Leased([leased_message(row, queue.name, tx.salt, 0, "") for row in rows])
 
@@ -231,7 +231,7 @@ def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
         return Leased([], more=True)
     rows = sorted(tx.fetch("lease.dead", queue.id, command.limit), key=lambda row: row[:2])
     if not rows:
-        return Leased([], wake_at=wake_at(queue))
+        return Leased([], wake_at=wake_at(tx, queue))
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     (token,) = new_tokens([until])
     places, attempts = ints(row[2] for row in rows), ints(row[3] for row in rows)
@@ -248,4 +248,4 @@ def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
 
 def catch_up(tx: Transaction, command: CatchUp) -> Leased:
     queue = tx.queue(command.queue)
-    return Leased([], more=advance(tx, queue).more, wake_at=wake_at(queue))
+    return Leased([], more=advance(tx, queue).more, wake_at=wake_at(tx, queue))

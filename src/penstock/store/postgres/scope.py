@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from penstock.commands import Lease, Leased
 from penstock.model import LeasedMessage
-from penstock.store.postgres.advance import advance, wake_at
+from penstock.store.postgres.advance import advance, wakes
 from penstock.store.postgres.lease import allowed, lease_share, read_heads, why_not, write_leases
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import LEASE, WHOLE, Transaction
@@ -25,7 +25,7 @@ def lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
     # Looked at first, and locked only where something is to be leased: idle queues hold nobody up.
     tx.enter_also(dict.fromkeys(names, WHOLE))
     open_queues: list[Queue] = []
-    wakes: list[int] = []
+    times: list[int] = []
     more = False
     for name in names:
         queue = tx.find(name)
@@ -34,15 +34,15 @@ def lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
         blocked = why_not(tx, queue, advance(tx, queue).more)
         if blocked is None:
             open_queues.append(queue)
-        else:
-            more |= blocked.more
-        at = wake_at(queue) if blocked is None else blocked.wake_at
-        wakes += [] if at is None else [at]
+            continue
+        more |= blocked.more
+        times += [] if blocked.wake_at is None else [blocked.wake_at]
     if more:
         return Leased([], more=True)
     order = _shares(tx, open_queues, command.limit)
     if not order:
-        return Leased([], wake_at=min(wakes, default=None))
+        times += [at for at in wakes(tx, open_queues).values() if at is not None]
+        return Leased([], wake_at=min(times, default=None))
     messages = _lease_shares(tx, order, command)
     # Another may have taken them since they were seen; then there may be others.
     return Leased(messages, more=not messages)

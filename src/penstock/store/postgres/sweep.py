@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.commands import Sweep, Swept
 from penstock.model import DAY_MS
 from penstock.store.postgres.admin import forget_all
-from penstock.store.postgres.advance import advance, wake_at
+from penstock.store.postgres.advance import advance, wakes
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import PUSHING, WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
@@ -36,6 +36,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
 
 def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept) -> None:
     tx.enter_also({row[0]: WHOLE for row in rows})
+    met: list[Queue] = []
     for name, _, _, archived, _ in rows:
         queue = tx.find(name)
         if queue is None:
@@ -47,9 +48,9 @@ def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept
         swept.more |= moved.more
         if archived and queue.options.archive_ms is not None:
             _trim_archive(tx, queue, queue.options.archive_ms, limit, swept)
-        at = wake_at(queue)
-        if at is not None:
-            swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
+        met.append(queue)
+    times = [at for at in wakes(tx, met).values() if at is not None]
+    swept.wake_at = min([*times, *([] if swept.wake_at is None else [swept.wake_at])], default=None)
     tx.wakes |= bool(swept.due or swept.lapsed)
 
 

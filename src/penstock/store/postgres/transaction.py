@@ -65,6 +65,7 @@ class Transaction:
 
     def _enter(self, start: list[Statement], needs: Needs, durable: bool, along: Sequence[Statement]) -> None:
         context = self.context
+        context.look_wide_now_and_then()
         if context.clock is not None:
             start.append(self._statement("begin.move_clock", context.clock()))
         keys = self._lock_keys(needs)

@@ -40,10 +40,18 @@ RETURNING r.id, r.place, r.attempts
 
 -- :bounds
 SELECT (SELECT s.available_at FROM penstock.scheduled s WHERE s.queue_id = $1::bigint AND s.available_at > $2::bigint
-         ORDER BY s.available_at LIMIT 1),
+           AND s.available_at <= $4::bigint ORDER BY s.available_at LIMIT 1),
        (SELECT l.leased_until FROM penstock.lease l WHERE l.queue_id = $1::bigint AND l.leased_until > $3::bigint
-         ORDER BY l.leased_until LIMIT 1),
+           AND l.leased_until <= $4::bigint ORDER BY l.leased_until LIMIT 1),
        least((SELECT r.expires_at FROM penstock.ready r WHERE r.queue_id = $1::bigint AND r.expires_at IS NOT NULL
-               ORDER BY r.expires_at LIMIT 1),
+                 AND r.expires_at <= $4::bigint ORDER BY r.expires_at LIMIT 1),
              (SELECT s.expires_at FROM penstock.scheduled s WHERE s.queue_id = $1::bigint AND s.expires_at IS NOT NULL
-               ORDER BY s.expires_at LIMIT 1))
+                 AND s.expires_at <= $4::bigint ORDER BY s.expires_at LIMIT 1))
+
+-- :wakes
+SELECT f.queue_id, least(
+         (SELECT s.available_at FROM penstock.scheduled s
+           WHERE s.queue_id = f.queue_id AND s.available_at > f.due_floor ORDER BY s.available_at LIMIT 1),
+         (SELECT l.leased_until FROM penstock.lease l
+           WHERE l.queue_id = f.queue_id AND l.leased_until > f.lapse_floor ORDER BY l.leased_until LIMIT 1))
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS f(queue_id, due_floor, lapse_floor)
