@@ -38,7 +38,9 @@ class Model(Operators):
         return outcomes
 
     def _whole(self, command: c.Command[Any]) -> Any:
-        """Carry out one command, or nothing of it."""
+        """Carry out one command, or nothing of it. What time has moved meanwhile stays so, also if it is refused."""
+        if isinstance(command, c.Push) and command.queue in self.world.queues:
+            self._advance(self.queue(command.queue))
         before = copy.deepcopy(self.world)
         try:
             return getattr(self, "_" + type(command).__name__.lower())(command)

@@ -434,7 +434,7 @@ async def _push(queue: Any, payload: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "url_", ["tasks.db", "/tmp/tasks.db", "sqlite://", "sqlite:///", "postgresql://h/db", "ftp://h", ""]
+    "url_", ["tasks.db", "/tmp/tasks.db", "sqlite://", "sqlite:///", "mysql://h/db", "ftp://h", ""]
 )
 def test_a_url_says_what_to_connect_to(url_: str) -> None:
     with pytest.raises(InvalidInput) as caught:
