@@ -13,6 +13,7 @@ from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.journal.drain import Drain
 from penstock.server.telemetry import LogLines, Metrics
+from penstock.store.protocol import Journalled
 
 T = TypeVar("T")
 BUSY_SECONDS = 0.1
@@ -23,8 +24,9 @@ RETRY_SECONDS = 1.0
 
 
 class JournalKeeper:
-    def __init__(self, broker: Broker, folder: Path, metrics: Metrics, lines: LogLines) -> None:
+    def __init__(self, broker: Broker, store: Journalled, folder: Path, metrics: Metrics, lines: LogLines) -> None:
         self._broker = broker
+        self._store = store
         self._folder = folder
         self._metrics = metrics
         self._lines = lines
@@ -56,7 +58,7 @@ class JournalKeeper:
 
     async def _turn(self) -> float:
         if self._drain is None:
-            self._drain = await self._apart(lambda: Drain.open(self._broker.store, self._folder))
+            self._drain = await self._apart(lambda: Drain.open(self._store, self._folder))
             if self._drain is None:
                 return RETRY_SECONDS
         copied = await self._step()
