@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from penstock.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
-from penstock.store.protocol import BATCH_COMMANDS_MAX, Store
+from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
@@ -27,7 +27,7 @@ class Committer:
     wait for the disk, and for other processes' locks, is on a thread, while the loop gathers the next batch.
     """
 
-    def __init__(self, store: Store, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
+    def __init__(self, store: Applies, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
         self._store = store
         self._undo = undo
         self._waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()

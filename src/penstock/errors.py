@@ -5,14 +5,21 @@ PenstockError
 │   ├── WrongType           (also a TypeError)
 │   ├── InvalidName
 │   ├── PayloadTooLarge
-│   └── BatchTooLarge
+│   ├── BatchTooLarge
+│   └── OffsetBeyondEnd
 ├── NotFound                (also a LookupError)
 │   ├── UnknownQueue
-│   └── UnknownMessage
+│   ├── UnknownMessage
+│   ├── UnknownStream
+│   └── UnknownConsumer
 ├── Conflict
 │   ├── QueueExists
 │   ├── QueueNotEmpty
-│   └── LeaseLost
+│   ├── LeaseLost
+│   ├── StreamExists
+│   ├── StreamInUse
+│   └── PositionMovesBack
+├── OffsetTrimmed           those records are no longer kept
 ├── TryLater                carries `retry_after_ms`
 │   ├── QueueFull
 │   └── RateLimited
@@ -24,7 +31,9 @@ PenstockError
 │   ├── SchemaTooNew
 │   ├── ReadOnly
 │   ├── DiskFull
+│   ├── LogFailed           a write failed; the log must be opened again
 │   └── Damaged
+│       └── CorruptRecord   carries its place, never its bytes
 ├── AccessDenied            only over HTTP
 │   ├── Unauthorized        no credential, or an unknown one
 │   └── Forbidden           a credential without that right
@@ -88,6 +97,22 @@ class BatchTooLarge(InvalidInput):
     code = "batch_too_large"
 
 
+class OffsetBeyondEnd(InvalidInput):
+    """Nothing has that offset yet; `next_offset` is the one that the next record gets."""
+
+    code = "offset_beyond_end"
+
+    def __init__(self, stream: str, offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"stream {stream!r} ends before offset {next_offset}, and {offset} was asked for",
+            field="offset",
+            hint=f"start at {next_offset} at the latest",
+        )
+        self.stream = stream
+        self.offset = offset
+        self.next_offset = next_offset
+
+
 class NotFound(PenstockError, LookupError):
     code = "not_found"
 
@@ -107,6 +132,23 @@ class UnknownMessage(NotFound):
         super().__init__(f"there is no message {message_id} in queue {queue!r}")
         self.queue = queue
         self.message_id = message_id
+
+
+class UnknownStream(NotFound):
+    code = "unknown_stream"
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"there is no stream {stream!r}", hint="create it first")
+        self.stream = stream
+
+
+class UnknownConsumer(NotFound):
+    code = "unknown_consumer"
+
+    def __init__(self, stream: str, consumer: str) -> None:
+        super().__init__(f"stream {stream!r} has no consumer {consumer!r}")
+        self.stream = stream
+        self.consumer = consumer
 
 
 class Conflict(PenstockError):
@@ -145,6 +187,58 @@ class LeaseLost(Conflict):
             hint="the work may have been handed to another consumer; extend the lease earlier, or make it longer",
         )
         self.message_id = message_id
+
+
+class StreamExists(Conflict):
+    code = "stream_exists"
+
+    def __init__(self, stream: str, differing: list[str]) -> None:
+        super().__init__(
+            f"stream {stream!r} exists with other options: {', '.join(differing)}",
+            hint="change its options instead of creating it",
+        )
+        self.stream = stream
+        self.differing = differing
+
+
+class StreamInUse(Conflict):
+    code = "stream_in_use"
+
+    def __init__(self, stream: str, consumers: list[str]) -> None:
+        super().__init__(
+            f"stream {stream!r} has consumers: {', '.join(consumers[:5])}{' …' if len(consumers) > 5 else ''}",
+            hint="forget them, or use force",
+        )
+        self.stream = stream
+        self.consumers = consumers
+
+
+class PositionMovesBack(Conflict):
+    code = "position_moves_back"
+
+    def __init__(self, stream: str, consumer: str, offset: int, committed: int) -> None:
+        super().__init__(
+            f"consumer {consumer!r} of stream {stream!r} is at {committed} already, and {offset} is before that",
+            hint="a position moves back only with force",
+        )
+        self.stream = stream
+        self.consumer = consumer
+        self.offset = offset
+        self.committed = committed
+
+
+class OffsetTrimmed(PenstockError):
+    """That record is no longer kept; `first_offset` is the first that is."""
+
+    code = "offset_trimmed"
+
+    def __init__(self, stream: str, offset: int, first_offset: int) -> None:
+        super().__init__(
+            f"offset {offset} of stream {stream!r} is no longer kept", hint=f"the first kept is {first_offset}"
+        )
+        self.stream = stream
+        self.offset = offset
+        self.first_offset = first_offset
 
 
 class TryLater(PenstockError):
@@ -199,8 +293,31 @@ class DiskFull(StoreError):
     code = "disk_full"
 
 
+class LogFailed(StoreError):
+    """A write failed in a way that leaves the disk's state unknown: nothing more is written until a new opening."""
+
+    code = "log_failed"
+
+
 class Damaged(StoreError):
     code = "damaged"
+
+
+class CorruptRecord(Damaged):
+    """A record that is not what was written, or is gone. Its bytes are never handed out."""
+
+    code = "corrupt_record"
+
+    def __init__(self, stream: str, offset: int, segment: str, position: int | None) -> None:
+        where = f"byte {position} of {segment}" if position is not None else f"{segment}, where it is missing"
+        super().__init__(
+            f"record {offset} of stream {stream!r} is damaged: {where}",
+            hint="`penstock stream check` tells more; records before and after it can be read",
+        )
+        self.stream = stream
+        self.offset = offset
+        self.segment = segment
+        self.position = position
 
 
 class AccessDenied(PenstockError):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from penstock import forks
 from penstock.commands import Command
 from penstock.errors import PenstockError, StoreError
-from penstock.store.protocol import BATCH_COMMANDS_MAX, Store
+from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
@@ -37,7 +37,7 @@ class _Waiting:
 class ThreadCommitter:
     """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them."""
 
-    def __init__(self, store: Store, undo: Undo | None = None) -> None:
+    def __init__(self, store: Applies, undo: Undo | None = None) -> None:
         self._store = store
         self._busy = False
         self.after_fork_in_child()

@@ -16,7 +16,9 @@ STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.InvalidInput, 422),
     (errors.NotFound, 404),
     (errors.Conflict, 409),
+    (errors.OffsetTrimmed, 410),
     (errors.TryLater, 429),
+    (errors.CorruptRecord, 500),
     (errors.StoreError, 503),
 )
 RETRY_AFTER_UNAVAILABLE_MS = 1_000

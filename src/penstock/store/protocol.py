@@ -36,21 +36,25 @@ class Prepared(Protocol):
     def release(self) -> None: ...
 
 
-class Store(Protocol):
+class Applies(Protocol):
+    """What a committer commits to: a store, or a log."""
+
+    def apply(self, commands: Sequence[Command[Any]]) -> list[Outcome | PenstockError]:
+        """Carry out a batch, each command whole or not at all; answered when it is on disk.
+
+        An error of one command is its outcome. An error of the whole is raised, and nothing was kept.
+        """
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
+        """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
+
+
+class Store(Applies, Protocol):
     """Synchronous, safe for threads. All state is in the database: any number of processes may use one at once."""
 
     @property
     def salt(self) -> int:
         """Drawn once for each database; part of every message's UUID."""
-
-    def apply(self, commands: Sequence[Command[Any]]) -> list[Outcome | PenstockError]:
-        """Carry out a batch in one transaction, each command whole or not at all; answered when it is on disk.
-
-        An error of one command is its outcome. An error of the store itself is raised, and nothing was kept.
-        """
-
-    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
-        """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
 
     def version(self) -> int:
         """Changes whenever another than this store may have changed the database. Never waits."""

@@ -1,0 +1,1 @@
+"""The log, which records: segments on disk, readers without locks, and consumers with durable positions."""

@@ -1,0 +1,299 @@
+"""Looking at every record of a log, and mending what can be mended without moving a single good one."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from pathlib import Path
+from secrets import randbits
+
+import msgspec
+
+from penstock.errors import Damaged, StoreBusy
+from penstock.log.active import Active
+from penstock.log.consumers import FILE as CONSUMERS
+from penstock.log.consumers import Consumers
+from penstock.log.files import DISK, Files, FolderLock, replace, typed_errors
+from penstock.log.findings import Finding, Report, Trouble
+from penstock.log.index import BLOCK_RECORDS, IndexHeader
+from penstock.log.log import Log
+from penstock.log.manifest import MANIFEST, STREAM, Identity, Manifest, load_identity, load_manifest, save
+from penstock.log.model import SEGMENT_BYTES_MAX, StreamOptions
+from penstock.log.reader import LOCK
+from penstock.log.record import HEADER_BYTES, LOST, crc32, intact, kind_at, time_at, tombstones
+from penstock.log.recovery import gaps
+from penstock.log.segment import INDEX, SUMS, Handle, Segment, file_name, firsts_in
+from penstock.model import Clock, system_clock
+from penstock.store.protocol import Progress
+
+
+def check(folder: Path, name: str, progress: Progress | None = None) -> Report:
+    """Reads everything, changes nothing, needs no lock."""
+    report = Report(stream=name, findings=[])
+    try:
+        identity = load_identity(folder)
+    except Damaged as error:
+        report.findings.append(Finding(trouble=Trouble.IDENTITY, text=str(error.args[0])))
+        return report
+    Checker(folder, identity, report).run(progress)
+    _check_consumers(folder, name, report)
+    return report
+
+
+def _check_consumers(folder: Path, name: str, report: Report) -> None:
+    try:
+        Consumers(folder, name, files=DISK, clock=system_clock).all()
+    except Damaged as error:
+        report.findings.append(Finding(trouble=Trouble.CONSUMERS, text=str(error.args[0])))
+
+
+def _has_writer(folder: Path) -> bool:
+    """What is written and not yet published is no tail."""
+    try:
+        FolderLock(folder / LOCK).close()
+    except StoreBusy:
+        return True
+    return False
+
+
+class Checker:
+    def __init__(self, folder: Path, identity: Identity, report: Report) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.report = report
+
+    def run(self, progress: Progress | None) -> None:
+        report, manifest = self.report, load_manifest(self.folder)
+        firsts = firsts_in(self.folder)
+        first = manifest.first if manifest else firsts[0] if firsts else 0
+        if manifest is None:
+            self._find(Trouble.MANIFEST, None, "the manifest is missing or damaged")
+        while len(firsts) > 1 and firsts[1] <= first:
+            firsts.pop(0)
+        report.first = report.next = max(first, firsts[0]) if firsts else first
+        report.findings += gaps(self.folder, first, firsts)
+        for place, one in enumerate(firsts):
+            following = firsts[place + 1] if place + 1 < len(firsts) else None
+            self._segment(one, following, manifest)
+            if progress is not None:
+                progress(place + 1, len(firsts))
+        if manifest is not None and manifest.next > report.next:
+            self._lost(report.next, manifest.next - 1)
+            report.next = manifest.next
+
+    def _segment(self, first: int, following: int | None, manifest: Manifest | None) -> None:
+        segment, report = self._open(first, following), self.report
+        claimed = segment.count
+        if following is None and not segment.sealed and not segment.index_holds(manifest):
+            claimed = segment.scan(manifest)
+        if segment.rebuilt is not None and claimed == segment.count:
+            self._find(Trouble.INDEX, first, "the index is missing, short, damaged or from elsewhere")
+        ends = segment.ends(0, segment.count)
+        view = segment.log.map()
+        bad = self._records(segment, view, ends)
+        self._sums(segment, view, ends, bad)
+        report.segments += 1
+        report.records += segment.count - len(bad)
+        report.bytes += len(view)
+        report.next = first + segment.count
+        if following is None and ends[-1] < len(view) and not _has_writer(self.folder):
+            self._find(Trouble.TORN_TAIL, first, f"{len(view) - ends[-1]} bytes at the end", position=ends[-1])
+        if claimed > segment.count:
+            self._lost(report.next, first + claimed - 1)
+            report.next = first + claimed
+
+    def _open(self, first: int, following: int | None) -> Segment:
+        expected = None if following is None else following - first
+        return Segment(self.folder, self.identity.name, self.identity.uid, first, expected=expected)
+
+    def _records(self, segment: Segment, view: memoryview, ends: array[int]) -> list[int]:
+        bad, given_up = [], []
+        for number, (start, end) in enumerate(pairwise(ends)):
+            if not intact(view, start, end):
+                bad.append(number)
+                self._find(
+                    Trouble.CORRUPT,
+                    segment.first,
+                    f"record {segment.first + number} is damaged",
+                    offset=segment.first + number,
+                    position=start,
+                )
+            elif kind_at(view, start) == LOST:
+                given_up.append(segment.first + number)
+        if given_up:
+            self.report.findings.append(
+                Finding(
+                    trouble=Trouble.GIVEN_UP,
+                    text=f"{len(given_up)} records were given up by a repair",
+                    segment=segment.path.name,
+                    first=given_up[0],
+                    last=given_up[-1],
+                )
+            )
+        return bad
+
+    def _sums(self, segment: Segment, view: memoryview, ends: array[int], bad: list[int]) -> None:
+        try:
+            data = segment.path.with_suffix(SUMS).read_bytes()
+        except FileNotFoundError:
+            data = b""
+        sums = array("I", data[: len(data) // 4 * 4])
+        wrong = 0
+        for block in range(segment.count // BLOCK_RECORDS):
+            low, high = block * BLOCK_RECORDS, (block + 1) * BLOCK_RECORDS
+            fits = block < len(sums) and sums[block] == crc32(view[ends[low] : ends[high]])
+            wrong += not fits and not any(low <= number < high for number in bad)
+        if wrong:
+            self._find(Trouble.SUMS, segment.first, f"the sums of {wrong} blocks do not fit")
+
+    def _lost(self, first: int, last: int) -> None:
+        text = f"records {first} to {last} are gone"
+        self.report.findings.append(Finding(trouble=Trouble.LOST, text=text, first=first, last=last))
+
+    def _find(
+        self, trouble: Trouble, first: int | None, text: str, *, offset: int | None = None, position: int | None = None
+    ) -> None:
+        self.report.findings.append(
+            Finding(
+                trouble=trouble,
+                text=text,
+                segment=None if first is None else file_name(first),
+                first=offset,
+                last=offset,
+                position=position,
+            )
+        )
+
+
+def repair(
+    folder: Path,
+    name: str,
+    progress: Progress | None = None,
+    *,
+    files: Files = DISK,
+    clock: Clock = system_clock,
+) -> Report:
+    """What a check would find, each finding mended as far as can be. Needs the log for itself."""
+    with typed_errors(f"repairing stream {name!r}"):
+        report = check(folder, name)
+        _mend_small_files(folder, name, report, files, clock)
+        log = Log(folder, files=files, clock=clock)
+        findings = log.findings
+        log.close()
+        lock = FolderLock(folder / LOCK)
+        try:
+            _Mender(folder, load_identity(folder), files).run(progress)
+        finally:
+            lock.close()
+        after = check(folder, name)
+    seen = {(each.trouble, each.segment, each.first, each.position) for each in report.findings}
+    both = report.findings + [
+        each for each in findings if (each.trouble, each.segment, each.first, each.position) not in seen
+    ]
+    left = {(each.trouble, each.segment, each.first) for each in after.findings}
+    after.findings = [
+        Finding(
+            trouble=each.trouble,
+            text=each.text,
+            segment=each.segment,
+            first=each.first,
+            last=each.last,
+            position=each.position,
+            mended=(each.trouble, each.segment, each.first) not in left,
+        )
+        for each in both
+        if each.trouble is not Trouble.GIVEN_UP
+    ]
+    return after
+
+
+def _mend_small_files(folder: Path, name: str, report: Report, files: Files, clock: Clock) -> None:
+    troubles = {finding.trouble for finding in report.findings}
+    if Trouble.IDENTITY in troubles:
+        files.rename(folder / STREAM, folder / f"{STREAM}.bad")
+        identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=StreamOptions())
+        save(files, folder / STREAM, identity)
+    if Trouble.CONSUMERS in troubles:
+        files.rename(folder / CONSUMERS, folder / f"{CONSUMERS}.bad")
+        files.sync_folder(folder)
+
+
+class _Mender:
+    """Puts markers where records are beyond help, and makes indexes and sums anew."""
+
+    def __init__(self, folder: Path, identity: Identity, files: Files) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.files = files
+
+    def run(self, progress: Progress | None) -> None:
+        manifest = load_manifest(self.folder)
+        firsts = firsts_in(self.folder)
+        for one, following in pairwise(firsts):
+            self._fill(one, following)
+        firsts = firsts_in(self.folder)
+        for place, one in enumerate(firsts):
+            self._segment(one, firsts[place + 1] if place + 1 < len(firsts) else None)
+            if progress is not None:
+                progress(place + 1, len(firsts))
+        if manifest is not None and firsts and firsts[0] > manifest.first:
+            # Nothing before it is left, so that is where the stream begins now.
+            save(self.files, self.folder / MANIFEST, msgspec.structs.replace(manifest, first=firsts[0]))
+
+    def _fill(self, first: int, following: int) -> None:
+        """Markers for the records that are missing between two segments."""
+        segment = Segment(self.folder, self.identity.name, self.identity.uid, first, expected=following - first)
+        at = first + segment.count
+        while at < following:
+            count = min(following - at, SEGMENT_BYTES_MAX // HEADER_BYTES)
+            data, _ = tombstones(count, count * HEADER_BYTES)
+            filler = Active.create(self.files, self.folder, self.identity.uid, at)
+            filler.write(data)
+            filler.sync()
+            filler.publish(data, [HEADER_BYTES] * count, 0)
+            filler.seal()
+            filler.close()
+            at += count
+
+    def _segment(self, first: int, following: int | None) -> None:
+        segment = Segment(
+            self.folder, self.identity.name, self.identity.uid, first, expected=following and following - first
+        )
+        view, ends = segment.log.map(), segment.ends(0, segment.count)
+        bad = [number for number, (start, end) in enumerate(pairwise(ends)) if not intact(view, start, end)]
+        if bad:
+            self._mark(segment, view, ends, bad)
+            segment.log = Handle(segment.path)
+            view = segment.log.map()
+        self._index(segment, view, ends, sealed=following is not None)
+
+    def _mark(self, segment: Segment, view: memoryview, ends: array[int], bad: list[int]) -> None:
+        """A marker is as long as what it stands for, so that no other record moves."""
+        data = bytearray(view)
+        data.extend(bytes(max(0, ends[-1] - len(data))))
+        for number in bad:
+            start, end = ends[number], ends[number + 1]
+            replace(self.files, segment.path.with_suffix(f".{start}.bad"), bytes(view[start:end]))
+            data[start:end] = tombstones(1, end - start)[0]
+        replace(self.files, segment.path, bytes(data))
+
+    def _index(self, segment: Segment, view: memoryview, ends: array[int], *, sealed: bool) -> None:
+        sums = array("I")
+        for high in range(BLOCK_RECORDS, len(ends), BLOCK_RECORDS):
+            sums.append(crc32(view[ends[high - BLOCK_RECORDS] : ends[high]]))
+        entries = ends[1:]
+        header = IndexHeader(self.identity.uid, segment.first)
+        if sealed:
+            last_time_ms = max((time_at(view, start) for start in ends[-2:-1]), default=0)
+            entries_sum = crc32(entries.tobytes())
+            header = IndexHeader(self.identity.uid, segment.first, len(entries), ends[-1], entries_sum, last_time_ms)
+        self._renew(segment.path.with_suffix(SUMS), sums.tobytes())
+        self._renew(segment.path.with_suffix(INDEX), header.pack() + entries.tobytes())
+
+    def _renew(self, path: Path, data: bytes) -> None:
+        try:
+            same = path.read_bytes() == data
+        except FileNotFoundError:
+            same = False
+        if not same:
+            replace(self.files, path, data)

@@ -1,0 +1,116 @@
+"""The few operations that change files, in one place, so that tests can make them fail or forget."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import CannotOpen, DiskFull, PenstockError, ReadOnly, StoreBusy, StoreError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+class Files:
+    """What a disk does. File descriptors are plain numbers; reading goes past this object."""
+
+    def open(self, path: Path) -> int:
+        """For reading and writing; made if it is not there."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        """All of it, at a position."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(fd, view, position)
+            view, position = view[written:], position + written
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Files that appeared, went or got another name are so after a power cut too."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+
+DISK = Files()
+
+
+def replace(files: Files, path: Path, data: bytes) -> None:
+    """The file holds either its old content or all of the new, whatever happens."""
+    beside = path.with_name(path.name + ".new")
+    fd = files.open(beside)
+    try:
+        files.truncate(fd, 0)
+        files.write(fd, data, 0)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(beside, path)
+    files.sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def typed_errors(what: str) -> Iterator[None]:
+    """The system's errors as ours."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, PenstockError):
+            raise
+        raise as_typed(error, what) from error
+
+
+def as_typed(error: OSError, what: str) -> StoreError:
+    text = f"{what}: {error.strerror or error}"
+    if error.errno in _FULL:
+        return DiskFull(text, hint="nothing of this request was kept; make room and try again")
+    if error.errno in _READ_ONLY:
+        return ReadOnly(text)
+    return StoreError(text)
+
+
+class FolderLock:
+    """One holder among all processes; it ends with the process that holds it."""
+
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
+        try:
+            self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CannotOpen(f"cannot open {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            self.close()
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise as_typed(error, f"locking {path}") from error
+            raise StoreBusy(
+                f"another process writes to {path.parent.name!r}",
+                hint="a log has one writer at a time; append through that process, or wait for it",
+            ) from error
+
+    def close(self) -> None:
+        """Closing, not unlocking: a forked child that closes its copy leaves the lock with its parent."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

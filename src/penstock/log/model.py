@@ -1,0 +1,147 @@
+"""The nouns of the log: records, pages of them, options, and what is known of a stream and its consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
+from penstock.model import DAY_MS, Content
+
+MIB = 1 << 20
+SEGMENT_BYTES_MIN = 64 << 10
+SEGMENT_BYTES_MAX = 64 * MIB
+RECORD_BYTES_MAX = 16 * MIB
+BATCH_RECORDS_MAX = 10_000
+BATCH_BYTES_MAX = 32 * MIB
+CONSUMERS_MAX = 1_000
+READ_RECORDS_MAX = 10_000
+READ_BYTES_MAX = 32 * MIB
+TIME_MS_MAX = 3650 * DAY_MS
+
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    segment_bytes: Annotated[int, Meta(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES_MAX
+    retention_bytes: Positive | None = None
+    """Sealed segments beyond this total are removed, oldest first."""
+    retention_ms: Annotated[int, Meta(ge=1, le=TIME_MS_MAX)] | None = None
+    """Segments whose newest record is older are removed."""
+    consumer_expire_ms: Annotated[int, Meta(ge=1, le=TIME_MS_MAX)] = 7 * DAY_MS
+    """Retention no longer waits for a consumer that was not seen for so long."""
+    hold_bytes: Positive | None = None
+    """The most that is kept only because a consumer still needs it."""
+    record_bytes: Annotated[int, Meta(ge=1, le=RECORD_BYTES_MAX)] = 512 << 10
+
+
+class NewRecord(Struct, frozen=True, gc=False):
+    data: bytes
+    content: Content = Content.BYTES
+
+
+class Record(Struct, frozen=True, gc=False):
+    offset: int
+    time_ms: int
+    data: bytes
+    kind: int = 0
+    """0 for a user's record; events of the journal have others."""
+    flags: int = 0
+    field_bytes: int = 0
+    """How many bytes of `data` are fixed fields."""
+
+    @property
+    def content(self) -> Content:
+        return CONTENTS[self.flags & 0b11]
+
+
+CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON, Content.BYTES)
+FLAGS = {Content.BYTES: 0, Content.TEXT: 1, Content.JSON: 2}
+Payload = bytes | NewRecord
+
+
+class Appended(Struct, frozen=True, gc=False):
+    first: int
+    last: int
+    time_ms: int
+
+
+class Page(Struct, frozen=True):
+    records: list[Record]
+    next: int
+    """Where to read on."""
+    lost: int = 0
+    """Offsets passed over because a repair found their records beyond help."""
+
+
+class Consumer(Struct, frozen=True, kw_only=True):
+    name: str
+    offset: int | None
+    """The last record it has processed; None before the first."""
+    seen_ms: int
+    created_ms: int
+    kind: Literal["consumer", "pipeline"] = "consumer"
+    """A pipeline never expires: what it has not read is kept until it is forgotten."""
+    lag: int = 0
+    """How many kept records come after its position."""
+    expired: bool = False
+
+
+class SegmentInfo(Struct, frozen=True, kw_only=True):
+    first: int
+    records: int
+    bytes: int
+    sealed: bool
+    path: str | None = None
+    """Where the records are, for those who map the file."""
+
+
+class StreamInfo(Struct, frozen=True, kw_only=True):
+    name: str
+    options: StreamOptions
+    created_ms: int
+    first: int
+    next: int
+    bytes: int
+    segments: int
+    consumers: int
+
+
+class Trimmed(Struct, frozen=True, kw_only=True):
+    """What a trim did, and what kept it from doing more."""
+
+    first: int
+    removed_records: int = 0
+    removed_bytes: int = 0
+    removed_segments: int = 0
+    held_by: str | None = None
+    """The consumer that still needs the next segment, or `archive`."""
+
+
+Archive = Callable[[SegmentInfo], bool]
+"""Called with each sealed segment before it is removed; False keeps it for now."""
+
+
+def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> int:
+    """Refuse what can never be appended; the bytes in all."""
+    if isinstance(payloads, (bytes, str)):
+        raise WrongType("records are a list of bytes", field="records")
+    if not payloads:
+        raise InvalidInput("no records to append", field="records")
+    if len(payloads) > BATCH_RECORDS_MAX:
+        raise BatchTooLarge(
+            f"{len(payloads)} records in one append", field="records", hint=f"at most {BATCH_RECORDS_MAX}"
+        )
+    total = 0
+    for payload in payloads:
+        data = payload if type(payload) is bytes else getattr(payload, "data", None)
+        if type(data) is not bytes:
+            raise WrongType(f"a record is bytes, not {type(payload).__name__}", field="records")
+        if len(data) > record_bytes_max:
+            raise PayloadTooLarge(f"a record of {len(data)} bytes", field="records", hint=f"at most {record_bytes_max}")
+        total += len(data)
+    if total > BATCH_BYTES_MAX:
+        raise BatchTooLarge(f"{total} bytes in one append", field="records", hint=f"at most {BATCH_BYTES_MAX}")
+    return total

@@ -1,0 +1,247 @@
+"""Reading a log without a lock, in any process, while another may be writing it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.errors import (
+    CannotOpen,
+    CorruptRecord,
+    Damaged,
+    OffsetBeyondEnd,
+    OffsetTrimmed,
+    StoreBusy,
+    StoreClosed,
+    UnknownStream,
+)
+from penstock.limits import check_range
+from penstock.log.files import DISK, Files, FolderLock
+from penstock.log.manifest import Identity, load_identity, load_manifest
+from penstock.log.model import MIB, READ_BYTES_MAX, READ_RECORDS_MAX, Page, Record, SegmentInfo
+from penstock.log.record import LOST
+from penstock.log.recovery import recover
+from penstock.log.segment import Segment, file_name, firsts_in
+
+LOCK = "lock"
+OPEN_SEGMENTS_MAX = 64
+WATCH_SECONDS = 0.01
+WAIT_SECONDS_MAX = 3600.0
+OFFSET_MAX = 2**53
+
+
+class LogReader:
+    """Any number of these, in threads and processes. What it hands out has been checked and is on disk."""
+
+    def __init__(self, folder: Path | str, *, files: Files = DISK) -> None:
+        self.folder = Path(folder)
+        self.files = files
+        self.identity: Identity = load_identity(self.folder)
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._mutex = threading.Lock()
+        self._closed = False
+        self._firsts: list[int] = []
+        self._first = 0
+        self._last: Segment | None = None
+        self._look_again()
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def first_offset(self) -> int:
+        """The first that is kept."""
+        return self._first
+
+    @property
+    def next_offset(self) -> int:
+        """That of the record which comes next. Costs two system calls."""
+        last = self._last_segment()
+        if last.over():
+            self._look_again()
+            last = self._last_segment()
+        return last.first + last.count
+
+    def read(self, offset: int, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+        """Records in order, from any offset that is kept; at least one if there is one.
+
+        A damaged record ends the page before it; as the first of a page it raises CorruptRecord.
+        """
+        check_range("offset", offset, 0, OFFSET_MAX)
+        check_range("limit", limit, 1, READ_RECORDS_MAX)
+        check_range("bytes_max", bytes_max, 1, READ_BYTES_MAX)
+        end, at, lost = self.next_offset, offset, 0
+        if offset > end:
+            raise OffsetBeyondEnd(self.name, offset, end)
+        records: list[Record] = []
+        while at < end and len(records) < limit and bytes_max > 0:
+            try:
+                chunk = self._chunk(at, min(limit - len(records), end - at), bytes_max)
+            except CorruptRecord:
+                if at == offset:
+                    raise
+                break
+            at += len(chunk)
+            bytes_max -= sum(len(record.data) for record in chunk)
+            kept = [record for record in chunk if record.kind != LOST]
+            lost += len(chunk) - len(kept)
+            records += kept
+        if at == offset and offset < self.first_offset:
+            raise OffsetTrimmed(self.name, offset, self.first_offset)
+        return Page(records, at, lost)
+
+    def _chunk(self, offset: int, limit: int, bytes_max: int) -> list[Record]:
+        segment = self.segment_of(offset)
+        try:
+            return self._from(segment, offset, limit, bytes_max)
+        except CorruptRecord:
+            # A repair, or an index that went bad after it was checked: look once more with fresh eyes.
+            self._drop(segment.first)
+            return self._from(self.segment_of(offset), offset, limit, bytes_max)
+
+    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[Record]:
+        start = offset - segment.first
+        stop = min(start + limit, segment.count)
+        if start >= stop:
+            raise CorruptRecord(self.name, offset, segment.path.name, None)
+        return segment.read(start, stop, bytes_max)
+
+    def segment_of(self, offset: int) -> Segment:
+        """The segment that holds an offset, opened and checked."""
+        for _ in range(3):
+            firsts = self._firsts
+            place = bisect_right(firsts, offset) - 1
+            if offset < self._first:
+                raise OffsetTrimmed(self.name, offset, self._first)
+            if place < 0:
+                raise CorruptRecord(self.name, offset, file_name(offset), None)
+            try:
+                return self._segment(firsts, place)
+            except FileNotFoundError:
+                self._look_again()
+        raise CorruptRecord(self.name, offset, file_name(firsts[place]), None)
+
+    def _segment(self, firsts: list[int], place: int) -> Segment:
+        first = firsts[place]
+        with self._mutex:
+            segment = self._open.get(first)
+            if segment is not None:
+                self._open.move_to_end(first)
+                return segment
+        if place == len(firsts) - 1:
+            return self._last_segment()
+        segment = Segment(self.folder, self.name, self.identity.uid, first, expected=firsts[place + 1] - first)
+        self._keep(segment)
+        return segment
+
+    def _keep(self, segment: Segment) -> None:
+        with self._mutex:
+            self._open[segment.first] = segment
+            while len(self._open) > OPEN_SEGMENTS_MAX:
+                self._open.popitem(last=False)
+
+    def _drop(self, first: int) -> None:
+        with self._mutex:
+            self._open.pop(first, None)
+            if self._last is not None and self._last.first == first and self._last.stale():
+                self._last = None
+        if self._last is None:
+            self._look_again()
+
+    def _last_segment(self) -> Segment:
+        last = self._last
+        if last is None or self._closed:
+            raise StoreClosed(f"the log of stream {self.name!r} is closed")
+        return last
+
+    def _look_again(self) -> None:
+        """Which segments are there, and is the index of the last one to be believed?"""
+        for attempt in range(100):
+            try:
+                if self._look():
+                    return
+            except FileNotFoundError:
+                if not self.folder.is_dir():
+                    raise UnknownStream(self.name) from None
+                time.sleep(0.001 * min(attempt, 10))
+        raise Damaged(f"the folder of stream {self.name!r} keeps changing", hint="is something else writing there?")
+
+    def _look(self) -> bool:
+        manifest = load_manifest(self.folder)
+        firsts = firsts_in(self.folder)
+        first = manifest.first if manifest else firsts[0] if firsts else 0
+        while len(firsts) > 1 and firsts[1] <= first:
+            firsts.pop(0)
+        if not firsts:
+            self._recover()
+            return False
+        last = Segment(self.folder, self.name, self.identity.uid, firsts[-1])
+        if not last.sealed and not last.index_holds(manifest) and self._recover():
+            return False
+        with self._mutex:
+            self._open.clear()
+            self._first, self._firsts, self._last = max(first, firsts[0]), firsts, last
+            return True
+
+    def _recover(self) -> bool:
+        """No writer has looked after the log since a crash: do what one would. False if that is not allowed here."""
+        try:
+            lock = FolderLock(self.folder / LOCK)
+        except StoreBusy:
+            time.sleep(0.001)  # Its writer is opening it.
+            return True
+        except CannotOpen:
+            return False
+        try:
+            recover(self.files, self.folder, self.identity).active.close()
+        finally:
+            lock.close()
+        return True
+
+    def segments(self) -> list[SegmentInfo]:
+        """What is kept, oldest first; sizes as of now."""
+        found, firsts, end = [], self._firsts, self.next_offset
+        for place, first in enumerate(firsts):
+            following = firsts[place + 1] if place + 1 < len(firsts) else end
+            path = self.folder / file_name(first)
+            try:
+                size = path.stat().st_size
+            except FileNotFoundError:
+                continue
+            sealed = place + 1 < len(firsts)
+            found.append(SegmentInfo(first=first, records=following - first, bytes=size, sealed=sealed, path=str(path)))
+        return found
+
+    def wait(self, offset: int, seconds: float) -> bool:
+        """Until there is a record at this offset; False if the time passes first."""
+        deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
+        while self.next_offset <= offset:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, WATCH_SECONDS))
+        return True
+
+    def listen(self, listener: Callable[[], None]) -> bool:
+        """Be told of every append; False if only looking tells, because another process may be writing."""
+        return False
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            self._open.clear()
+            self._last = None
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

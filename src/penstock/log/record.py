@@ -1,0 +1,137 @@
+"""One record as bytes: a header of 24 and the payload. It does not hold its offset, so it can be copied anywhere.
+
+ 0 u32 payload length · 4 u32 checksum of bytes 8 to the end, seeded with the length · 8 i64 time_ms
+16 u8 kind · 17 u8 flags · 18 u16 field_bytes · 20 u32 zero · 24 payload                      (little-endian)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+from penstock.errors import InvalidInput
+from penstock.log.model import FLAGS, RECORD_BYTES_MAX, Payload, Record
+
+try:
+    from isal.isal_zlib import crc32  # The same sums as zlib's, three times as fast.
+except ImportError:
+    from zlib import crc32
+
+HEADER = Struct("<IIqBBHI")
+HEADER_BYTES = HEADER.size
+_SIZED = Struct("<II")
+_REST = Struct("<qBBHI")
+_LENGTH = Struct("<I")
+_LENGTH_AND_ZERO = Struct("<I16xI")
+REST_AT = _SIZED.size
+
+USER = 0
+LOST = 255
+"""The kind of a record that stands where a repair found one beyond help."""
+Bytes = bytes | bytearray | memoryview
+
+__all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode", "encode_event", "intact", "sizes_of"]
+
+
+def encode(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
+    """Users' records back to back, and the size of each."""
+    parts: list[bytes] = []
+    sizes: list[int] = []
+    rests = [_REST.pack(time_ms, USER, flags, 0, 0) for flags in range(len(FLAGS))]
+    seeds: dict[int, int] = {}
+    pack = _SIZED.pack
+    for payload in payloads:
+        if type(payload) is bytes:
+            data, flags = payload, 0
+        else:
+            data, flags = payload.data, FLAGS[payload.content]  # type: ignore[union-attr]
+        length = len(data)
+        # Within a batch all but the payload repeats, so its part of the sum is worked out once for each length.
+        seed = seeds.get(length << 2 | flags)
+        if seed is None:
+            seed = seeds[length << 2 | flags] = crc32(rests[flags], length)
+        parts += (pack(length, crc32(data, seed)), rests[flags], data)
+        sizes.append(HEADER_BYTES + length)
+    return b"".join(parts), sizes
+
+
+def encode_event(kind: int, time_ms: int, fields: bytes, data: bytes = b"", flags: int = 0) -> bytes:
+    """One record of any kind; `fields` are the fixed ones that bulk readers gather."""
+    length = len(fields) + len(data)
+    rest = _REST.pack(time_ms, kind, flags, len(fields), 0)
+    return _SIZED.pack(length, crc32(data, crc32(fields, crc32(rest, length)))) + rest + fields + data
+
+
+def intact(buffer: memoryview, start: int, end: int) -> bool:
+    """Are these bytes exactly one record, as it was written?"""
+    if end - start < HEADER_BYTES or end > len(buffer):
+        return False
+    length, checksum = _SIZED.unpack_from(buffer, start)
+    return bool(length == end - start - HEADER_BYTES and crc32(buffer[start + REST_AT : end], length) == checksum)
+
+
+def decode(buffer: bytes, start: int, end: int, offset: int) -> Record:
+    """The record at a place already found intact."""
+    _, _, time_ms, kind, flags, field_bytes, _ = HEADER.unpack_from(buffer, start)
+    return Record(offset, time_ms, buffer[start + HEADER_BYTES : end], kind, flags, field_bytes)
+
+
+def end_at(buffer: Bytes, start: int) -> int | None:
+    """Where the record that seems to begin here would end; None if none can."""
+    if start + HEADER_BYTES > len(buffer):
+        return None
+    length, zero = _LENGTH_AND_ZERO.unpack_from(buffer, start)
+    end = start + HEADER_BYTES + length
+    # Fields of an event come on top of its payload's limit.
+    return int(end) if not zero and length <= RECORD_BYTES_MAX + 0xFFFF and end <= len(buffer) else None
+
+
+def sizes_of(buffer: Bytes) -> list[int]:
+    """The size of each of these encoded records, by their lengths alone."""
+    sizes, at = [], 0
+    while at < len(buffer):
+        end = end_at(buffer, at)
+        if end is None:
+            raise InvalidInput(f"no record begins at byte {at} of {len(buffer)}", field="records")
+        sizes.append(end - at)
+        at = end
+    return sizes
+
+
+def walk(buffer: memoryview, start: int) -> Iterator[int]:
+    """The ends of the intact records from here on, up to the first that is not."""
+    end = end_at(buffer, start)
+    while end is not None and intact(buffer, start, end):
+        yield end
+        start, end = end, end_at(buffer, end)
+
+
+def find(buffer: memoryview, start: int) -> int | None:
+    """Where the next intact record begins, at this byte or later."""
+    for at in range(start, len(buffer) - HEADER_BYTES + 1):
+        end = end_at(buffer, at)
+        if end is not None and intact(buffer, at, end) and _goes_on(buffer, end):
+            return at
+    return None
+
+
+def _goes_on(buffer: memoryview, at: int) -> bool:
+    """A payload may itself hold a record; what follows that one is not a record again."""
+    end = end_at(buffer, at)
+    return at == len(buffer) or (end is not None and intact(buffer, at, end))
+
+
+def tombstones(count: int, size: int) -> tuple[bytes, list[int]]:
+    """`count` records of kind LOST that fill `size` bytes exactly, and where each ends: what follows stays in place."""
+    small = encode_event(LOST, 0, b"")
+    last = encode_event(LOST, 0, b"", bytes(size - count * HEADER_BYTES))
+    ends = [HEADER_BYTES * number for number in range(1, count)]
+    return small * (count - 1) + last, [*ends, size]
+
+
+def kind_at(buffer: Bytes, start: int) -> int:
+    return buffer[start + 16]
+
+
+def time_at(buffer: Bytes, start: int) -> int:
+    return int(HEADER.unpack_from(buffer, start)[2])

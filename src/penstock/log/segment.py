@@ -1,0 +1,170 @@
+"""Reading one segment: `<first offset>.log` with the records, `.idx` with their ends, `.sum` with sums of blocks."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from bisect import bisect_right
+from pathlib import Path
+
+from penstock.errors import CorruptRecord
+from penstock.log.index import IndexHeader, complete, count_in, find_ends, read_ends, read_header, sum_of, vet, vouched
+from penstock.log.manifest import Manifest
+from penstock.log.model import Record
+from penstock.log.record import HEADER, HEADER_BYTES, REST_AT, crc32
+
+LOG, INDEX, SUMS = ".log", ".idx", ".sum"
+
+
+def file_name(first: int, suffix: str = LOG) -> str:
+    return f"{first:020}{suffix}"
+
+
+def firsts_in(folder: Path, suffix: str = LOG) -> list[int]:
+    """The first offsets of the segments in a folder, in order."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith(suffix)]
+    return sorted(int(stem) for name in names if (stem := name.removesuffix(suffix)).isdecimal() and len(stem) == 20)
+
+
+class Handle:
+    """An open file that is closed when the last who reads it lets go."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = os.fstat(self.fd).st_ino
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def map(self) -> memoryview:
+        """All of it; to be read only where nobody can have cut it off meanwhile."""
+        size = self.size
+        return memoryview(mmap.mmap(self.fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
+
+
+class Segment:
+    """One segment that has been checked: its index is the true one, or has been rebuilt in memory."""
+
+    def __init__(self, folder: Path, stream: str, uid: int, first: int, *, expected: int | None = None) -> None:
+        self.path = folder / file_name(first)
+        self.stream = stream
+        self.uid = uid
+        self.first = first
+        self.log = Handle(self.path)
+        self.header: IndexHeader | None = None
+        self.rebuilt: array[int] | None = None
+        """Kept in memory when the file is missing or wrong."""
+        self._index: Handle | None = None
+        self._count: int | None = None
+        try:
+            self._index = Handle(folder / file_name(first, INDEX))
+        except FileNotFoundError:
+            pass
+        else:
+            self.header = read_header(self._index.fd, uid, first)
+        if self.header is not None and self.header.sealed:
+            self._check_sealed(self.header)
+        elif expected is not None:
+            self._rebuild(expected)
+
+    @property
+    def sealed(self) -> bool:
+        return self.header is not None and self.header.sealed
+
+    @property
+    def count(self) -> int:
+        if self._count is not None:
+            return self._count
+        return count_in(self._index.fd) if self._index is not None else 0
+
+    def _check_sealed(self, header: IndexHeader) -> None:
+        ends = self._all_ends()
+        if len(ends) >= header.count and sum_of(ends[: header.count]) == header.ends_sum:
+            self._count = header.count
+        else:
+            self._rebuild(header.count)
+
+    def _all_ends(self) -> array[int]:
+        if self.header is None or self._index is None:
+            return array("I")
+        return read_ends(self._index.fd, 0, count_in(self._index.fd))
+
+    def _rebuild(self, expected: int) -> None:
+        view, ends = self.log.map(), self._all_ends()
+        self.rebuilt = complete(ends[: vet(ends, view, 0).good], view, expected)
+        self._count = len(self.rebuilt)
+
+    def index_holds(self, manifest: Manifest | None) -> bool:
+        """Does the index of the active segment, for which no seal vouches, fit the manifest and the records?"""
+        ends = self._all_ends()
+        if self.header is None or (
+            manifest is not None and manifest.active == self.first and manifest.count > len(ends)
+        ):
+            return False
+        return vet(ends, self.log.map(), vouched(ends, self.first, manifest)).good == len(ends)
+
+    def scan(self, manifest: Manifest | None) -> int:
+        """Trust only what the records themselves show; how many records there should be."""
+        self.rebuilt, vetted = find_ends(self._all_ends(), self.log.map(), self.first, manifest)
+        self._count = len(self.rebuilt)
+        return max(self._count, vetted.claimed)
+
+    def ends(self, start: int, stop: int) -> array[int]:
+        """Where record `start` begins, and where it and each after it, up to `stop`, ends."""
+        low = max(start - 1, 0)
+        if self.rebuilt is not None:
+            ends = self.rebuilt[low:stop]
+        else:
+            assert self._index is not None
+            ends = read_ends(self._index.fd, low, stop)
+        if not start:
+            ends.insert(0, 0)
+        return ends
+
+    def read(self, start: int, stop: int, bytes_max: int) -> list[Record]:
+        """Records of this segment, each checked; fewer when `bytes_max` is reached, but at least one."""
+        ends = self.ends(start, stop)
+        base = ends[0]
+        count = max(1, bisect_right(ends, base + bytes_max) - 1)
+        size = max(0, ends[min(count, len(ends) - 1)] - base)
+        buffer = os.pread(self.log.fd, size, base)
+        view = memoryview(buffer)
+        records: list[Record] = []
+        offset = self.first + start
+        low = 0
+        for end in ends[1 : count + 1]:
+            high = end - base
+            if high - low >= HEADER_BYTES and high <= len(buffer):
+                length, checksum, time_ms, kind, flags, field_bytes, _ = HEADER.unpack_from(buffer, low)
+                if length == high - low - HEADER_BYTES and crc32(view[low + REST_AT : high], length) == checksum:
+                    records.append(Record(offset, time_ms, buffer[low + HEADER_BYTES : high], kind, flags, field_bytes))
+                    low, offset = high, offset + 1
+                    continue
+            if records:
+                break
+            raise CorruptRecord(self.stream, offset, self.path.name, base + low)
+        return records
+
+    def over(self) -> bool:
+        """Is this, which was the last segment, the last no more, or are its files no longer the ones in the folder?"""
+        if self._index is None or os.fstat(self._index.fd).st_nlink == 0:
+            return True
+        header = read_header(self._index.fd, self.uid, self.first)
+        return header is None or header.sealed
+
+    def stale(self) -> bool:
+        """Has a repair put other files in the place of these?"""
+        try:
+            if self.path.stat().st_ino != self.log.inode:
+                return True
+            index = self.path.with_suffix(INDEX).stat().st_ino
+        except FileNotFoundError:
+            return True
+        return self._index is None or index != self._index.inode

@@ -1,0 +1,356 @@
+"""Streams as a folder of logs. Whoever appends first is the writer of that stream until it closes; all may read."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import (
+    CannotOpen,
+    InvalidName,
+    OffsetBeyondEnd,
+    PenstockError,
+    StoreClosed,
+    StreamExists,
+    StreamInUse,
+    UnknownStream,
+)
+from penstock.identity import check_queue_name
+from penstock.limits import check_range
+from penstock.log import check as checks
+from penstock.log.consumers import (
+    CommitPosition,
+    Consumers,
+    ForgetConsumer,
+    Kind,
+    SeeConsumer,
+    check_consumer_name,
+    new_consumer_name,
+)
+from penstock.log.files import DISK, Files, typed_errors
+from penstock.log.findings import Report
+from penstock.log.log import Log
+from penstock.log.model import (
+    MIB,
+    Appended,
+    Archive,
+    Consumer,
+    Page,
+    Payload,
+    SegmentInfo,
+    StreamInfo,
+    StreamOptions,
+    Trimmed,
+)
+from penstock.log.protocol import EARLIEST
+from penstock.log.reader import OFFSET_MAX, LogReader
+from penstock.log.retention import Wish, expired, trim
+from penstock.model import Clock, system_clock
+from penstock.store.protocol import Prepared, Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OPEN_STREAMS_MAX = 128
+SEEN_AGAIN_PARTS = 10
+"""A consumer that only reads is noted once in so many parts of the time after which it expires."""
+FLAT, TREE, MAKING, TRASH = "flat", "tree", "making", "trash"
+
+
+class _Stream:
+    """One stream in use; its log is a reader until something is to be written."""
+
+    def __init__(self, folder: Path, name: str, files: Files, clock: Clock) -> None:
+        self.folder = folder
+        self.name = name
+        self.consumers = Consumers(folder, name, files=files, clock=clock)
+        self.log: LogReader | None = None
+        self.users = 0
+        self.opening = threading.Lock()
+
+
+class FileStreams:
+    """All streams under a folder."""
+
+    def __init__(self, root: Path | str, *, clock: Clock = system_clock, files: Files = DISK) -> None:
+        self._root = Path(root)
+        self._clock = clock
+        self._files = files
+        self._mutex = threading.Lock()
+        self._used: OrderedDict[str, _Stream] = OrderedDict()
+        self._closed = False
+        with typed_errors(f"opening {self._root}"):
+            for part in (FLAT, TREE, MAKING, TRASH):
+                (self._root / part).mkdir(parents=True, exist_ok=True)
+
+    def folder(self, name: str) -> Path:
+        """Where a stream lives; the folders of flat names and of paths cannot meet."""
+        return self._root.joinpath(TREE if "/" in name else FLAT, *check_stream_name(name).split("/"))
+
+    @contextmanager
+    def _using(self, name: str) -> Iterator[_Stream]:
+        with self._mutex:
+            if self._closed:
+                raise StoreClosed("the streams are closed")
+            stream = self._used.get(name)
+            if stream is None:
+                folder = self.folder(name)
+                if not folder.is_dir():
+                    raise UnknownStream(name)
+                stream = self._used[name] = _Stream(folder, name, self._files, self._clock)
+            self._used.move_to_end(name)
+            stream.users += 1
+        try:
+            yield stream
+        except UnknownStream:
+            with self._mutex:
+                self._used.pop(name, None)
+            raise
+        finally:
+            with self._mutex:
+                stream.users -= 1
+                idle = self._idle() if len(self._used) > OPEN_STREAMS_MAX else None
+            if idle is not None and idle.log is not None:
+                idle.log.close()
+
+    def _idle(self) -> _Stream | None:
+        for name, stream in self._used.items():
+            if not stream.users:
+                return self._used.pop(name)
+        return None
+
+    @contextmanager
+    def _reader(self, name: str) -> Iterator[tuple[_Stream, LogReader]]:
+        with self._using(name) as stream:
+            if stream.log is None:
+                with stream.opening:
+                    if stream.log is None:
+                        stream.log = self._open(LogReader, stream)
+            yield stream, stream.log
+
+    @contextmanager
+    def _writer(self, name: str) -> Iterator[tuple[_Stream, Log]]:
+        with self._using(name) as stream:
+            log = stream.log
+            if not isinstance(log, Log):
+                with stream.opening:
+                    log = stream.log
+                    if not isinstance(log, Log):
+                        log = stream.log = self._open(Log, stream, clock=self._clock)
+            assert isinstance(log, Log)
+            yield stream, log
+
+    def _open(self, kind: type[Any], stream: _Stream, **options: Any) -> Any:
+        try:
+            return kind(stream.folder, files=self._files, **options)
+        except CannotOpen:
+            if stream.folder.is_dir():
+                raise
+            raise UnknownStream(stream.name) from None
+
+    def create(self, name: str, options: StreamOptions | None = None) -> bool:
+        folder, options = self.folder(name), options or StreamOptions()
+        if not folder.is_dir():
+            making = self._root / MAKING / uuid.uuid4().hex
+            Log.create(making, name, options, clock=self._clock, files=self._files).close()
+            with typed_errors(f"creating stream {name!r}"):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    self._files.rename(making, folder)
+                except OSError:
+                    if not folder.is_dir():
+                        raise
+                    shutil.rmtree(making)  # Another was faster.
+                else:
+                    self._sync_up(folder.parent)
+                    return True
+        with self._reader(name) as (_, log):
+            differing = _differing(log.identity.options, options)
+        if differing:
+            raise StreamExists(name, differing)
+        return False
+
+    def _sync_up(self, folder: Path) -> None:
+        while folder != self._root.parent:
+            self._files.sync_folder(folder)
+            folder = folder.parent
+
+    def configure(self, name: str, options: StreamOptions) -> StreamInfo:
+        with self._writer(name) as (_, log):
+            log.configure(options)
+        return self.show(name)
+
+    def list_streams(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[StreamInfo]:
+        names = [each.name for each in (self._root / FLAT).iterdir()]
+        names += [str(each.relative_to(self._root / TREE)) for each in (self._root / TREE).glob("*/*/*")]
+        names = sorted(name for name in names if name.startswith(prefix) and (after is None or name > after))
+        found = []
+        for name in names[:limit]:
+            with suppress(UnknownStream):
+                found.append(self.show(name))
+        return found
+
+    def show(self, name: str) -> StreamInfo:
+        with self._reader(name) as (stream, log):
+            segments = log.segments()
+            return StreamInfo(
+                name=name,
+                options=log.identity.options,
+                created_ms=log.identity.created_ms,
+                first=log.first_offset,
+                next=log.next_offset,
+                bytes=sum(segment.bytes for segment in segments),
+                segments=len(segments),
+                consumers=len(stream.consumers.all()),
+            )
+
+    def segments(self, name: str) -> list[SegmentInfo]:
+        with self._reader(name) as (_, log):
+            return log.segments()
+
+    def drop(self, name: str, *, force: bool = False) -> None:
+        with self._writer(name) as (stream, log):
+            waiting = [each.name for each in self._seen(stream, log) if not each.expired]
+            if waiting and not force:
+                raise StreamInUse(name, waiting)
+            trash = self._root / TRASH / uuid.uuid4().hex
+            with log.turn, typed_errors(f"dropping stream {name!r}"):
+                self._files.rename(stream.folder, trash)
+                self._sync_up(stream.folder.parent)
+                log.abandon()
+            with self._mutex:
+                self._used.pop(name, None)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def append(self, name: str, payloads: Sequence[Payload]) -> Appended:
+        with self._writer(name) as (_, log):
+            return log.append(payloads)
+
+    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
+        with self._writer(name) as (_, log):
+            return log.apply([log.request(payloads) for payloads in batches])
+
+    def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> Prepared | None:
+        with self._mutex:
+            stream = self._used.get(name)
+        if stream is None or not isinstance(stream.log, Log):
+            return None
+        with self._writer(name) as (_, log):
+            return log.prepare([log.request(payloads) for payloads in batches])
+
+    def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+        with self._reader(name) as (_, log):
+            return log.read(log.first_offset if offset == EARLIEST else offset, limit, bytes_max)
+
+    def read_arrow(
+        self, name: str, offset: int = EARLIEST, end: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        from penstock.log.arrow import batches
+
+        with self._reader(name) as (_, log):
+            yield from batches(log, log.first_offset if offset == EARLIEST else offset, end, columns)
+
+    def next_offset(self, name: str) -> int:
+        with self._reader(name) as (_, log):
+            return log.next_offset
+
+    def wait(self, name: str, offset: int, seconds: float) -> bool:
+        with self._reader(name) as (_, log):
+            return log.wait(offset, seconds)
+
+    def listen(self, name: str, listener: Callable[[], None]) -> Callable[[], None] | None:
+        with self._reader(name) as (_, log):
+            return (lambda: log.unlisten(listener)) if log.listen(listener) else None
+
+    def next(self, name: str, consumer: str, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+        with self._reader(name) as (stream, log):
+            known = stream.consumers.all().get(check_consumer_name(consumer))
+            soon_ms = log.identity.options.consumer_expire_ms // SEEN_AGAIN_PARTS
+            if known is None or self._clock() - known.seen_ms > soon_ms:
+                known = stream.consumers.submit(SeeConsumer(consumer=consumer))
+            assert known is not None
+            offset = log.first_offset if known.offset is None else known.offset + 1
+            return log.read(offset, limit, bytes_max)
+
+    def commit(
+        self, name: str, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer"
+    ) -> Consumer:
+        check_range("offset", offset, -1, OFFSET_MAX)
+        check_consumer_name(consumer)
+        with self._reader(name) as (stream, log):
+            end = log.next_offset
+            if offset >= end:
+                raise OffsetBeyondEnd(name, offset, end)
+            command = CommitPosition(consumer=consumer, offset=offset, force=force, kind=kind)
+            return self._with_lag(stream.consumers.submit(command), log)
+
+    def consumers(self, name: str) -> list[Consumer]:
+        with self._reader(name) as (stream, log):
+            return self._seen(stream, log)
+
+    def _seen(self, stream: _Stream, log: LogReader) -> list[Consumer]:
+        return [self._with_lag(each, log) for _, each in sorted(stream.consumers.all().items())]
+
+    def _with_lag(self, consumer: Consumer, log: LogReader) -> Consumer:
+        after = log.first_offset if consumer.offset is None else max(consumer.offset + 1, log.first_offset)
+        gone = expired(consumer, log.identity.options, self._clock())
+        return msgspec.structs.replace(consumer, lag=max(0, log.next_offset - after), expired=gone)
+
+    def consumer(self, name: str, consumer: str) -> Consumer:
+        with self._reader(name) as (stream, log):
+            return self._with_lag(stream.consumers.get(check_consumer_name(consumer)), log)
+
+    def create_consumer(self, name: str, consumer: str | None = None, *, kind: Kind = "consumer") -> Consumer:
+        consumer = new_consumer_name() if consumer is None else check_consumer_name(consumer)
+        with self._reader(name) as (stream, log):
+            return self._with_lag(stream.consumers.submit(SeeConsumer(consumer=consumer, kind=kind)), log)
+
+    def forget(self, name: str, consumer: str) -> None:
+        with self._using(name) as stream:
+            stream.consumers.submit(ForgetConsumer(consumer=check_consumer_name(consumer)))
+
+    def trim(
+        self, name: str, before: int | None = None, *, force: bool = False, archive: Archive | None = None
+    ) -> Trimmed:
+        with self._writer(name) as (stream, log):
+            return trim(log, stream.consumers.all().values(), Wish(before, force), self._clock(), archive)
+
+    def check(self, name: str, progress: Progress | None = None) -> Report:
+        with self._using(name) as stream:
+            return checks.check(stream.folder, name, progress)
+
+    def repair(self, name: str, progress: Progress | None = None) -> Report:
+        with self._using(name) as stream, stream.opening:
+            if stream.log is not None:
+                stream.log.close()
+                stream.log = None
+            return checks.repair(stream.folder, name, progress, files=self._files, clock=self._clock)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            streams = list(self._used.values())
+            self._used.clear()
+        for stream in streams:
+            if stream.log is not None:
+                stream.log.close()
+
+
+def check_stream_name(name: str) -> str:
+    """As a queue's."""
+    try:
+        return check_queue_name(name)
+    except InvalidName as error:
+        raise InvalidName(f"{name!r} is not a stream's name", field="stream", hint=error.hint) from None
+
+
+def _differing(one: StreamOptions, other: StreamOptions) -> list[str]:
+    return [field for field in one.__struct_fields__ if getattr(one, field) != getattr(other, field)]
