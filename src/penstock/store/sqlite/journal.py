@@ -134,8 +134,11 @@ def error_details(tx: Transaction, ids: Sequence[int], attempts: Sequence[int], 
     ]
 
 
-def note_removed(tx: Transaction, queue: Queue, places: Sequence[int], kind: Kind = Kind.REMOVED) -> None:
+def note_removed(
+    tx: Transaction, queue: Queue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
+) -> None:
+    """The marks tell in which state they were; none: waiting."""
     if queue.noted:
         for start in range(0, len(places), EVENTS_MAX):
             part = places[start : start + EVENTS_MAX]
-            note(tx, queue, kind, [place & ID_MAX for place in part], pushed_times(tx, part))
+            note(tx, queue, kind, [place & ID_MAX for place in part], pushed_times(tx, part), marks=marks)
