@@ -1,0 +1,96 @@
+"""A Spark session that starts fast and keeps quiet: what Spark has to say goes to a log file."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import CannotOpen
+from penstock.pipeline.java import Java, cache_folder, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+DRIVER_MEMORY = "1g"
+_LOG4J = """\
+status = off
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n%ex
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+def open_session(
+    log: Path, *, master: str = LOCAL, memory: str = DRIVER_MEMORY, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session of this process; there is one at a time. `log` takes all that Spark and its workers print."""
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise CannotOpen("PySpark is not installed", hint="pip install 'penstock[spark]'") from error
+    log.parent.mkdir(parents=True, exist_ok=True)
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    conf = SparkConf(loadDefaults=False)
+    conf.setMaster(master).setAppName("penstock")
+    conf.set("spark.driver.memory", memory)
+    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log)))
+    for name, value in {**_settings(master), **(settings or {})}.items():
+        conf.set(name, value)
+    with log.open("ab") as sink:
+        gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})
+    context = SparkContext(gateway=gateway, conf=conf)
+    session = SparkSession(context)
+    atexit.register(session.stop)
+    return session
+
+
+def cores_of(session: SparkSession) -> int:
+    return int(session.sparkContext.defaultParallelism)
+
+
+def _settings(master: str) -> dict[str, str]:
+    local = master.startswith("local")
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2" if local else "32",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+        "spark.sql.files.maxPartitionBytes": "134217728",
+        "spark.sql.parquet.mergeSchema": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        "spark.sql.warehouse.dir": str(cache_folder() / "warehouse"),
+    } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
+
+
+def _java_options(java: Java, log: Path) -> list[str]:
+    log4j = log.with_suffix(".log4j2.properties")
+    log4j.write_text(_LOG4J.format(log=log.absolute()))
+    return [
+        f"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}",
+        "-Djdk.lang.Process.launchMechanism=VFORK",
+        "-XX:+UseParallelGC",
+        "-Dfile.encoding=UTF-8",
+    ]
