@@ -230,7 +230,7 @@ class SetSecret(Command[None], kw_only=True):
 
 
 class ForgetJournal(Command[None], kw_only=True):
-    """The log has everything before this offset."""
+    """The log has everything before this offset; whatever happens next comes at it or later."""
 
     durable: ClassVar[bool] = False
     before: int

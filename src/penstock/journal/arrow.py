@@ -76,13 +76,14 @@ class _Records:
         self._number = np.arange(len(self._of)) - (np.cumsum(self._count) - self._count)[self._of]
 
     def _field(self, word: int) -> Ints:
-        return self._words[self._starts + word]
+        values: Ints = self._words[self._starts + word]
+        return values
 
     def _values(self, column: int) -> Ints:
         """One of the columns that may vary within a record, for each event."""
-        values = self._field(_COLUMNS_AT + column)[self._of]
+        values: Ints = self._field(_COLUMNS_AT + column)[self._of]
         if column == 0:
-            values = values + self._number
+            values += self._number
         varying = self._varies[self._of] >> column & 1 == 1
         if varying.any():
             before = self._count * _BITS_SET[self._varies & (1 << column) - 1]

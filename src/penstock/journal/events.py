@@ -63,8 +63,10 @@ COLUMNS = ("id", "pushed_at", "first_leased_at", "leased_at", "until", "attempts
 DETAILS, BODIES = 1 << len(COLUMNS), 2 << len(COLUMNS)
 """More bits of `varies`: each message has details of its own; there are bodies."""
 EVENTS_MAX = 1_000
-BODY_BYTES_MAX = 1 << 20
-"""Of one record: more messages, or more than one with more bytes, become several records."""
+SHARED_BYTES_MAX = 1 << 20
+"""Of one record: more messages, or several with more bytes, become several records."""
+BODY_BYTES_MAX = 8 << 20
+"""A larger body is left out; the details tell how large it was."""
 
 # time, kind, flags, field bytes, zero | count, queue id, salt, marks, varies, name bytes, zero, detail bytes | columns
 _REST = struct.Struct("<qBBHI" + "IIIHHHHI" + "8q")

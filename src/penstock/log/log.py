@@ -17,7 +17,7 @@ from penstock.errors import BatchTooLarge, InvalidInput, LogFailed, PenstockErro
 from penstock.log.active import Active
 from penstock.log.files import DISK, Files, FolderLock, as_typed, typed_errors
 from penstock.log.findings import Finding
-from penstock.log.manifest import MANIFEST, STREAM, Identity, load_identity, save
+from penstock.log.manifest import MANIFEST, STREAM, Identity, Manifest, load_identity, save
 from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, StreamOptions, check_payloads
 from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
 from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
@@ -116,15 +116,18 @@ class Log(LogReader):
         name: str,
         options: StreamOptions | None = None,
         *,
+        first: int = 0,
         clock: Clock = system_clock,
         files: Files = DISK,
     ) -> Log:
-        """A new log in a folder that is empty or not there."""
+        """A new log in a folder that is empty or not there, whose first record will have the offset `first`."""
         folder = Path(folder)
         identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=options or StreamOptions())
         with typed_errors(f"creating stream {name!r}"):
             folder.mkdir(parents=True, exist_ok=True)
             save(files, folder / STREAM, identity)
+            if first:
+                save(files, folder / MANIFEST, Manifest(first=first, next=first, active=first))
             files.sync_folder(folder.parent)
         return cls(folder, clock=clock, files=files)
 
@@ -281,12 +284,19 @@ class Log(LogReader):
         self._checkpoint_at = (self._active.size if self._active else 0) + CHECKPOINT_BYTES
         self._checkpoint_ms = self._clock() + CHECKPOINT_MS
 
-    def roll(self) -> None:
+    def skip_to(self, offset: int) -> None:
+        """Go on at a later offset; those between are lost, and reading them says so."""
+        with self.turn:
+            if offset > self.active.next:
+                self.roll(offset)
+                self._next = offset
+
+    def roll(self, first: int | None = None) -> None:
         """Seal the active segment and begin another. The caller has the turn."""
         active = self.active
         with typed_errors(f"beginning a new segment of stream {self.name!r}"):
             active.seal()
-            fresh = Active.create(self.files, self.folder, self.identity.uid, active.next)
+            fresh = Active.create(self.files, self.folder, self.identity.uid, active.next if first is None else first)
         fresh.last_time_ms = active.last_time_ms
         last = Segment(self.folder, self.name, self.identity.uid, fresh.first)
         with self._mutex:

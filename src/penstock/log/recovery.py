@@ -51,7 +51,7 @@ def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
     if manifest is None and firsts:
         findings.append(Finding(trouble=Trouble.MANIFEST, text="the manifest is missing or damaged", mended=True))
     known_end = max([manifest.next if manifest else 0, *_ends_of_vanished(folder, identity.uid, firsts)])
-    active = _tail(files, folder, identity, manifest, firsts, known_end, findings)
+    active = _tail(files, folder, identity, manifest, first, firsts, known_end, findings)
     if active.first not in firsts:
         firsts.append(active.first)
     recovered = Recovered(max(first, firsts[0]), firsts, active, findings)
@@ -95,14 +95,15 @@ def _tail(
     folder: Path,
     identity: Identity,
     manifest: Manifest | None,
+    first: int,
     firsts: list[int],
     known_end: int,
     findings: list[Finding],
 ) -> Active:
     """The segment to go on writing to."""
     if not firsts:
-        if known_end:
-            findings.append(_lost(manifest.first if manifest else 0, known_end - 1))
+        if known_end > first:
+            findings.append(_lost(first, known_end - 1))
         return Active.create(files, folder, identity.uid, known_end)
     if len(firsts) > 1:
         _finish_sealing(files, folder, identity.uid, firsts[-2], firsts[-1])
@@ -200,9 +201,7 @@ class SegmentRecovery:
             if found is not None:
                 name = f"{file_name(self.first, '')}.{end}.cut"
                 replace(self.files, self.folder / name, bytes(view[end:]))
-                text = (
-                    f"{len(view) - end} bytes were cut, whole records of unknown offset among them; kept as {name}"
-                )
+                text = f"{len(view) - end} bytes were cut, whole records of unknown offset among them; kept as {name}"
                 self._find(Trouble.CORRUPT, text, position=end, mended=True)
             else:
                 self._find(Trouble.TORN_TAIL, f"{len(view) - end} bytes were cut", position=end, mended=True)

@@ -78,6 +78,9 @@ class Store(Applies, Protocol):
 
     def find_secret(self, queue: str) -> str | None: ...
 
+    def journal_bounds(self) -> tuple[int, int]:
+        """The first offset that is not forgotten, and the next to be given."""
+
     def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
         """What was committed from this offset on and not yet forgotten: at least one row if there is any."""
 

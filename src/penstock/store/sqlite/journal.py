@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.commands import ForgetJournal
 from penstock.identity import ID_MAX
-from penstock.journal.events import BODY_BYTES_MAX, EVENTS_MAX, Kind, encode_detail, encode_events
+from penstock.journal.events import BODY_BYTES_MAX, EVENTS_MAX, SHARED_BYTES_MAX, Kind, encode_detail, encode_events
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.queues import Queue
@@ -28,6 +28,10 @@ def note(tx: Transaction, queue: Queue, kind: Kind, ids: Sequence[int] = (0,), *
 
 
 def forget_journal(tx: Transaction, command: ForgetJournal) -> None:
+    tx.load_next_offset()
+    if command.before > tx.next_offset:
+        tx.execute(SQL["write"], (command.before, 0, b""))
+        tx.next_offset = command.before
     tx.execute(SQL["forget"], (command.before,))
 
 
@@ -41,9 +45,11 @@ def note_pushed(tx: Transaction, queue: Queue, rows: Sequence[Row], expiries: di
     for part in _parts(rows):
         places, _, available_at, priority, content, keys, headers, payloads = zip(*part, strict=True)
         ids = [place & ID_MAX for place in places]
+        large = len(payloads[0]) if len(payloads[0]) > BODY_BYTES_MAX else None
         details: bytes | list[bytes] = b""
-        if expiries or any(keys) or any(headers):
-            details = [_push_detail(*each) for each in zip(keys, headers, map(expiries.get, ids), strict=True)]
+        if large or expiries or any(keys) or any(headers):
+            told = zip(keys, headers, map(expiries.get, ids), strict=True)
+            details = [_push_detail(*each, body_bytes=large) for each in told]
         note(
             tx,
             queue,
@@ -54,7 +60,7 @@ def note_pushed(tx: Transaction, queue: Queue, rows: Sequence[Row], expiries: di
             priority=priority,
             content=content,
             details=details,
-            bodies=payloads if queue.options.journal == "full" else None,
+            bodies=payloads if queue.options.journal == "full" and not large else None,
         )
 
 
@@ -65,17 +71,16 @@ def _parts(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
         return
     start = size = 0
     for number, row in enumerate(rows):
-        if number > start and (size + len(row[7]) > BODY_BYTES_MAX or number - start == EVENTS_MAX):
+        if number > start and (size + len(row[7]) > SHARED_BYTES_MAX or number - start == EVENTS_MAX):
             yield rows[start:number]
             start, size = number, 0
         size += len(row[7])
     yield rows[start:]
 
 
-def _push_detail(key: str | None, headers: str | None, expires_at: int | None) -> bytes:
-    return encode_detail(
-        key=key, headers=None if headers is None else msgspec.Raw(headers.encode()), expires_at=expires_at
-    )
+def _push_detail(key: str | None, headers: str | None, expires_at: int | None, body_bytes: int | None) -> bytes:
+    raw = None if headers is None else msgspec.Raw(headers.encode())
+    return encode_detail(key=key, headers=raw, expires_at=expires_at, body_bytes=body_bytes)
 
 
 def note_leased(

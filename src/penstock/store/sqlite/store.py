@@ -349,6 +349,10 @@ class SqliteStore:
             self._open_reader()
             return patiently(at_one_moment, self._busy_ms)
 
+    def journal_bounds(self) -> tuple[int, int]:
+        first, following = self._see(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
+        return first or 0, following or 0
+
     def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
         def look(connection: sqlite3.Connection) -> list[JournalRow]:
             rows: list[JournalRow] = []

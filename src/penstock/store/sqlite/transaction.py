@@ -87,9 +87,12 @@ class Transaction:
     def write_journal(self) -> None:
         """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
         if self.records:
-            if self.next_offset < 0:
-                row = self.execute(JOURNAL["next_offset"]).fetchone()
-                self.next_offset = row[0] if row else 0
+            self.load_next_offset()
             self.execute(JOURNAL["write"], (self.next_offset, len(self.records), b"".join(self.records)))
             self.next_offset += len(self.records)
             self.records.clear()
+
+    def load_next_offset(self) -> None:
+        if self.next_offset < 0:
+            row = self.execute(JOURNAL["next_offset"]).fetchone()
+            self.next_offset = row[0] if row else 0

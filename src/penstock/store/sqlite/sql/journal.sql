@@ -2,12 +2,17 @@
 SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC LIMIT 1
 
 -- :write
-INSERT INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
+-- What may be replaced is a row without records, which only tells the next offset.
+INSERT OR REPLACE INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
 
 -- :forget
 -- The newest row stays: it tells the next offset.
 DELETE FROM penstock_journal
  WHERE first_offset + records <= ? AND first_offset < (SELECT max(first_offset) FROM penstock_journal)
+
+-- :bounds
+SELECT (SELECT min(first_offset) FROM penstock_journal),
+       (SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC LIMIT 1)
 
 -- :from
 SELECT first_offset, records, bytes FROM penstock_journal

@@ -1,0 +1,187 @@
+"""From the store's journal to the log: all of it, once, in order, whatever happens in between."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.commands import Ack, Command, Lease, Push, SettleItem
+from penstock.errors import CorruptRecord
+from penstock.journal.drain import Drain, drain_once, journal_folder
+from penstock.journal.events import Event, decode_events
+from penstock.log.reader import LogReader
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.replay import Replay, check_counters
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
+        yield store
+
+
+def work(store: SqliteStore, rounds: int = 3, size: int = 10) -> None:
+    for _ in range(rounds):
+        do(store, Push(queue="q", messages=[NewMessage(payload=b"x" * size)] * 5, create=QueueOptions()))
+        leased = do(store, Lease(queue="q", limit=4)).messages
+        do(store, Ack(queue="q", items=[SettleItem(message.id, message.token) for message in leased]))
+
+
+def do(store: SqliteStore, command: Command[object]) -> object:
+    (outcome,) = store.apply([command])
+    return outcome
+
+
+def log_events(folder: Path) -> list[Event]:
+    events: list[Event] = []
+    with LogReader(folder) as reader:
+        offset = reader.first_offset
+        while offset < reader.next_offset:
+            page = reader.read(offset)
+            for record in page.records:
+                events += decode_events(record.offset, record.time_ms, record.kind, record.data)
+            offset = page.next
+    return events
+
+
+def check(store: SqliteStore) -> Replay:
+    """The log alone leads to what the store's counters say."""
+    replay = Replay()
+    replay.play(log_events(journal_folder(store.path)))
+    with closing(sqlite3.connect(store.path)) as db:
+        check_counters(db, replay)
+    return replay
+
+
+def opened(store: SqliteStore) -> Drain:
+    drain = Drain.open(store, journal_folder(store.path))
+    assert drain is not None
+    return drain
+
+
+def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: SqliteStore) -> None:
+    work(store)
+    drain_once(store, store.path)
+    work(store)
+    drain_once(store, store.path)
+    assert check(store).next_offset == store.journal_bounds()[1]
+    with closing(sqlite3.connect(store.path)) as db:
+        assert db.execute("SELECT count(*) FROM penstock_journal").fetchone() == (1,)
+
+
+def test_a_crash_before_the_store_forgets_repeats_nothing(store: SqliteStore) -> None:
+    work(store)
+    with closing(opened(store)) as drain:
+        assert drain.step() is not None
+    work(store)
+    with closing(opened(store)) as drain:
+        assert drain.step() is not None
+        assert drain.step() is None
+    check(store)
+
+
+def test_a_log_that_was_cut_within_a_commit_is_completed(store: SqliteStore) -> None:
+    messages = [NewMessage(payload=b"x" * 600_000)] * 3
+    do(store, Push(queue="q", messages=messages, create=QueueOptions()))
+    (row,) = store.journal_from(0, 1)
+    assert row.records == 4, "its queue, and messages too large to share a record"
+    folder = journal_folder(store.path)
+    with closing(opened(store)) as drain:
+        drain.step()
+    (segment,) = folder.glob("*.log")
+    whole = segment.read_bytes()
+    shutil.rmtree(folder)
+    with closing(opened(store)) as drain:
+        drain.log.append_encoded(whole[: len(whole) - 1_000_000][: _two_records(whole)])
+    with closing(opened(store)) as drain:
+        assert drain.log.next_offset == 2
+        drain.step()
+    assert check(store).next_offset == 4
+    assert segment.read_bytes() == whole
+
+
+def _two_records(data: bytes) -> int:
+    first = 24 + int.from_bytes(data[:4], "little")
+    return first + 24 + int.from_bytes(data[first : first + 4], "little")
+
+
+def test_only_one_drains_at_a_time(store: SqliteStore) -> None:
+    work(store)
+    with closing(opened(store)) as drain:
+        assert Drain.open(store, journal_folder(store.path)) is None
+        drain_once(store, store.path)
+        assert drain.log.next_offset == 0
+    drain_once(store, store.path)
+    check(store)
+
+
+def test_after_an_older_store_is_brought_back_new_events_come_after_all_that_the_log_has(tmp_path: Path) -> None:
+    path, copy = tmp_path / "penstock.db", tmp_path / "copy.db"
+    with closing(SqliteStore(path, durability="relaxed", journal=True)) as store:
+        work(store)
+        store.backup(copy)
+        work(store)
+        drain_once(store, store.path)
+        end = store.journal_bounds()[1]
+    for left in tmp_path.glob("penstock.db-*"):
+        left.unlink()
+    copy.replace(path)
+    with closing(SqliteStore(path, durability="relaxed")) as store:
+        assert store.journal_bounds()[1] < end
+        drain_once(store, store.path)
+        work(store, rounds=1)
+        drain_once(store, store.path)
+        events = log_events(journal_folder(path))
+    assert next(event.offset for event in events if event.offset >= end) == end
+    assert {event.kind for event in events if event.offset >= end} == {"pushed", "leased", "acked"}
+
+
+def test_a_log_that_is_gone_begins_again_where_the_store_is(store: SqliteStore) -> None:
+    work(store)
+    drain_once(store, store.path)
+    end = store.journal_bounds()[1]
+    shutil.rmtree(journal_folder(store.path))
+    work(store)
+    drain_once(store, store.path)
+    with LogReader(journal_folder(store.path)) as reader:
+        assert reader.first_offset <= end
+        assert reader.next_offset == store.journal_bounds()[1]
+
+
+def test_events_that_are_lost_leave_a_gap_that_is_named(store: SqliteStore) -> None:
+    work(store, rounds=1)
+    drain_once(store, store.path)
+    lost = store.journal_bounds()[1]
+    work(store, rounds=1)
+    kept = store.journal_bounds()[1]
+    work(store, rounds=1)
+    with closing(sqlite3.connect(store.path)) as db:
+        db.execute("DELETE FROM penstock_journal WHERE first_offset < ?", (kept,))
+        db.commit()
+    drain_once(store, store.path)
+    with LogReader(journal_folder(store.path)) as reader:
+        with pytest.raises(CorruptRecord):
+            reader.read(lost)
+        assert reader.read(kept).records
+
+
+def test_a_commit_larger_than_what_the_log_takes_at_once_goes_in_parts(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
+        do(store, Push(queue="q", messages=[NewMessage(payload=bytes(7_000_000))] * 6, create=QueueOptions()))
+        drain_once(store, store.path)
+        check(store)
+
+
+def test_a_body_too_large_for_a_record_is_left_out_and_its_size_told(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
+        do(store, Push(queue="q", messages=[NewMessage(payload=bytes(9 << 20))], create=QueueOptions()))
+        drain_once(store, store.path)
+        event = log_events(journal_folder(store.path))[-1]
+    assert event.body is None
+    assert event.details == {"body_bytes": 9 << 20}
