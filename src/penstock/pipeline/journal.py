@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +13,6 @@ from penstock.log.arrow import Mapped, mapped
 from penstock.log.reader import LogReader
 from penstock.log.record import HEADER_BYTES
 
-DB_NAME = "penstock.db"
-JOURNAL_SUFFIX = ".journal"
-STREAMS_SUFFIX = ".streams"
 BATCH_EVENTS = 32 << 10
 
 
@@ -26,10 +22,6 @@ class Part(Struct, frozen=True):
     folder: str
     start: int
     end: int
-
-
-def journal_folder(data: Path) -> Path:
-    return data / (DB_NAME + JOURNAL_SUFFIX)
 
 
 def parts_of(log: LogReader, start: int, end: int, count: int) -> list[Part]:

@@ -100,8 +100,7 @@ class LakeTable:
     def position(self, app: str) -> int | None:
         return self.delta.transaction_version(app)
 
-    def files(self, **least: Any) -> list[str]:
-        """Of the files that are in the table, those that may hold a value of a column that is at least so great."""
+    def _entries(self, least: dict[str, Any]) -> pa.Table:
         found = pa.table(self.delta.get_add_actions(flatten=True))
         for column, value in least.items():
             name = f"max.{column}"
@@ -109,7 +108,16 @@ class LakeTable:
                 greatest = found[name]
                 wanted = pc.greater_equal(greatest, pa.scalar(value, greatest.type))
                 found = found.filter(pc.fill_null(wanted, True))
-        return [str(self.folder / path) for path in found["path"].to_pylist()]
+        return found
+
+    def files(self, **least: Any) -> list[str]:
+        """Of the files that are in the table, those that may hold a value of a column that is at least so great."""
+        return [str(self.folder / path) for path in self._entries(least)["path"].to_pylist()]
+
+    def least_of(self, column: str, **least: Any) -> Any:
+        """Of those files, the least value of a column; None if there is none."""
+        found = self._entries(least)
+        return pc.min(found[f"min.{column}"]).as_py() if found.num_rows else None
 
     def read(self, spark: SparkSession, **least: Any) -> DataFrame:
         """As Spark reads it; `least` passes over files, not over rows."""
