@@ -16,7 +16,7 @@ from tests.spark.support import Work
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = open_session(log, master="local[2]", settings={"spark.sql.shuffle.partitions": "1"})
+    session = open_session(log, master="local[2]", brief=True, settings={"spark.sql.shuffle.partitions": "1"})
     yield session
     session.stop()
 

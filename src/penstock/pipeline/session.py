@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
+SETTLED_SECONDS = 10
 _LOG4J = """\
 status = off
 appender.file.type = File
@@ -34,9 +37,17 @@ logger.native.level = error
 
 
 def open_session(
-    log: Path, *, master: str = LOCAL, memory: str = DRIVER_MEMORY, settings: Mapping[str, str] | None = None
+    log: Path,
+    *,
+    master: str = LOCAL,
+    memory: str = DRIVER_MEMORY,
+    brief: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session of this process; there is one at a time. `log` takes all that Spark and its workers print."""
+    """A session of this process; there is one at a time. `log` takes all that Spark and its workers print.
+
+    A `brief` one answers sooner and computes slower.
+    """
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -52,7 +63,7 @@ def open_session(
     conf = SparkConf(loadDefaults=False)
     conf.setMaster(master).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
-    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log)))
+    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief)))
     for name, value in {**_settings(master), **(settings or {})}.items():
         conf.set(name, value)
     with log.open("ab") as sink:
@@ -73,6 +84,7 @@ def _settings(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "false" if local else "true",
         "spark.sql.shuffle.partitions": "2" if local else "32",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
@@ -85,7 +97,7 @@ def _settings(master: str) -> dict[str, str]:
     } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
 
 
-def _java_options(java: Java, log: Path) -> list[str]:
+def _java_options(java: Java, log: Path, brief: bool) -> list[str]:
     log4j = log.with_suffix(".log4j2.properties")
     log4j.write_text(_LOG4J.format(log=log.absolute()))
     return [
@@ -93,4 +105,22 @@ def _java_options(java: Java, log: Path) -> list[str]:
         "-Djdk.lang.Process.launchMechanism=VFORK",
         "-XX:+UseParallelGC",
         "-Dfile.encoding=UTF-8",
+        *(["-XX:TieredStopAtLevel=1"] if brief else []),
+        *_class_archive(java),
     ]
+
+
+def _class_archive(java: Java) -> list[str]:
+    """Classes as they were after an earlier run: most of a start is loading them. The first run leaves them behind."""
+    from pyspark import __version__
+
+    archive = cache_folder() / f"spark-{__version__}-java-{java.version}.jsa"
+    quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off"]
+    for left in archive.parent.glob(f"{archive.name}.*"):
+        # Written by a Java at its end, which may come after that of the Python that started it.
+        if time.time() - left.stat().st_mtime > SETTLED_SECONDS:
+            with suppress(FileNotFoundError):
+                left.rename(archive)
+    if archive.exists():
+        return [f"-XX:SharedArchiveFile={archive}", *quiet]
+    return [f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}", *quiet]
