@@ -149,6 +149,4 @@ def _with_times(file: NewFile) -> NewFile:
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
     """Only times are told as texts."""
-    return {
-        name: datetime.fromisoformat(value) if isinstance(value, str) else value for name, value in values.items()
-    }
+    return {name: datetime.fromisoformat(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -62,11 +63,23 @@ def end_within(log: LogReader, start: int, end: int, bytes_max: int) -> int:
     return end
 
 
-def read_events(part: Part, columns: Sequence[str] = SCHEMA.names) -> Iterator[pa.RecordBatch]:
+def read_events(
+    part: Part, columns: Sequence[str] = SCHEMA.names, *, skip_lost: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Events of a range, in order. Offsets whose records were lost are an error, or passed over."""
     with LogReader(part.folder) as log:
-        for piece in mapped(log, part.start, part.end):
-            for first, last in _runs(piece):
-                yield from _table(piece, first, last, columns).to_batches()
+        for start, end in _unbroken(log, part) if skip_lost else [(part.start, part.end)]:
+            for piece in mapped(log, start, end):
+                for first, last in _runs(piece):
+                    yield from _table(piece, first, last, columns).to_batches()
+
+
+def _unbroken(log: LogReader, part: Part) -> Iterator[tuple[int, int]]:
+    for info in log.segments():
+        segment = log.segment_of(info.first)
+        start, end = max(part.start, info.first), min(part.end, info.first + segment.count)
+        if start < end:
+            yield start, end
 
 
 def _table(piece: Mapped, first: int, last: int, columns: Sequence[str]) -> pa.Table:
@@ -88,6 +101,6 @@ def _runs(piece: Mapped) -> Iterator[tuple[int, int]]:
     if kept is not None:
         breaks |= np.diff(kept.astype(np.int8)) != 0
     cuts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(counts)]
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in pairwise(cuts):
         if kept is None or kept[first]:
             yield first, last

@@ -119,6 +119,12 @@ class LakeTable:
         found = self._entries(least)
         return pc.min(found[f"min.{column}"]).as_py() if found.num_rows else None
 
+    def greatest_of(self, column: str | None) -> Any:
+        """The greatest value of a column that the files tell of."""
+        found = self._entries({})
+        name = f"max.{column}"
+        return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
+
     def read(self, spark: SparkSession, **least: Any) -> DataFrame:
         """As Spark reads it; `least` passes over files, not over rows."""
         return read_files(spark, self.table.schema, self.files(**least))
@@ -250,7 +256,9 @@ def _time(value: datetime) -> str:
 
 
 def _literal(value: Any) -> str:
-    return f"arrow_cast('{_time(value)}', 'Timestamp(Microsecond, Some(\"UTC\"))')" if isinstance(value, datetime) else str(value)
+    if isinstance(value, datetime):
+        return f"arrow_cast('{_time(value)}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    return str(value)
 
 
 def _sync_file(path: Path) -> None:

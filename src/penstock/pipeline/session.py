@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import time
@@ -55,6 +56,7 @@ def open_session(
     except ImportError as error:
         raise CannotOpen("PySpark is not installed", hint="pip install 'penstock[spark]'") from error
     log.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # It prints what the exception says anyway.
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -5,9 +5,8 @@ Readers may rely on these columns. New ones may come; they are null in files wri
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.journal.arrow import SCHEMA as EVENTS
 from penstock.journal.arrow import TIME

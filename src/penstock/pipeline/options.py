@@ -1,0 +1,173 @@
+"""The options of `format("penstock")`, named and meant as those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from penstock.errors import InvalidInput, OffsetTrimmed
+from penstock.journal.drain import journal_folder
+from penstock.log.consumers import check_consumer_name
+from penstock.log.reader import LogReader
+from penstock.log.streams import FLAT, TREE, check_stream_name
+
+READ_OPTIONS = {
+    "url": "a server's data folder (or as the argument of load)",
+    "stream": "a stream's name; the journal if there is none",
+    "startingOffsets": "earliest (default), latest, or an offset",
+    "endingOffsets": "latest (default) or an offset, which is not read; for a batch",
+    "maxOffsetsPerTrigger": "at most so many records in a micro-batch",
+    "minPartitions": "at least so many tasks, if there are as many records",
+    "failOnDataLoss": "true (default) or false: what to do about records that are no longer kept",
+    "consumer": "under which name a streaming query reports its position; none if not given",
+}
+WRITE_OPTIONS = {
+    "url": "a server's data folder, or http(s)://… (or as the argument of save)",
+    "queue": "the queue to push into",
+    "token": "a server's admin token or API key",
+    "name": "what this write is called: the same write under the same name adds nothing",
+    "staging": "a folder that all tasks share, for rows on their way; in the data folder if not given",
+}
+SPARKS_OWN = {"checkpointlocation", "queryname"}
+DB_NAME = "penstock.db"
+OFFSET_MAX = 2**53
+
+Edge = Literal["earliest", "latest"]
+
+
+class ReadOptions(Struct, frozen=True, kw_only=True):
+    data: Path
+    stream: str | None
+    start: int | Edge
+    end: int | Edge
+    offsets_max: int | None
+    partitions_min: int
+    fail_on_data_loss: bool
+    consumer: str | None
+
+    @property
+    def folder(self) -> Path:
+        """Of the log."""
+        database = self.data if self.data.is_file() else self.data / DB_NAME
+        if self.stream is None:
+            return journal_folder(database)
+        name = check_stream_name(self.stream)
+        return Path(f"{database}.streams", TREE if "/" in name else FLAT, *name.split("/"))
+
+    def open(self) -> LogReader:
+        return LogReader(self.folder)
+
+    def first(self, log: LogReader) -> int:
+        """Where to begin."""
+        start = _at(log, self.start)
+        return self.checked(log, start)
+
+    def last(self, log: LogReader) -> int:
+        return min(_at(log, self.end), log.next_offset)
+
+    def checked(self, log: LogReader, start: int) -> int:
+        """What was trimmed away is an error that names it, or passed over."""
+        if start >= log.first_offset:
+            return start
+        if self.fail_on_data_loss:
+            raise OffsetTrimmed(log.name, start, log.first_offset)
+        return log.first_offset
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    told = _told(given, READ_OPTIONS)
+    consumer = told.get("consumer")
+    return ReadOptions(
+        data=Path(_place(told)),
+        stream=told.get("stream"),
+        start=_offset(told, "startingOffsets", "earliest"),
+        end=_offset(told, "endingOffsets", "latest"),
+        offsets_max=_number(told, "maxOffsetsPerTrigger"),
+        partitions_min=_number(told, "minPartitions") or 0,
+        fail_on_data_loss=_flag(told, "failOnDataLoss", True),
+        consumer=None if consumer is None else check_consumer_name(f"spark:{consumer}"),
+    )
+
+
+class WriteOptions(Struct, frozen=True, kw_only=True):
+    url: str
+    queue: str
+    token: str | None
+    name: str | None
+    staging: Path
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    told = _told(given, WRITE_OPTIONS)
+    if "queue" not in told:
+        raise _bad("the option queue is missing", "queue", WRITE_OPTIONS)
+    place = _place(told)
+    remote = place.startswith(("http://", "https://"))
+    if remote and "staging" not in told:
+        raise _bad("with a server, the option staging is needed", "staging", WRITE_OPTIONS)
+    data = Path(place)
+    database = data if data.is_file() else data / DB_NAME
+    return WriteOptions(
+        url=place if remote else f"sqlite:///{database.absolute()}",
+        queue=told["queue"],
+        token=told.get("token"),
+        name=told.get("name"),
+        staging=Path(told["staging"]) if "staging" in told else Path(f"{database}.staging"),
+    )
+
+
+def _told(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """By their proper names; Spark's do not mind the case."""
+    names = {name.lower(): name for name in (*known, "path")}
+    told = {}
+    for name, value in given.items():
+        if name.lower() in SPARKS_OWN:
+            continue
+        if name.lower() not in names:
+            raise _bad(f"there is no option {name!r}", name, known)
+        told[names[name.lower()]] = value
+    return told
+
+
+def _bad(text: str, field: str, known: Mapping[str, str]) -> InvalidInput:
+    listed = "; ".join(f"{name}: {what}" for name, what in known.items())
+    return InvalidInput(text, field=field, hint=f"options are {listed}")
+
+
+def _place(told: Mapping[str, str]) -> str:
+    place = told.get("url") or told.get("path")
+    if not place:
+        raise _bad("the option url is missing", "url", READ_OPTIONS)
+    return place.removeprefix("file://")
+
+
+def _offset(told: Mapping[str, str], name: str, default: Edge) -> int | Edge:
+    value = told.get(name, default)
+    if value == "earliest" or value == "latest":
+        return value
+    if not value.isdecimal() or int(value) > OFFSET_MAX:
+        raise _bad(f"{name} is earliest, latest or an offset, not {value!r}", name, READ_OPTIONS)
+    return int(value)
+
+
+def _number(told: Mapping[str, str], name: str) -> int | None:
+    value = told.get(name)
+    if value is not None and (not value.isdecimal() or not 0 < int(value) <= OFFSET_MAX):
+        raise _bad(f"{name} is a number above 0, not {value!r}", name, READ_OPTIONS)
+    return None if value is None else int(value)
+
+
+def _flag(told: Mapping[str, str], name: str, default: bool) -> bool:
+    value = told.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise _bad(f"{name} is true or false, not {value!r}", name, READ_OPTIONS)
+    return value == "true"
+
+
+def _at(log: LogReader, offset: int | Edge) -> int:
+    if offset == "earliest":
+        return log.first_offset
+    return log.next_offset if offset == "latest" else int(offset)
