@@ -16,6 +16,7 @@ from penstock.errors import (
     InvalidName,
     LeaseLost,
     LogFailed,
+    MissingExtra,
     NotADatabase,
     NotFound,
     OffsetBeyondEnd,
@@ -50,18 +51,23 @@ if TYPE_CHECKING:
     from penstock._sync.client.client import Client, connect
     from penstock._sync.client.message import LeasedMessage
     from penstock._sync.client.queue import Queue
+    from penstock._sync.client.stream import Stream
     from penstock._sync.client.transaction import Transaction
     from penstock._sync.client.worker import Worker
+    from penstock.client.stream_types import Appended, Record, Records
     from penstock.client.types import NewMessage, Page, PeekedMessage, Receipt, Redriven, Stats
     from penstock.lite import DeadMessage, LiteQueue, Message
+    from penstock.log.model import Consumer, StreamInfo, StreamOptions
     from penstock.model import QueueInfo, QueueOptions, State
 
 __all__ = [
     "AccessDenied",
+    "Appended",
     "BatchTooLarge",
     "CannotOpen",
     "Client",
     "Conflict",
+    "Consumer",
     "CorruptRecord",
     "Damaged",
     "DeadMessage",
@@ -74,6 +80,7 @@ __all__ = [
     "LiteQueue",
     "LogFailed",
     "Message",
+    "MissingExtra",
     "NewMessage",
     "NotADatabase",
     "NotFound",
@@ -93,6 +100,8 @@ __all__ = [
     "RateLimited",
     "ReadOnly",
     "Receipt",
+    "Record",
+    "Records",
     "Redriven",
     "SchemaTooNew",
     "ServerFault",
@@ -101,8 +110,11 @@ __all__ = [
     "StoreBusy",
     "StoreClosed",
     "StoreError",
+    "Stream",
     "StreamExists",
     "StreamInUse",
+    "StreamInfo",
+    "StreamOptions",
     "Transaction",
     "TryLater",
     "Unauthorized",
@@ -118,7 +130,9 @@ __all__ = [
 
 # Loaded when first asked for: a command that only talks to a server starts without SQLite and asyncio.
 _LATE = {
+    "Appended": "penstock.client.stream_types",
     "Client": "penstock._sync.client.client",
+    "Consumer": "penstock.log.model",
     "DeadMessage": "penstock.lite",
     "LeasedMessage": "penstock._sync.client.message",
     "LiteQueue": "penstock.lite",
@@ -130,9 +144,14 @@ _LATE = {
     "QueueInfo": "penstock.model",
     "QueueOptions": "penstock.model",
     "Receipt": "penstock.client.types",
+    "Record": "penstock.client.stream_types",
+    "Records": "penstock.client.stream_types",
     "Redriven": "penstock.client.types",
     "State": "penstock.model",
     "Stats": "penstock.client.types",
+    "Stream": "penstock._sync.client.stream",
+    "StreamInfo": "penstock.log.model",
+    "StreamOptions": "penstock.log.model",
     "Transaction": "penstock._sync.client.transaction",
     "Worker": "penstock._sync.client.worker",
     "connect": "penstock._sync.client.client",

@@ -11,7 +11,8 @@ async with penstock.aio.connect("sqlite:///tasks.db") as client:
 from penstock.client.client import Client, connect
 from penstock.client.message import LeasedMessage
 from penstock.client.queue import Queue
+from penstock.client.stream import Stream
 from penstock.client.transaction import Transaction
 from penstock.client.worker import Worker
 
-__all__ = ["Client", "LeasedMessage", "Queue", "Transaction", "Worker", "connect"]
+__all__ = ["Client", "LeasedMessage", "Queue", "Stream", "Transaction", "Worker", "connect"]

@@ -20,6 +20,7 @@ from penstock.commands import (
     Configured,
     Drop,
     Extend,
+    ForgetJournal,
     Lease,
     Leased,
     Nack,
@@ -117,17 +118,18 @@ class Broker:
         global_keys: bool = False,
     ) -> Push:
         check_new_queue_name(queue)
-        if len(messages) > self.limits.batch_messages:
+        limits = self.limits
+        if len(messages) > limits.batch_messages:
             raise BatchTooLarge(
                 f"{len(messages)} messages in one batch",
-                hint=f"at most {self.limits.batch_messages}: push in parts",
+                hint=f"at most {limits.batch_messages}: push in parts",
             )
         size = 0
         for message in messages:
             size += len(message.payload)
-            check_message(message, self.limits.payload_bytes)
-        if size > self.limits.batch_bytes:
-            raise BatchTooLarge(f"{size} bytes in one batch", hint=f"at most {self.limits.batch_bytes}: push in parts")
+            check_message(message, limits.payload_bytes)
+        if size > limits.batch_bytes:
+            raise BatchTooLarge(f"{size} bytes in one batch", hint=f"at most {limits.batch_bytes}: push in parts")
         return Push(queue=queue, messages=messages, create=create, global_keys=global_keys)
 
     async def lease(
@@ -169,7 +171,7 @@ class Broker:
         on_wait: Callable[[], None] | None = None,
     ) -> list[LeasedMessage]:
         # The clock on the wall may be set, and a test's may stand still: patience is measured by another.
-        deadline = time.monotonic() + wait_ms / 1000
+        deadline = time.monotonic() + wait_ms / 1000 if wait_ms else 0
         while True:
             ticket = self._wakeups.ticket() if wait_ms else None
             try:
@@ -448,6 +450,10 @@ class Broker:
     @property
     def committer(self) -> Committer:
         return self._committer
+
+    async def forget_journal(self, command: ForgetJournal) -> None:
+        """The log has it now."""
+        await self._commit(command)
 
     async def read(self, look: Callable[[], T]) -> T:
         """Run something long that reads the store where it holds nobody up."""

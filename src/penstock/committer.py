@@ -7,11 +7,14 @@ is on disk. This is for coroutines; `penstock.thread_committer` is for threads.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import copy
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from penstock.commands import Command
@@ -32,7 +35,7 @@ class Committer:
         self._undo = undo
         self._waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self._running: asyncio.Task[None] | None = None
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="penstock-commit")
+        self._writer = Writer()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-read")
         self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
         self._closed = False
@@ -87,6 +90,8 @@ class Committer:
                         batch.append((command, future))
                 if batch:
                     await self._commit(batch)
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
         finally:
             self._running = None
 
@@ -111,13 +116,12 @@ class Committer:
                 future.set_result(outcome)
 
     async def _carry_out(self, commands: Sequence[Command[Any]]) -> Sequence[Any]:
-        loop = asyncio.get_running_loop()
         prepared = self._store.prepare(commands)
         if prepared is None:
-            return await loop.run_in_executor(self._writer, self._store.apply, commands)
+            return await self._writer.run(lambda: self._store.apply(commands))
         try:
             if prepared.waits_for_disk:
-                await loop.run_in_executor(self._writer, prepared.commit)
+                await self._writer.run(prepared.commit)
             else:
                 prepared.commit()
         finally:
@@ -139,5 +143,49 @@ class Committer:
         self._closed = True
         while self._running is not None:
             await asyncio.wait([self._running])
-        for executor in (self._writer, self._reader, self._long_reader):
+        self._writer.close()
+        for executor in (self._reader, self._long_reader):
             executor.shutdown()
+
+
+class Writer:
+    """One thread that waits for the disk. An executor's way there and back costs more than many a commit."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="penstock-commit", daemon=True)
+            self._thread.start()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put((call, future))
+        return future
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, future = item
+            try:
+                tell, outcome = _succeed, call()
+            except BaseException as error:
+                tell, outcome = _fail, error
+            # A loop that has ended meanwhile waits for nothing.
+            with suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(tell, future, outcome)
+            del item, call, future, outcome
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread.join()
+
+
+def _succeed(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -34,6 +34,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     durability: Literal["full", "relaxed"] = "full"
+    journal: bool = True
+    """Keep a journal of all that happens, for live events and for Spark. It lies beside the database."""
     cors_origins: list[str] = []
     payload_bytes: Count = 512 << 10
     request_bytes: Count = 16 << 20
@@ -52,6 +54,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the inbox keeps archived messages; unset: until they are removed."""
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
+    trim_ms: Annotated[int, Meta(ge=10, le=86_400_000)] = 10_000
+    """Time between looks for records that streams no longer keep."""
     canary_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 15_000
     """Time between the canary's synthetic messages; 0 turns it off."""
     canary_slo_ms: Count = 1_000

@@ -20,6 +20,7 @@ PenstockError
 │   ├── StreamInUse
 │   └── PositionMovesBack
 ├── OffsetTrimmed           those records are no longer kept
+├── MissingExtra            an optional dependency is not installed (also an ImportError)
 ├── TryLater                carries `retry_after_ms`
 │   ├── QueueFull
 │   └── RateLimited
@@ -239,6 +240,16 @@ class OffsetTrimmed(PenstockError):
         self.stream = stream
         self.offset = offset
         self.first_offset = first_offset
+
+
+class MissingExtra(PenstockError, ImportError):
+    """Something that an optional dependency is needed for."""
+
+    code = "missing_extra"
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(f"this needs penstock[{extra}]", hint=f"pip install 'penstock[{extra}]'")
+        self.extra = extra
 
 
 class TryLater(PenstockError):

@@ -29,6 +29,7 @@ from penstock.model import (
     LeasedMessage,
     NewMessage,
     QueueOptions,
+    Receipt,
     State,
     system_clock,
 )
@@ -41,6 +42,7 @@ BLOB_BYTES_MAX = 1_000_000_000 - (1 << 20)
 """SQLite takes rows of up to a billion bytes."""
 BUSY_MS_MAX = 3_600_000
 Seconds = int | float
+OK = Settled.OK
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class LiteQueue:
 
     A queue is made by its first `put`, for `max_retries` deliveries beyond the first (default 5). Given explicitly,
     `max_retries` also changes a queue that exists. `durability="relaxed"` survives a crash of the program, but not of
-    the machine: the last commits may be lost, the file stays whole.
+    the machine: the last commits may be lost, the file stays whole. `journal=True` keeps a journal of all that happens
+    in a folder beside the file, `False` ends it; it stays as it is if not told.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class LiteQueue:
         max_bytes: int = MAX_BYTES,
         clock: Clock = system_clock,
         busy_ms: int = 30_000,
+        journal: bool | None = None,
     ) -> None:
         if durability not in ("full", "relaxed"):
             raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}", field="durability")
@@ -105,7 +109,7 @@ class LiteQueue:
             self._changes = {"max_attempts": max_retries + 1}
             self._options = DEFAULT_OPTIONS.changed(self._changes)
         self._known: set[str] = set()
-        self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms)
+        self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms, journal=journal)
         self._broker = Broker(
             self._store,
             clock=clock,
@@ -133,7 +137,7 @@ class LiteQueue:
         else:
             message = _new_message(data, delay, priority, ttl, key)
         if conn is None:
-            return self._push(qname, [message])[0]
+            return self._push(qname, (message,))[0].uuid
         commands: list[Command[Any]] = [self._broker.push_command(qname, [message], create=self._options)]
         if self._changes and qname not in self._known:
             commands.insert(0, Configure(queue=qname, changes=self._changes, create=self._options))
@@ -145,12 +149,13 @@ class LiteQueue:
         if isinstance(data, bytes | bytearray | str) or not isinstance(data, Iterable):
             raise WrongType("put_many takes many messages; use put for one", field="data")
         some = islice(data, BATCH_MAX + 1)
-        return self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
+        receipts = self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
+        return [receipt.uuid for receipt in receipts]
 
-    def _push(self, qname: str, messages: Sequence[NewMessage]) -> list[str]:
+    def _push(self, qname: str, messages: Sequence[NewMessage]) -> list[Receipt]:
         if self._changes:
             self._change(qname, create=self._options)
-        return [receipt.uuid for receipt in self._broker.push(qname, messages, create=self._options)]
+        return self._broker.push(qname, messages, create=self._options)
 
     def _change(self, qname: str, *, create: QueueOptions | None) -> None:
         """Bring an explicit `max_retries` to a queue, once."""
@@ -160,24 +165,26 @@ class LiteQueue:
 
     def pop(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Message | None:
         """Lease the next message for `timeout` seconds; None when there is none, after waiting up to `wait`."""
-        messages = self.pop_many(1, qname, timeout, wait=wait)
-        return messages[0] if messages else None
+        leased = self._lease(1, qname, timeout, wait)
+        return _message(leased[0]) if leased else None
 
     def pop_many(
         self, limit: int, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0
     ) -> list[Message]:
         """Lease up to `limit` messages in one commit."""
+        return [_message(each) for each in self._lease(limit, qname, timeout, wait)]
+
+    def _lease(self, limit: int, qname: str, timeout: Seconds, wait: Seconds) -> list[LeasedMessage]:
         lease_ms, wait_ms = _ms("timeout", timeout, 1, LEASE_MS_MAX), _ms("wait", wait)
         try:
             if self._changes and not check_queue_name(qname).endswith(DLQ_SUFFIX):
                 self._change(qname, create=None)
-            leased = self._broker.lease(qname, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms)
+            return self._broker.lease(qname, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms)
         except UnknownQueue:
             if not wait:
                 return []
             self._broker.configure(qname, create=self._options)
-            return self.pop_many(limit, qname, timeout, wait=wait)
-        return [_message(each) for each in leased]
+            return self._lease(limit, qname, timeout, wait)
 
     def peek(self, qname: str = "default") -> Message | None:
         """The message that `pop` would hand out now, left where it is."""
@@ -193,7 +200,12 @@ class LiteQueue:
 
     def ack(self, message: Message) -> None:
         """Done: the message is gone for good. LeaseLost when it is no longer yours."""
-        if self.ack_many([message]):
+        lease = _lease(message)
+        try:
+            (result,) = self._broker.ack(message.queue_name, (lease,))
+        except UnknownQueue:
+            result = Settled.UNKNOWN
+        if result is not OK:
             raise LeaseLost(message.id)
 
     def ack_many(self, messages: Iterable[Message]) -> list[Message]:
@@ -239,7 +251,7 @@ class LiteQueue:
                 results = settle(qname, [lease for _, lease in group])
             except UnknownQueue:
                 results = [Settled.UNKNOWN] * len(group)
-            lost += [m for (m, _), result in zip(group, results, strict=True) if result is not Settled.OK]
+            lost += [m for (m, _), result in zip(group, results, strict=True) if result is not OK]
         return lost
 
     @contextmanager

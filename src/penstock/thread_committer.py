@@ -39,31 +39,28 @@ class ThreadCommitter:
 
     def __init__(self, store: Applies, undo: Undo | None = None) -> None:
         self._store = store
-        self._busy = False
         self.after_fork_in_child()
         forks.register(self)
 
     def submit(self, command: Command[T]) -> T:
-        with self._mutex:
-            alone = not self._busy
-            if alone:
-                self._busy = True
-            else:
-                mine = _Waiting(command)
-                self._waiting.append(mine)
-        if alone:
+        if self._turn.acquire(blocking=False):
             try:
                 outcome: Any = self._store.apply((command,))[0]
             finally:
                 self._hand_over()
         else:
-            outcome = self._wait(mine)
+            outcome = self._wait(_Waiting(command))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
     def _wait(self, mine: _Waiting) -> Any:
         try:
+            with self._mutex:
+                self._waiting.append(mine)
+            if self._turn.acquire(blocking=False):
+                # Whoever had the turn may have left before it could see that somebody waits.
+                self._hand_over()
             mine.gate.acquire()
         except BaseException:
             self._leave(mine)
@@ -103,13 +100,19 @@ class ThreadCommitter:
                 waiting.gate.release()
 
     def _hand_over(self) -> None:
-        with self._mutex:
+        """To the one that has waited longest; else the turn is free."""
+        while True:
             if self._waiting:
-                next_one = self._waiting.popleft()
-                next_one.leads = True
-                next_one.gate.release()
-            else:
-                self._busy = False
+                with self._mutex:
+                    if self._waiting:
+                        next_one = self._waiting.popleft()
+                        next_one.leads = True
+                        next_one.gate.release()
+                        return
+            self._turn.release()
+            # One that came just now found the turn taken, and nobody has seen it wait.
+            if not self._waiting or not self._turn.acquire(blocking=False):
+                return
 
     def before_fork(self) -> None:
         pass
@@ -118,9 +121,9 @@ class ThreadCommitter:
         pass
 
     def after_fork_in_child(self) -> None:
+        self._turn = threading.Lock()
         self._mutex = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        self._busy = False
 
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
         done(self.submit(command))

@@ -28,6 +28,7 @@ from penstock.commands import (
     Take,
 )
 from penstock.errors import PenstockError
+from penstock.journal.drain import journal_folder
 from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, QueueOptions, Receipt, State
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
@@ -78,7 +79,7 @@ class StoreUnderTest:
         if self.persists:
             with closing(sqlite3.connect(self.path)) as db:
                 check_tables(db)
-                check_journal(db)
+                check_journal(db, journal_folder(self.path))
 
     def reopen(self) -> None:
         self.store.close()

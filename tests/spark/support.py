@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,12 @@ import pyarrow as pa
 from penstock.commands import Drop, Purge, Remove
 from penstock.journal.drain import drain_once, journal_folder
 from penstock.journal.events import Event, decode_events
+from penstock.log.log import Log
 from penstock.log.reader import LogReader
+from penstock.log.retention import Wish, trim
 from penstock.model import State
 from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, STATES, Table
+from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
 from tests.conformance.support import StoreUnderTest
 
 ERRORS = ("timeout after 30 s", "no user 4711", "no user 12", "host '10.0.0.1' refused", "")
@@ -42,6 +43,14 @@ class Work(StoreUnderTest):
     def drained(self) -> Path:
         drain_once(self.store, str(self.path))
         return self.journal
+
+    def forget_all_but_new(self) -> None:
+        """As retention would: the journal begins after all that happened so far."""
+        self.drained()
+        with Log(self.journal) as log:
+            with log.turn:
+                log.roll()
+            trim(log, [], Wish(before=log.next_offset, force=True), self.clock())
 
     def some(self, count: int, seed: int = 0, queues: tuple[str, ...] = ("mail", "shop/orders/paid", "q")) -> None:
         """Whatever may happen to messages and queues, at random, over some minutes."""
@@ -203,5 +212,18 @@ def check_minutes(lake: Lake) -> None:
                     assert below - 0.02 <= share / 100 <= up_to + 0.02
 
 
-def when(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
+def check_lake(work: Work, lake: Lake) -> None:
+    """Every table says what the journal says."""
+    bronze = rows_of(lake, BRONZE)
+    assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in bronze] == [
+        (event.offset, event.number, event.kind, event.id, event.body) for event in events_in(work.journal)
+    ]
+    expected = sorted(lives_in(work.journal), key=lambda life: (life["offset"], life["id"]))
+    found = sorted(rows_of(lake, SILVER), key=lambda life: (life["offset"], life["id"]))
+    shown = [{**row, "errors": [each["error"] for each in row["errors"] or []]} for row in found]
+    assert [{name: row[name] for name in expected[0]} for row in shown] == expected
+    check_minutes(lake)
+    for row in rows_of(lake, QUEUES):
+        info = work.store.find_queue(row["queue"])
+        held = (info.ready + info.scheduled, info.leased, info.dead) if info else (0, 0, 0)
+        assert tuple(row[f"{state}_now"] for state in STATES) == held

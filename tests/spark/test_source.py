@@ -80,7 +80,7 @@ def test_rows_become_messages_once_even_if_written_twice(spark: Any, work: Work)
 def test_a_streaming_sink_pushes_each_row_once(spark: Any, work: Work, tmp_path: Path) -> None:
     work.push("a", "b", "c", queue="from")
     work.drained()
-    events = spark.readStream.format("penstock").load(str(work.data)).where("kind = 'pushed'")
+    events = spark.readStream.format("penstock").load(str(work.data)).where("kind = 'pushed' AND queue = 'from'")
     rows = events.selectExpr("body AS payload", "content")
     for _ in range(2):
         writer = rows.writeStream.format("penstock").options(queue="into", checkpointLocation=str(tmp_path / "c"))

@@ -12,47 +12,57 @@ from hypothesis import strategies as st
 
 from penstock.errors import Damaged
 from penstock.journal.arrow import SCHEMA, events_table
-from penstock.journal.events import HEADER_BYTES, Event, Kind, decode_events, encode_detail, encode_events
+from penstock.journal.events import (
+    HEADER_BYTES,
+    SHARED_BYTES_MAX,
+    Event,
+    Kind,
+    Mark,
+    Row,
+    decode_events,
+    encode_detail,
+    encode_events,
+)
+from penstock.journal.recorder import Recorder
 
 NOW = 1_700_000_000_000
 times = st.integers(0, NOW * 2)
 names = st.sampled_from([b"emails", b"shop/orders/paid", b"x" * 255])
 
 
+rows = st.tuples(
+    st.integers(1, 1 << 43),
+    st.integers(1, NOW * 2),
+    times,
+    times,
+    times,
+    st.integers(0, 1000),
+    st.integers(-(2**31) + 1, 2**31 - 1),
+    st.integers(0, 2),
+)
+
+
 @st.composite
 def happenings(draw: st.DrawFn) -> dict[str, Any]:
     count = draw(st.integers(1, 5))
 
-    def column(values: st.SearchStrategy[int]) -> Any:
-        return draw(values | st.lists(values, min_size=count, max_size=count))
+    def parts(values: st.SearchStrategy[bytes]) -> list[bytes] | None:
+        return draw(st.none() | st.lists(values, min_size=count, max_size=count))
 
-    def parts(values: st.SearchStrategy[bytes]) -> list[bytes]:
-        return draw(st.lists(values, min_size=count, max_size=count))
-
-    details = st.sampled_from([b"", encode_detail(key="k", headers={"a": "b"}), encode_detail(error="ünlucky")])
-    first = draw(st.integers(1, 1 << 43))
-    ids = draw(
-        st.just(list(range(first, first + count)))
-        | st.lists(st.integers(1, 1 << 43), min_size=count, max_size=count, unique=True)
-    )
+    first = draw(rows)
+    alike = [(first[0] + number, *first[1:]) for number in range(count)]
     kind = draw(st.sampled_from(list(Kind)))
+    details = st.sampled_from([b"", encode_detail(key="k", headers={"a": "b"}), encode_detail(error="ünlucky")])
     return {
         "kind": kind,
         "now": draw(times),
         "queue_id": draw(st.integers(1, 262_143)),
         "name": draw(names),
         "salt": draw(st.integers(0, (1 << 30) - 1)),
-        "ids": ids,
-        "pushed_at": column(st.integers(1, NOW * 2)),
-        "first_leased_at": column(times),
-        "leased_at": column(times),
-        "until": column(times),
-        "attempts": column(st.integers(0, 1000)),
-        "priority": column(st.integers(-(2**31) + 1, 2**31 - 1)),
-        "content": column(st.integers(0, 2)) if kind is Kind.PUSHED else 0,
+        "rows": draw(st.just(alike) | st.lists(rows, min_size=count, max_size=count, unique_by=lambda row: row[0])),
         "marks": draw(st.integers(0, 7)),
-        "details": draw(details) if draw(st.booleans()) else parts(details),
-        "bodies": parts(st.binary(max_size=20)) if kind is Kind.PUSHED and draw(st.booleans()) else None,
+        "details": parts(details),
+        "bodies": parts(st.binary(max_size=20)) if kind is Kind.PUSHED else None,
     }
 
 
@@ -63,25 +73,17 @@ def read(offset: int, record: bytes) -> list[Event]:
     return list(decode_events(offset, at, kind, record[HEADER_BYTES:]))
 
 
-def value(told: Any, number: int) -> Any:
-    return told if isinstance(told, int | bytes) else told[number]
-
-
 @given(happenings())
 def test_what_is_encoded_is_decoded(told: dict[str, Any]) -> None:
     record = encode_events(**told)
     assert len(record) % 8 == 0
-    events = read(7, record)
-    assert [event.id for event in events] == told["ids"]
-    for number, event in enumerate(events):
+    for number, (event, row) in enumerate(zip(read(7, record), told["rows"], strict=True)):
         assert (event.offset, event.number, event.at) == (7, number, told["now"])
         assert (event.kind, event.queue) == (told["kind"].name.lower(), told["name"].decode())
-        for field in ("pushed_at", "first_leased_at", "leased_at", "until"):
-            assert getattr(event, field) == (value(told[field], number) or None)
-        assert (event.attempts, event.priority) == (value(told["attempts"], number), value(told["priority"], number))
+        times_told = (event.pushed_at, event.first_leased_at, event.leased_at, event.until)
+        assert (event.id, *(time or 0 for time in times_told), event.attempts, event.priority) == row[:7]
         assert event.body == (None if told["bodies"] is None else told["bodies"][number])
-        detail = value(told["details"], number)
-        assert (encode_detail(**event.details) if event.details else b"") == detail
+        assert encode_detail(**event.details) == (b"" if told["details"] is None else told["details"][number])
 
 
 @settings(max_examples=200)
@@ -102,19 +104,77 @@ def test_all_at_once_reads_the_same_as_one_by_one(told: list[dict[str, Any]]) ->
         assert row["content"] == event.content
 
 
+def row(message_id: int, *, leased_at: int = 0) -> Row:
+    return (message_id, NOW, leased_at, leased_at, NOW, 1, 0, 0)
+
+
 def test_only_the_columns_asked_for_are_gathered() -> None:
-    record = encode_events(Kind.PUSHED, NOW, 1, b"q", 5, [1, 2], NOW, bodies=[b"a", b"bc"])
+    record = encode_events(Kind.PUSHED, NOW, 1, b"q", 5, [row(1), row(2)], bodies=[b"a", b"bc"])
     table = events_table(record, [len(record)], 0, ["id", "body"])
     assert table.to_pylist() == [{"id": 1, "body": b"a"}, {"id": 2, "body": b"bc"}]
 
 
 def test_many_messages_that_fared_alike_are_told_of_in_few_bytes() -> None:
-    one = encode_events(Kind.LEASED, NOW, 1, b"q", 5, [1], NOW, NOW, NOW, NOW + 30_000, 1)
-    many = encode_events(Kind.LEASED, NOW, 1, b"q", 5, range(1, 101), [NOW] * 100, NOW, NOW, NOW + 30_000, [1] * 100)
+    one = encode_events(Kind.LEASED, NOW, 1, b"q", 5, [row(1)])
+    many = encode_events(Kind.LEASED, NOW, 1, b"q", 5, [row(number) for number in range(1, 101)])
     assert len(many) == len(one)
 
 
+class Queue:
+    def __init__(self, queue_id: int) -> None:
+        self.id = queue_id
+        self.name_bytes = b"q%d" % queue_id
+
+
+def gathered(recorder: Recorder) -> list[list[int | None]]:
+    return [[event.id for event in read(0, record)] for record in recorder.take()]
+
+
+def test_alike_events_become_one_record() -> None:
+    recorder, queue, other = Recorder(5), Queue(1), Queue(2)
+    recorder.note(Kind.LEASED, queue, [row(1)])
+    recorder.note(Kind.LEASED, other, [row(4)])
+    recorder.note(Kind.PUSHED, queue, [row(5)])
+    recorder.note(Kind.LEASED, queue, [row(2), row(3)])
+    recorder.note(Kind.ACKED, queue, [row(1)])
+    recorder.note(Kind.ACKED, queue, [row(2)], Mark.KEPT)
+    recorder.note(Kind.LEASED, queue, [row(5)])
+    assert gathered(recorder) == [[5], [1, 2, 3, 5], [4], [1], [2]]
+    assert gathered(recorder) == []
+
+
+def test_what_happens_to_a_message_stays_in_order() -> None:
+    recorder, queue = Recorder(5), Queue(1)
+    happened = [Kind.PUSHED, Kind.LEASED, Kind.NACKED, Kind.LEASED, Kind.EXTENDED, Kind.LAPSED, Kind.LEASED, Kind.ACKED]
+    for kind in happened:
+        recorder.note(kind, queue, [row(1)])
+        if kind in (Kind.NACKED, Kind.LAPSED):
+            recorder.note(kind, queue, [row(2)])
+    told = [event.kind for record in recorder.take() for event in read(0, record) if event.id == 1]
+    assert told == [kind.name.lower() for kind in happened]
+
+
+def test_what_was_undone_is_not_told() -> None:
+    recorder, queue = Recorder(5), Queue(1)
+    recorder.note(Kind.LEASED, queue, [row(1)])
+    mark = recorder.mark()
+    recorder.note(Kind.LEASED, queue, [row(2)])
+    recorder.note(Kind.ACKED, queue, [row(2)])
+    recorder.go_back(mark)
+    recorder.note(Kind.LEASED, queue, [row(3)])
+    assert gathered(recorder) == [[1], [3]]
+
+
+def test_no_record_tells_of_too_much() -> None:
+    recorder, queue = Recorder(5), Queue(1)
+    recorder.note(Kind.LEASED, queue, [row(number) for number in range(1, 2502)])
+    assert [len(ids) for ids in gathered(recorder)] == [625, 625, 625, 626]
+    recorder.note(Kind.PUSHED, queue, [row(1), row(2), row(3)], bodies=[bytes(SHARED_BYTES_MAX - 1)] * 3)
+    recorder.note(Kind.PUSHED, queue, [row(4)], bodies=[b"x"])
+    assert gathered(recorder) == [[1], [2], [3, 4]]
+
+
 def test_an_event_of_a_newer_release_is_named_not_guessed() -> None:
-    record = bytearray(encode_events(Kind.PUSHED, NOW, 1, b"q", 5, [1]))
+    record = bytearray(encode_events(Kind.PUSHED, NOW, 1, b"q", 5, [row(1)]))
     with pytest.raises(Damaged, match="offset 3"):
         list(decode_events(3, NOW, 200, bytes(record[HEADER_BYTES:])))

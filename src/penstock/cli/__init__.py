@@ -29,6 +29,7 @@ COMMANDS = {
     "restore": ("penstock.cli.restore", "Put a backup in place."),
     "serve": ("penstock.cli.serve", "Serve queues over HTTP."),
     "stats": ("penstock.cli.stats", "Counts, ages and rates of queues."),
+    "stream": ("penstock.cli.stream", "Append to, read, follow and mend streams."),
 }
 
 

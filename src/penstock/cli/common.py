@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.cli.backend import Backend
     from penstock.cli.local import Local
     from penstock.cli.remote import Remote
+    from penstock.cli.stream_backend import StreamBackend
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 DB_NAME = "penstock.db"
@@ -74,6 +75,20 @@ def on_queues(*, create: bool = False) -> Callable[[Command], Command]:
     return decorate
 
 
+def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
+    """A command that is given a back end of streams and an output. With `create`, a missing folder is made."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def run(as_json: bool, **rest: Any) -> None:
+            with reporting(), closing(open_streams(*_address(rest), create=create)) as backend:
+                command(backend, Output(as_json), **rest)
+
+        return with_options(run, [URL, TOKEN, DB, DATA, JSON])
+
+    return decorate
+
+
 def on_server(command: Command) -> Command:
     """A command that only a server can answer."""
 
@@ -107,6 +122,21 @@ def open_backend(url: str | None, token: str | None, db: str | None, data: str |
     if url is not None:
         raise click.UsageError("--url is a server and --db or --data a file: name one of them")
     return open_file(path, create=create)
+
+
+def open_streams(
+    url: str | None, token: str | None, db: str | None, data: str | None, *, create: bool
+) -> StreamBackend:
+    path = file_of(db, data)
+    if path is None:
+        from penstock.cli.stream_remote import RemoteStreams
+
+        return RemoteStreams(*server_of(url, token))
+    if url is not None:
+        raise click.UsageError("--url is a server and --db or --data a file: name one of them")
+    from penstock.cli.stream_local import LocalStreams
+
+    return LocalStreams(path, create=create)
 
 
 def file_of(db: str | None, data: str | None) -> Path | None:
@@ -183,6 +213,10 @@ def fail(error: PenstockError, *, context: str = "", code: int | None = None) ->
     hint = error.hint
     if isinstance(error, UnknownQueue) or error.code == "unknown_queue":
         hint = "`penstock queue list` shows those there are, `penstock queue add` makes one"
+    elif error.code == "unknown_stream":
+        hint = "`penstock stream list` shows those there are, `penstock stream create` makes one"
+    elif error.code == "stream_in_use":
+        hint = "`penstock stream consumers` shows them; --force passes over them"
     elif error.code == "queue_not_empty":
         hint = "purge it, or use --force"
     elif error.code == "queue_exists":

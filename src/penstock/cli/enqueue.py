@@ -105,7 +105,7 @@ def _headers(given: Sequence[str]) -> dict[str, str] | None:
 
 
 def _payload(raw: bytes) -> msgspec.Raw:
-    from penstock.server.http import check_json
+    from penstock.server.strict_json import check_json
 
     text = raw.strip()
     try:
@@ -155,7 +155,7 @@ class FileOfLines:
                     yield number, len(text), self._message(number, text)
 
     def _message(self, number: int, text: bytes) -> Outgoing:
-        from penstock.server.http import check_json
+        from penstock.server.strict_json import check_json
 
         key = f"{self.key}:{number}" if self.key else None
         try:

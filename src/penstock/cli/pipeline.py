@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Few large files in the place of many small ones."),
     "load": ("penstock.cli.pipeline_replay:load", "Push the rows of Parquet, CSV or JSON files."),
     "replay": ("penstock.cli.pipeline_replay:replay", "Push messages of the lake again."),
+    "report": ("penstock.cli.pipeline_tables:report", "A page of plots for a span of time."),
     "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or for ever."),
     "sql": ("penstock.cli.pipeline_sql:sql", "Ask the lake and the live store."),
     "status": ("penstock.cli.pipeline_tables:status", "What is in each table, and how fresh it is."),
@@ -104,6 +105,3 @@ def session(
     finally:
         display.doing("stopping Spark")
         spark.stop()
-
-
-Advance = Callable[[int], None]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from penstock.cli.common import Failed
+from penstock.cli.common import QUEUE, Failed
 from penstock.cli.output import Output, when
 from penstock.cli.pipeline import Places, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
+
+FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 @click.command("status")
@@ -94,3 +98,25 @@ def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
     out.show(rows, lambda: out.table(headings, [[row[name] for name in headings] for row in rows], empty="no tables"))
     if any(row["missing"] or row["unexpected"] for row in rows):
         raise Failed("the lake is not what its events say: `penstock pipeline run` into a new --lake makes it anew")
+
+
+@click.command("report")
+@click.option("--from", "start", type=click.DateTime(FORMATS), help="UTC.  [default: all there is]")
+@click.option("--to", "end", type=click.DateTime(FORMATS), help="UTC, not included.")
+@click.option("--queue", type=QUEUE, help="One queue only.")
+@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), default="penstock-report.html")
+@on_lake
+def report(
+    places: Places, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
+) -> None:
+    """A page of plots for a span of time, in one HTML file. Needs no Java.
+
+    JSON: {"report", "bytes"}
+    """
+    from penstock.pipeline.report import report as page
+
+    out = Output(as_json)
+    start, end = (None if each is None else each.replace(tzinfo=UTC) for each in (start, end))
+    file.write_text(page(places.lake(), start, end, queue))
+    answer = {"report": str(file), "bytes": file.stat().st_size}
+    out.show(answer, lambda: out.fields(answer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -70,10 +71,19 @@ class Web:
         return connection
 
     def open(
-        self, method: str, path: str, body: bytes | None = None, *, content_type: str = "application/json", wait: float
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        wait: float,
+        extra: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
-        """Send a request; an answer that is an error is raised."""
+        """Send a request, with `extra` headers; an answer that is an error is raised."""
         headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
+        if extra:
+            headers = {**headers, **extra}
         connection = self._connection()
         try:
             if connection.sock is None:

@@ -49,13 +49,16 @@ class Asker:
         repeatable: bool = True,
         share: bool = False,
         interrupt: Interrupt | None = None,
+        headers: bytes = b"",
+        content_type: bytes = b"application/json",
     ) -> tuple[Answer, bool]:
         """The answer, and whether an earlier attempt may have been carried out as well.
 
         `repeatable`: carrying it out twice does no harm. `share`: a full queue is for the caller to see, who then tries
-        with fewer messages.
+        with fewer messages. `headers` stand before those that every request has. A body of bytes is sent as it is.
         """
-        request = encode_request(method, self._base_path + path, self._headers, _body(method, body))
+        headers += self._headers
+        request = encode_request(method, self._base_path + path, headers, _body(method, body), content_type)
         retry = Retry(self._retry_for if retry_for is None else retry_for)
         repeated = False
         while True:
@@ -105,6 +108,8 @@ class Asker:
 
 
 def _body(method: str, body: Any) -> bytes | None:
+    if isinstance(body, bytes):
+        return body
     if body is not None:
         return wire.encode(body)
     return b"" if method == "POST" else None

@@ -22,13 +22,16 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def encode_request(method: str, target: str, fixed_headers: bytes, body: bytes | None) -> bytes:
+def encode_request(
+    method: str, target: str, headers: bytes, body: bytes | None, content_type: bytes = b"application/json"
+) -> bytes:
     if body is None:
-        return b"%s %s HTTP/1.1\r\n%s\r\n" % (method.encode(), target.encode("ascii"), fixed_headers)
-    return b"%s %s HTTP/1.1\r\n%scontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        return b"%s %s HTTP/1.1\r\n%s\r\n" % (method.encode(), target.encode("ascii"), headers)
+    return b"%s %s HTTP/1.1\r\n%scontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (
         method.encode(),
         target.encode("ascii"),
-        fixed_headers,
+        headers,
+        content_type,
         len(body),
         body,
     )

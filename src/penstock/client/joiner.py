@@ -81,8 +81,8 @@ class Joiner(Generic[EntryT, ResultT]):
     async def _lead(self) -> None:
         batch: list[Waiting[EntryT, ResultT]] = []
         try:
-            if self._linger:
-                await sleep(self._linger)
+            # Even when it does not linger, those who are about to call now come along.
+            await sleep(self._linger)
             batch = self._take()
             if batch:
                 outcomes = await self._send([waiting.entry for waiting in batch])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.broker import Broker
+from penstock.client.local_streams import LocalStreams
 from penstock.client.retry import Retry
 from penstock.client.stop import Stop
 from penstock.client.types import Page, Receipt, Redriven, Stats, stats_of
@@ -21,8 +22,9 @@ STOP_LOOK_SECONDS = 0.2
 
 
 class Local:
-    def __init__(self, broker: Broker, retry_for: float) -> None:
+    def __init__(self, broker: Broker, streams: LocalStreams, retry_for: float) -> None:
         self._broker = broker
+        self.streams = streams
         self._retry_for = retry_for
 
     async def push(self, queue: str, messages: Sequence[NewMessage]) -> list[Receipt]:
@@ -146,4 +148,5 @@ class Local:
         return Redriven(done.matched, done.moved)
 
     async def close(self) -> None:
+        await self.streams.close()
         await self._broker.close()

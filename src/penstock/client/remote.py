@@ -18,6 +18,7 @@ from penstock.client.asker import Asker
 from penstock.client.joiner import Joiner
 from penstock.client.link import Interrupt
 from penstock.client.poller import Poller
+from penstock.client.remote_streams import RemoteStreams
 from penstock.client.stop import Stop
 from penstock.client.types import AUTO_KEY, Page, Receipt, Redriven, Stats
 from penstock.commands import Settled, SettleItem
@@ -43,6 +44,7 @@ class Remote:
     def __init__(self, asker: Asker, linger: float) -> None:
         self._asker = asker
         self._linger = linger
+        self.streams = RemoteStreams(asker, linger)
         self.after_fork_in_child()
         forks.register(self)
 

@@ -60,6 +60,11 @@ async def shielded(work: Callable[[], Awaitable[None]]) -> None:
     await asyncio.shield(task)
 
 
+async def offload(call: Callable[[], T]) -> T:
+    """Work that waits for a disk."""
+    return await asyncio.to_thread(call)
+
+
 async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 

@@ -37,6 +37,10 @@ def shielded(work: Callable[[], None]) -> None:
     work()
 
 
+def offload(call: Callable[[], T]) -> T:
+    return call()
+
+
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock import errors
 from penstock.client.http1 import Answer
+from penstock.client.stream_wire import STREAM_ERRORS, error_data
 from penstock.client.types import Stats
 from penstock.model import Content, Failure, LeasedMessage, Message, NewMessage, QueueInfo, State
 
@@ -194,6 +195,7 @@ class Problem(Struct):
     code: str
     hint: str | None = None
     field: str | None = None
+    place: dict[str, Any] | None = None
 
 
 polled = msgspec.json.Decoder(Polled)
@@ -253,7 +255,11 @@ def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
         data["queue"] = queue
     if isinstance(error, errors.LeaseLost | errors.UnknownMessage):
         data["message_id"] = _first_int(problem.error.partition("message ")[2])
+    elif isinstance(error, errors.MissingExtra):
+        data["extra"] = "arrow"
     error.__dict__.update(data)
+    if isinstance(error, STREAM_ERRORS):
+        error.__dict__.update(error_data(error, queue, problem.place))
     return error
 
 

@@ -47,7 +47,7 @@ _COLUMNS_AT = (HEADER_BYTES + 24) // _WORD
 _ARRAYS_AT = (HEADER_BYTES + FIELD_BYTES) // _WORD
 _KINDS = pa.array([None, *(kind.name.lower() for kind in Kind)])
 _CONTENTS = pa.array([str(content) for content in CONTENTS])
-_BITS_SET = np.array([number.bit_count() for number in range(256)], dtype=np.int64)
+_BITS_SET: Ints = np.array([number.bit_count() for number in range(256)], dtype=np.int64)
 
 
 def events_table(
@@ -68,7 +68,7 @@ class _Records:
         self._words = np.frombuffer(buffer, dtype="<i8")
         self._halves = np.frombuffer(buffer, dtype="<u4")
         self._first_offset = first_offset
-        self._starts = np.concatenate([[0], ends[:-1]]) // _WORD
+        self._starts: Ints = np.concatenate([[0], ends[:-1]]) // _WORD
         self._count = self._field(3) & 0xFFFF_FFFF
         self._varies = self._field(4) >> 48 & 0xFFFF
         self._of = np.repeat(np.arange(len(ends)), self._count)
@@ -93,7 +93,8 @@ class _Records:
 
     @cached_property
     def _detail_ends_at(self) -> Ints:
-        return self._starts + _ARRAYS_AT + self._count * _BITS_SET[self._varies & 0xFF]
+        arrays: Ints = _BITS_SET[self._varies & 0xFF]
+        return self._starts + _ARRAYS_AT + self._count * arrays
 
     @cached_property
     def _body_ends_at(self) -> Ints:

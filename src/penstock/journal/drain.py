@@ -12,11 +12,13 @@ from pathlib import Path
 
 from penstock.commands import ForgetJournal
 from penstock.errors import StoreBusy, StoreError
+from penstock.log.consumers import Consumers
 from penstock.log.files import DISK, typed_errors
 from penstock.log.log import Log
 from penstock.log.manifest import STREAM
 from penstock.log.model import BATCH_BYTES_MAX, StreamOptions
 from penstock.log.record import sizes_of
+from penstock.log.retention import Wish, trim
 from penstock.model import DAY_MS, Clock, system_clock
 from penstock.store.protocol import JournalRow, Store
 
@@ -36,8 +38,8 @@ class Drain:
 
     def __init__(self, store: Store, folder: Path, log: Log) -> None:
         self._store = store
-        self.folder = folder
         self.log = log
+        self._consumers = Consumers(folder, NAME, files=DISK, clock=log.clock)
 
     @classmethod
     def open(
@@ -68,6 +70,10 @@ class Drain:
         for data, sizes in _appends(rows, self.log.next_offset):
             self.log.append_encoded(data, sizes)
         return ForgetJournal(before=self.log.next_offset)
+
+    def trim(self) -> None:
+        """Remove what the options no longer keep and no reader that is known still needs."""
+        trim(self.log, self._consumers.all().values(), Wish(), self.log.clock())
 
     def close(self) -> None:
         self.log.close()

@@ -77,7 +77,8 @@ _pack_head, _pack_rest = _HEAD.pack, _REST.pack
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
-Column = int | Sequence[int]
+Row = tuple[int, int, int, int, int, int, int, int]
+"""The values of all columns, for one message; 0 where there is none."""
 
 
 def encode_events(
@@ -86,49 +87,37 @@ def encode_events(
     queue_id: int,
     name: bytes,
     salt: int,
-    ids: Sequence[int] = (0,),
-    pushed_at: Column = 0,
-    first_leased_at: Column = 0,
-    leased_at: Column = 0,
-    until: Column = 0,
-    attempts: Column = 0,
-    priority: Column = 0,
-    content: Column = 0,
+    rows: Sequence[Row],
     marks: int = 0,
-    details: bytes | Sequence[bytes] = b"",
+    details: Sequence[bytes] | None = None,
     bodies: Sequence[bytes] | None = None,
 ) -> bytes:
     """What happened to these messages, as one whole record, checksum included."""
-    count = len(ids)
-    varies = 0
-    arrays = b""
-    first = ids[0]
-    columns = [first, pushed_at, first_leased_at, leased_at, until, attempts, priority, content]
-    if count > 1 and (ids[-1] - first != count - 1 or any(map(int.__gt__, ids, ids[1:]))):
-        varies, arrays = 1, _array("q", ids)
-    for number in range(1, 8):
-        column = columns[number]
-        if type(column) is not int:
-            columns[number] = column[0]  # type: ignore[index]
-            if column.count(column[0]) != count:  # type: ignore[union-attr,index]
+    count = len(rows)
+    columns: Sequence[int] = rows[0]
+    varies, arrays, detail = 0, b"", b""
+    if count > 1:
+        for number, column in enumerate(zip(*rows, strict=True)):
+            if column[0] != column[-1] or column.count(column[0]) != count:
+                if number == 0 and column == tuple(range(column[0], column[0] + count)):
+                    continue
                 varies |= 1 << number
-                arrays += _array("q", column)  # type: ignore[arg-type]
-    if type(details) is not bytes:
-        varies |= DETAILS
-        arrays += _ends(details)  # type: ignore[arg-type]
-        details = b"".join(details)  # type: ignore[arg-type]
-    tail = name + details
+                arrays += _array("q", column)
+    if details is not None:
+        detail = details[0]
+        if count > 1 and details.count(detail) != count:
+            varies |= DETAILS
+            arrays += _ends(details)
+            detail = b"".join(details)
+    tail = name + detail
     if bodies is not None:
         varies |= BODIES
         arrays += _ends(bodies)
         tail += bodies[0] if count == 1 else b"".join(bodies)
-    rest = (
-        _pack_rest(
-            now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(details), *columns
-        )
-        + arrays
-        + tail
+    fixed = _pack_rest(
+        now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(detail), *columns
     )
+    rest = fixed + arrays + tail
     rest += _PADDING[len(rest) & 7]
     length = len(rest) - (HEADER_BYTES - _HEAD.size)
     return _pack_head(length, crc32(rest, length)) + rest

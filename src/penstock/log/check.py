@@ -50,7 +50,7 @@ def _check_consumers(folder: Path, name: str, report: Report) -> None:
 def _has_writer(folder: Path) -> bool:
     """What is written and not yet published is no tail."""
     try:
-        FolderLock(folder / LOCK).close()
+        FolderLock(folder / LOCK, patience_s=0).close()
     except StoreBusy:
         return True
     return False

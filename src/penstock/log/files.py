@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ class Files:
 
 
 DISK = Files()
+PATIENCE_S = 0.2
+"""A reader may hold the lock for a moment, to mend what a crash left."""
 
 
 def replace(files: Files, path: Path, data: bytes) -> None:
@@ -93,13 +96,19 @@ def as_typed(error: OSError, what: str) -> StoreError:
 class FolderLock:
     """One holder among all processes; it ends with the process that holds it."""
 
-    def __init__(self, path: Path, *, wait: bool = False) -> None:
+    _locked = False
+
+    def __init__(self, path: Path, *, wait: bool = False, patience_s: float = PATIENCE_S) -> None:
         try:
             self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise CannotOpen(f"cannot open {path}: {error.strerror}") from error
+        deadline = time.monotonic() + patience_s
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            while not self._try(wait) and time.monotonic() < deadline:
+                time.sleep(0.005)
+            if not self._locked:
+                raise BlockingIOError(errno.EAGAIN, "locked")
         except OSError as error:
             self.close()
             if error.errno not in (errno.EAGAIN, errno.EACCES):
@@ -108,6 +117,15 @@ class FolderLock:
                 f"another process writes to {path.parent.name!r}",
                 hint="a log has one writer at a time; append through that process, or wait for it",
             ) from error
+
+    def _try(self, wait: bool) -> bool:
+        assert self._fd is not None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        self._locked = True
+        return True
 
     def close(self) -> None:
         """Closing, not unlocking: a forked child that closes its copy leaves the lock with its parent."""

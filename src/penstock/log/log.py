@@ -93,7 +93,7 @@ class Log(LogReader):
         load_identity(folder)
         self._lock = FolderLock(folder / LOCK, wait=wait)
         self.turn = threading.Lock()
-        self._clock = clock
+        self.clock = clock
         self._failed: BaseException | None = None
         self._active: Active | None = None
         self._listeners: tuple[Callable[[], None], ...] = ()
@@ -163,7 +163,7 @@ class Log(LogReader):
 
     def time_ms(self) -> int:
         """Never before that of the last record, even if the clock was set back."""
-        return max(self._clock(), self.active.last_time_ms)
+        return max(self.clock(), self.active.last_time_ms)
 
     def append(self, payloads: Sequence[Payload]) -> Appended:
         """Answered when all of it is on disk. Threads that wait at the same time share the fsync."""
@@ -257,7 +257,7 @@ class Log(LogReader):
         self._next = active.next
         for listener in self._listeners:
             listener()
-        if active.size >= self._checkpoint_at or self._clock() >= self._checkpoint_ms:
+        if active.size >= self._checkpoint_at or self.clock() >= self._checkpoint_ms:
             self._checkpoint()
 
     def _undo(self, error: OSError) -> None:
@@ -282,7 +282,7 @@ class Log(LogReader):
     def _checkpointed(self) -> None:
         self.checkpoint_error = None
         self._checkpoint_at = (self._active.size if self._active else 0) + CHECKPOINT_BYTES
-        self._checkpoint_ms = self._clock() + CHECKPOINT_MS
+        self._checkpoint_ms = self.clock() + CHECKPOINT_MS
 
     def skip_to(self, offset: int) -> None:
         """Go on at a later offset; those between are lost, and reading them says so."""

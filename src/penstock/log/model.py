@@ -134,14 +134,16 @@ def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> int:
         raise BatchTooLarge(
             f"{len(payloads)} records in one append", field="records", hint=f"at most {BATCH_RECORDS_MAX}"
         )
-    total = 0
-    for payload in payloads:
-        data = payload if type(payload) is bytes else getattr(payload, "data", None)
-        if type(data) is not bytes:
-            raise WrongType(f"a record is bytes, not {type(payload).__name__}", field="records")
-        if len(data) > record_bytes_max:
-            raise PayloadTooLarge(f"a record of {len(data)} bytes", field="records", hint=f"at most {record_bytes_max}")
-        total += len(data)
+    datas: Sequence[bytes] = payloads  # type: ignore[assignment]
+    if set(map(type, payloads)) != {bytes}:
+        datas = [payload.data if isinstance(payload, NewRecord) else payload for payload in payloads]
+        for data in datas:
+            if type(data) is not bytes:
+                raise WrongType(f"a record is bytes, not {type(data).__name__}", field="records")
+    lengths = list(map(len, datas))
+    if max(lengths) > record_bytes_max:
+        raise PayloadTooLarge(f"a record of {max(lengths)} bytes", field="records", hint=f"at most {record_bytes_max}")
+    total = sum(lengths)
     if total > BATCH_BYTES_MAX:
         raise BatchTooLarge(f"{total} bytes in one append", field="records", hint=f"at most {BATCH_BYTES_MAX}")
     return total

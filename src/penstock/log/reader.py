@@ -91,9 +91,15 @@ class LogReader:
             kept = [record for record in chunk if record.kind != LOST]
             lost += len(chunk) - len(kept)
             records += kept
+            if not self._begins_segment(at):
+                break
         if at == offset and offset < self.first_offset:
             raise OffsetTrimmed(self.name, offset, self.first_offset)
         return Page(records, at, lost)
+
+    def _begins_segment(self, offset: int) -> bool:
+        firsts = self._firsts
+        return firsts[bisect_right(firsts, offset) - 1] == offset
 
     def _chunk(self, offset: int, limit: int, bytes_max: int) -> list[Record]:
         segment = self.segment_of(offset)
@@ -168,7 +174,7 @@ class LogReader:
             except FileNotFoundError:
                 if not self.folder.is_dir():
                     raise UnknownStream(self.name) from None
-                time.sleep(0.001 * min(attempt, 10))
+            time.sleep(0.001 * min(attempt, 10))
         raise Damaged(f"the folder of stream {self.name!r} keeps changing", hint="is something else writing there?")
 
     def _look(self) -> bool:
@@ -177,24 +183,25 @@ class LogReader:
         first = manifest.first if manifest else firsts[0] if firsts else 0
         while len(firsts) > 1 and firsts[1] <= first:
             firsts.pop(0)
-        if not firsts:
-            self._recover()
-            return False
-        last = Segment(self.folder, self.name, self.identity.uid, firsts[-1])
-        if not last.sealed and not last.index_holds(manifest) and self._recover():
-            return False
+        last = Segment(self.folder, self.name, self.identity.uid, firsts[-1]) if firsts else None
+        if last is None or not last.sealed:
+            holds = last is not None and last.index_holds(manifest)
+            if last is None or not holds or last.has_tail():
+                mended = self._recover()
+                if mended or (mended is None and not holds):
+                    return False
+        assert last is not None
         with self._mutex:
             self._open.clear()
             self._first, self._firsts, self._last = max(first, firsts[0]), firsts, last
             return True
 
-    def _recover(self) -> bool:
-        """No writer has looked after the log since a crash: do what one would. False if that is not allowed here."""
+    def _recover(self) -> bool | None:
+        """Do what a writer would, if there is none: False if that is not allowed here, None if there is one."""
         try:
-            lock = FolderLock(self.folder / LOCK)
+            lock = FolderLock(self.folder / LOCK, patience_s=0)
         except StoreBusy:
-            time.sleep(0.001)  # Its writer is opening it.
-            return True
+            return None
         except CannotOpen:
             return False
         try:

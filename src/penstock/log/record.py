@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from struct import Struct
 
 from penstock.errors import InvalidInput
@@ -21,6 +22,7 @@ HEADER = Struct("<IIqBBHI")
 HEADER_BYTES = HEADER.size
 _SIZED = Struct("<II")
 _REST = Struct("<qBBHI")
+_HEAD = Struct("<II16s")
 _LENGTH = Struct("<I")
 _LENGTH_AND_ZERO = Struct("<I16xI")
 REST_AT = _SIZED.size
@@ -35,24 +37,29 @@ __all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode",
 
 def encode(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
     """Users' records back to back, and the size of each."""
-    parts: list[bytes] = []
-    sizes: list[int] = []
-    rests = [_REST.pack(time_ms, USER, flags, 0, 0) for flags in range(len(FLAGS))]
-    seeds: dict[int, int] = {}
-    pack = _SIZED.pack
-    for payload in payloads:
-        if type(payload) is bytes:
-            data, flags = payload, 0
-        else:
-            data, flags = payload.data, FLAGS[payload.content]  # type: ignore[union-attr]
-        length = len(data)
-        # Within a batch all but the payload repeats, so its part of the sum is worked out once for each length.
-        seed = seeds.get(length << 2 | flags)
-        if seed is None:
-            seed = seeds[length << 2 | flags] = crc32(rests[flags], length)
-        parts += (pack(length, crc32(data, seed)), rests[flags], data)
-        sizes.append(HEADER_BYTES + length)
-    return b"".join(parts), sizes
+    # Every step is one call into C for the whole batch: a loop here would cost more than the disk.
+    try:
+        lengths = list(map(len, payloads))  # type: ignore[arg-type]
+    except TypeError:
+        return _encode_mixed(payloads, time_ms)
+    rest = _REST.pack(time_ms, USER, 0, 0, 0)
+    # Within a batch all but the payload repeats, so its part of the sum is worked out once for each length.
+    seeds = {length: crc32(rest, length) for length in set(lengths)}
+    sums = map(crc32, payloads, map(seeds.__getitem__, lengths))
+    headers = map(_HEAD.pack, lengths, sums, repeat(rest))
+    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=True)))  # type: ignore[arg-type]
+    return data, list(map(HEADER_BYTES.__add__, lengths))
+
+
+def _encode_mixed(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
+    """As `encode`, where at least one payload says what its content is."""
+    parts = [
+        encode_event(USER, time_ms, b"", payload)
+        if isinstance(payload, bytes)
+        else encode_event(USER, time_ms, b"", payload.data, FLAGS[payload.content])
+        for payload in payloads
+    ]
+    return b"".join(parts), list(map(len, parts))
 
 
 def encode_event(kind: int, time_ms: int, fields: bytes, data: bytes = b"", flags: int = 0) -> bytes:

@@ -110,6 +110,11 @@ class Segment:
             return False
         return vet(ends, self.log.map(), vouched(ends, self.first, manifest)).good == len(ends)
 
+    def has_tail(self) -> bool:
+        """Are there bytes that the index does not know of?"""
+        count = self.count
+        return self.log.size > (self.ends(count - 1, count)[-1] if count else 0)
+
     def scan(self, manifest: Manifest | None) -> int:
         """Trust only what the records themselves show; how many records there should be."""
         self.rebuilt, vetted = find_ends(self._all_ends(), self.log.map(), self.first, manifest)

@@ -37,7 +37,7 @@ from penstock.log.consumers import (
 )
 from penstock.log.files import DISK, Files, typed_errors
 from penstock.log.findings import Report
-from penstock.log.log import Log
+from penstock.log.log import Append, Log
 from penstock.log.model import (
     MIB,
     Appended,
@@ -236,7 +236,10 @@ class FileStreams:
 
     def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
         with self._writer(name) as (_, log):
-            return log.apply([log.request(payloads) for payloads in batches])
+            requests = [_request(log, payloads) for payloads in batches]
+            fine = [each for each in requests if isinstance(each, Append)]
+            outcomes = iter(log.apply(fine) if fine else ())
+            return [next(outcomes) if isinstance(each, Append) else each for each in requests]
 
     def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> Prepared | None:
         with self._mutex:
@@ -244,7 +247,9 @@ class FileStreams:
         if stream is None or not isinstance(stream.log, Log):
             return None
         with self._writer(name) as (_, log):
-            return log.prepare([log.request(payloads) for payloads in batches])
+            requests = [_request(log, payloads) for payloads in batches]
+            fine = [each for each in requests if isinstance(each, Append)]
+            return log.prepare(fine) if len(fine) == len(requests) else None
 
     def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
         with self._reader(name) as (_, log):
@@ -342,6 +347,18 @@ class FileStreams:
         for stream in streams:
             if stream.log is not None:
                 stream.log.close()
+
+
+def streams_beside(database: Path | str) -> Path:
+    """Where the streams of a SQLite file live."""
+    return Path(f"{database}.streams")
+
+
+def _request(log: Log, payloads: Sequence[Payload]) -> Append | PenstockError:
+    try:
+        return log.request(payloads)
+    except PenstockError as error:
+        return error
 
 
 def check_stream_name(name: str) -> str:

@@ -77,7 +77,7 @@ def _version(home: Path) -> str | None:
     try:
         text, pattern = (home / "release").read_text(), r'^JAVA_VERSION="([^"]+)"'
     except OSError:
-        command = [home / "bin/java", "-XshowSettings:properties", "-version"]
+        command: list[str | Path] = [home / "bin/java", "-XshowSettings:properties", "-version"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS_MAX)
         except (OSError, subprocess.SubprocessError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +85,7 @@ def _unbroken(log: LogReader, part: Part) -> Iterator[tuple[int, int]]:
 
 def _table(piece: Mapped, first: int, last: int, columns: Sequence[str]) -> pa.Table:
     low, high = int(piece.ends[first]), int(piece.ends[last])
-    ends = piece.ends[first + 1 : last + 1] - low
+    ends: Any = piece.ends[first + 1 : last + 1] - low
     return events_table(piece.view[low:high], ends, piece.first + first, columns)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import Struct
 
@@ -146,8 +146,8 @@ def _place(told: Mapping[str, str]) -> str:
 
 def _offset(told: Mapping[str, str], name: str, default: Edge) -> int | Edge:
     value = told.get(name, default)
-    if value == "earliest" or value == "latest":
-        return value
+    if value in ("earliest", "latest"):
+        return cast(Edge, value)
     if not value.isdecimal() or int(value) > OFFSET_MAX:
         raise _bad(f"{name} is earliest, latest or an offset, not {value!r}", name, READ_OPTIONS)
     return int(value)

@@ -75,7 +75,7 @@ class Pipeline:
         try:
             self.log = LogReader(journal)
             self.app = app_of(self.log)
-            self._consumers = Consumers(journal, self.log.name, files=DISK, clock=system_clock)
+            self.consumers = Consumers(journal, self.log.name, files=DISK, clock=system_clock)
             lake.create()
             lake.check_belongs(self.app)
         except BaseException:
@@ -115,7 +115,7 @@ class Pipeline:
         else:
             until = start
         self._derive(until)
-        self._consumers.submit(CommitPosition(CONSUMER, until - 1, force=True, kind="pipeline"))
+        self.consumers.submit(CommitPosition(CONSUMER, until - 1, force=True, kind="pipeline"))
         return Step(
             start=start,
             end=until,
@@ -186,7 +186,8 @@ class Pipeline:
 
     def _oldest(self, start: int) -> datetime | None:
         """No event since that offset happened before this."""
-        return self._lake[BRONZE].least_of("at", offset=start)
+        oldest: datetime | None = self._lake[BRONZE].least_of("at", offset=start)
+        return oldest
 
     def _silver(self, table: LakeTable, end: int) -> None:
         events = self._events(self._from(table), end)

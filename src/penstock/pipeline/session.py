@@ -69,7 +69,7 @@ def open_session(
     for name, value in {**_settings(master), **(settings or {})}.items():
         conf.set(name, value)
     with log.open("ab") as sink:
-        gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})
+        gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
     context = SparkContext(gateway=gateway, conf=conf)
     session = SparkSession(context)
     atexit.register(session.stop)

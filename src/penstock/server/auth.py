@@ -8,15 +8,18 @@ import ipaddress
 import secrets
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
 from penstock.broker import Broker
 from penstock.model import ApiKey
-from penstock.server.http import HttpError, Request
+from penstock.server.errors import HttpError
+from penstock.server.http import Request
 from penstock.server.routing import Right
 
 KEY_CACHE_SECONDS = 2.0
+HOST_LENGTH_MAX = 256
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -112,16 +115,15 @@ class Gate:
 
     def _check_browser(self, request: Request, right: Right) -> None:
         """Without a token, only this machine may ask, and no web page on its behalf."""
-        host = (request.header(b"host") or b"").decode("latin-1").lower()
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name and not _is_loopback(name):
+        host = request.headers.get(b"host", b"")
+        if len(host) > HOST_LENGTH_MAX or not _is_local(host):
             raise HttpError(403, "foreign_host", "without a token this server answers only to localhost")
-        origin = request.header(b"origin")
+        origin = request.headers.get(b"origin")
         if origin is not None:
             text = origin.decode("latin-1").lower()
-            if self._allows(text) or text.partition("://")[2] == host:
+            if self._allows(text) or text.partition("://")[2] == host.decode("latin-1").lower():
                 return
-        elif right == "public" or (request.header(b"sec-fetch-site") or b"none") in (b"none", b"same-origin"):
+        elif right == "public" or request.headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin"):
             # An image or a link in a page brings no Origin, but says where it comes from.
             return
         raise HttpError(403, "foreign_origin", "without a token no other web page may use this server")
@@ -142,8 +144,12 @@ class Gate:
         ]
 
 
-def _is_loopback(name: str) -> bool:
-    if name in LOOPBACK_NAMES:
+@lru_cache(maxsize=256)
+def _is_local(host: bytes) -> bool:
+    """Whether a Host header, which may name a port, means this machine; without one nobody was tricked."""
+    text = host.decode("latin-1").lower()
+    name = text.rpartition(":")[0] if text.rpartition(":")[2].isdigit() else text
+    if not name or name in LOOPBACK_NAMES:
         return True
     try:
         return ipaddress.ip_address(name.strip("[]")).is_loopback

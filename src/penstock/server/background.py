@@ -1,4 +1,4 @@
-"""What a server does by itself: sweep, watch the write-ahead log, and send the canary."""
+"""What a server does by itself: sweep, trim streams, watch the write-ahead log, keep the journal, send the canary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.errors import PenstockError
+from penstock.journal.drain import journal_folder
 from penstock.model import NewMessage, QueueOptions
+from penstock.server.journal import JournalKeeper
+from penstock.server.stream_desk import StreamDesk
 from penstock.server.telemetry import LogLines, Metrics
 
 CANARY_QUEUE = "penstock.canary"
@@ -19,22 +22,33 @@ CANARY_SECONDS_MAX = 10.0
 
 
 class Background:
-    def __init__(self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines) -> None:
+    def __init__(
+        self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines, streams: StreamDesk | None = None
+    ) -> None:
         self._broker = broker
         self._settings = settings
         self._metrics = metrics
         self._log = log
+        self._streams = streams
         self._tasks: list[asyncio.Task[None]] = []
+        path = getattr(broker.store, "path", None)
+        self._journal = JournalKeeper(broker, journal_folder(path), metrics, log) if settings.journal and path else None
 
     def start(self) -> None:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._sing())]
+            if self._journal is not None:
+                self._tasks.append(asyncio.create_task(self._journal.run()))
+            if self._streams is not None:
+                self._tasks.append(asyncio.create_task(self._trim_forever(self._streams)))
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks and self._journal is not None:
+            await self._journal.finish()
 
     async def _sweep_forever(self) -> None:
         """Move what time moves, so that nobody needs a cron; and hold pushes back while the log is too long."""
@@ -46,6 +60,14 @@ class Background:
             except Exception as error:
                 self._log.write(time=time.time(), level="error", error=str(error), during="sweep")
             await asyncio.sleep(self._settings.sweep_ms / 1000)
+
+    async def _trim_forever(self, streams: StreamDesk) -> None:
+        while True:
+            await asyncio.sleep(self._settings.trim_ms / 1000)
+            try:
+                await streams.trim_all()
+            except Exception as error:
+                self._log.write(time=time.time(), level="error", error=str(error), during="trim")
 
     async def _watch_log(self) -> None:
         size = log_bytes(self._broker)

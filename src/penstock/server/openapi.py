@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.identity import NAME_PATTERN
+from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
 from penstock.server.problems import Problem
 from penstock.server.routing import Route
 
@@ -20,6 +21,8 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
     "id": {"type": "integer", "minimum": 1, "maximum": 10**15 - 1},
     "key": {"type": "string", "minLength": 1},
+    "stream": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+    "consumer": {"type": "string", "pattern": f"^{CONSUMER_PATTERN}$"},
 }
 
 
@@ -107,12 +110,13 @@ def _responses(route: Route, of_type: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, kind in route.answers.items():
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
-        if isinstance(kind, str):
-            answer["content"] = {kind: {"schema": {"type": "string"}}}
-        elif isinstance(kind, tuple):
-            answer["content"] = {"application/json": {"schema": {"anyOf": [of_type[_key(each)] for each in kind]}}}
-        elif kind is not None:
-            answer["content"] = {"application/json": {"schema": of_type[_key(kind)]}}
+        kinds = kind if isinstance(kind, tuple) else () if kind is None else (kind,)
+        shapes = [of_type[_key(each)] for each in kinds if not isinstance(each, str)]
+        content: dict[str, Any] = {each: {"schema": {"type": "string"}} for each in kinds if isinstance(each, str)}
+        if shapes:
+            content["application/json"] = {"schema": shapes[0] if len(shapes) == 1 else {"anyOf": shapes}}
+        if content:
+            answer["content"] = content
         responses[str(status)] = answer
     problem = {"application/json": {"schema": of_type[_key(Problem)]}}
     for status in sorted({*ALWAYS, *route.errors}):

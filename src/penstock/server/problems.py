@@ -7,7 +7,8 @@ import math
 import msgspec
 
 from penstock import errors
-from penstock.server.http import HttpError, Response
+from penstock.server.errors import HttpError
+from penstock.server.http import Response
 
 STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.PayloadTooLarge, 413),
@@ -24,6 +25,12 @@ STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
 RETRY_AFTER_UNAVAILABLE_MS = 1_000
 
 
+class Place(msgspec.Struct):
+    offset: int
+    segment: str
+    position: int | None
+
+
 class Problem(msgspec.Struct, omit_defaults=True):
     """Every error looks like this."""
 
@@ -31,6 +38,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     hint: str | None = None
     field: str | None = None
+    place: Place | None = None
+    """Of a damaged record."""
 
 
 def status_of(error: errors.PenstockError) -> int:
@@ -45,6 +54,8 @@ def status_of(error: errors.PenstockError) -> int:
 def to_response(error: errors.PenstockError) -> Response:
     status = status_of(error)
     problem = Problem(str(error.args[0]), error.code, error.hint, getattr(error, "field", None))
+    if isinstance(error, errors.CorruptRecord):
+        problem.place = Place(error.offset, error.segment, error.position)
     headers = [(name.encode(), value.encode()) for name, value in getattr(error, "headers", {}).items()]
     retry_ms = getattr(error, "retry_after_ms", RETRY_AFTER_UNAVAILABLE_MS if status == 503 else None)
     if retry_ms is not None:

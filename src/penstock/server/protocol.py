@@ -1,19 +1,30 @@
-"""uvicorn's HTTP/1.1 protocol with what it lacks: limits on a request's head and on dawdling, and knowing what left."""
+"""HTTP/1.1 on one connection: httptools reads it, and what limits a client, and tells what has left for it, is here.
+
+Bytes are written to the kernel at once, so that what the transport still holds has not left.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
 
-from penstock.server.http import CONNECTION, HttpError
+from penstock.server.errors import HttpError
+from penstock.server.exchange import STATUS_LINES, HttpExchange
+from penstock.server.http import Request
 from penstock.server.problems import to_response
+
+if TYPE_CHECKING:
+    from penstock.server.listener import Listener
 
 HEAD_BYTES_MAX = 64 << 10
 HEADERS_MAX = 100
 PIPELINED_MAX = 16
+BODY_BYTES_AHEAD = 64 << 10
+IDLE_SECONDS_MAX = 75.0
 HEAD_SECONDS_MAX = 15.0
 BODY_BYTES_PER_SECOND_MIN = 512
 BODY_SECONDS_GRACE = 30.0
@@ -27,132 +38,63 @@ NOT_HTTP = HttpError(400, "malformed_request", "this is not an HTTP/1.1 request"
 FULL = HttpError(503, "too_many_connections", "too many connections are open", headers={"retry-after": "1"})
 
 
-class LimitedProtocol(HttpToolsProtocol):
-    """Drops a client whose request does not arrive in time, or who does not read its answer."""
+class Connection(asyncio.Protocol):
+    """Requests are answered one after the other, in one task for as long as the connection lasts."""
 
-    connections_max = 1 << 62
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport
+        self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+        self._leaving: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._kernel: socket.socket | None = None
+        self._exchanges: deque[HttpExchange] = deque()
+        """Begun and not answered, the first of them in work."""
+        self._reading: HttpExchange | None = None
+        """Whose body is on its way."""
+        self._deaf = False
+        """Refused, or spoken to in another protocol: what comes is not read."""
+        self._held_back = False
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._in_head = False
+        self._head_bytes = self._head_lines = 0
+        self._body_bytes = 0
+        self._waiting_since = self._loop.time()
+        """When it began to wait for the bytes that are due; 0 when none are."""
+        self._idle_since = 0.0
+        self._stalled_since = 0.0
+        self._stalled_bytes = 0
+        self.lost = False
 
-    _watch: asyncio.TimerHandle | None = None
-    _stall: asyncio.TimerHandle | None = None
-    _active: RequestResponseCycle | None = None
-    _kernel: socket.socket | None = None
-    _in_head = True
-    _in_body = False
-    _refused = False
-    _head_bytes = 0
-    _body_bytes = 0
-    _discarded_bytes = 0
-    lost = False
-    lost_by: Exception | None = None
+    # The connection
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > self.connections_max:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it.
+        # So that it pauses us whenever it holds bytes back. TLS counts from the limit on, plain TCP from above it.
+        tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
+        if not self._listener.admit(self):
             self._refuse(FULL)
-        else:
-            self._watch = self.loop.call_later(HEAD_SECONDS_MAX, self._too_slow)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost, self.lost_by = True, exc
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+        self._listener.forget(self)
+        del self._parser  # It holds on to this object, too.
         if self._kernel is not None:
             self._kernel.detach()
-        self._unwatch()
-        if self._stall is not None:
-            self._stall.cancel()
-        # uvicorn tells only the newest of pipelined requests.
-        active = self._active
-        if active is not None and active is not self.cycle and not active.response_complete:
-            active.disconnected = True
-            active.message_event.set()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        super().data_received(data)
-        if self._in_body:
-            if self._watch is None:
-                self._watch = self.loop.call_later(BODY_SECONDS_GRACE, self._check_body)
-        elif self._in_head or (self._is_idle() and self.timeout_keep_alive_task is None):
-            # Line ends between requests end uvicorn's own time limit, and begin no request.
-            if self._watch is None:
-                self._watch = self.loop.call_later(HEAD_SECONDS_MAX, self._too_slow)
-        elif self._watch is not None:
-            self._unwatch()
-
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope[CONNECTION] = self  # type: ignore[literal-required]
-        self._in_head = True
-        self._head_bytes = self._body_bytes = self._discarded_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        if len(self.headers) >= HEADERS_MAX:
-            self._refuse(HEAD_TOO_LARGE)
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        if self._refused:
-            return
-        self._in_head, self._in_body = False, True
-        self._unwatch()
-        super().on_headers_complete()
-        # uvicorn stops reading at the first pipelined request, and would then not see its client go.
-        if self.pipeline and len(self.pipeline) < PIPELINED_MAX:
-            self.flow.resume_reading()
-
-    def on_body(self, body: bytes) -> None:
-        if self._refused:
-            return
-        self._body_bytes += len(body)
-        if self.cycle.response_complete:
-            # Refused before it was read. A little more is read, so that the refusal is not lost in a reset.
-            self._discarded_bytes += len(body)
-            if self._discarded_bytes > LINGER_BYTES:
-                self.transport.close()
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if not self._refused:
-            self._in_body = False
-            super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.cycle.response_complete and self.cycle.more_body and not self.transport.is_closing():
-            self._unwatch()
-            self._watch = self.loop.call_later(LINGER_SECONDS, self.transport.close)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._active = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall = self.loop.call_later(STALL_SECONDS_MAX, self._check_reader, self._unsent())
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def send_400_response(self, msg: str) -> None:
-        if not self._refused:
-            self._refuse(NOT_HTTP)
+        for waiting in (self._next, self._leaving, self._drained):
+            _wake(waiting)
+        for exchange in self._exchanges:
+            exchange.wake()
 
     @property
     def gone(self) -> bool:
         """Whether what would be sent now could not arrive."""
-        return self.lost or self.transport.is_closing()
+        return self.lost or self._transport.is_closing()
 
     @property
     def hung_up(self) -> bool:
@@ -160,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.gone:
             return True
         if self._kernel is None:
-            known = self.transport.get_extra_info("socket")
+            known = self._transport.get_extra_info("socket")
             if known is None or not hasattr(socket, "TCP_INFO"):
                 return False
             # uvloop's own socket object has no getsockopt.
@@ -170,57 +112,227 @@ class LimitedProtocol(HttpToolsProtocol):
         except OSError:
             return False
 
-    async def sent(self) -> bool:
-        """Wait until all that was written has left for the kernel; False if it never did."""
-        await asyncio.sleep(0)
-        pause = 0.001
-        while self._unsent():
-            if self.lost:
-                return False
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.1)
-        return not (self.lost and pause > 0.001 and self.lost_by is not None)
+    @property
+    def stopping(self) -> bool:
+        return self._listener.stopping
 
-    def _unsent(self) -> int:
-        return int(self.transport.get_write_buffer_size())
+    def leaving(self) -> asyncio.Future[None]:
+        self._leaving = self._loop.create_future()
+        if self.lost:
+            self._leaving.set_result(None)
+        return self._leaving
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES_MAX:
+    def end(self) -> None:
+        """After the answer that is in work, if there is one."""
+        if not self._exchanges:
+            self._transport.close()
+
+    async def break_off(self) -> None:
+        self._transport.abort()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        was_in_head = self._in_head
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Answered as a plain request, as HTTP allows; what follows may be in the other protocol.
+            self._deaf = True
+            for exchange in self._exchanges:
+                exchange.keep_alive = exchange is not self._exchanges[-1]
+        except httptools.HttpParserError:
+            self._refuse(NOT_HTTP)
+        if self._in_head and was_in_head:
+            # A header is shown when it is whole; until then its bytes are counted as they come.
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(HEAD_TOO_LARGE)
+        if self._reading is not None or self._in_head or not self._exchanges:
+            self._waiting_since = self._waiting_since or self._loop.time()
+        if self._reading is not None or len(self._exchanges) > PIPELINED_MAX:
+            self.regulate()
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers = {}
+        self._in_head = True
+        self._head_bytes = self._head_lines = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        self._head_lines += 1
+        if self._head_lines > HEADERS_MAX or self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(HEAD_TOO_LARGE)
+        elif self._in_head:
+            self._headers.setdefault(name.lower(), value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._deaf:
+            return
+        try:
+            path, query = _split_target(self._url)
+        except httptools.HttpParserError:
+            self._refuse(NOT_HTTP)
+            return
+        parser, headers = self._parser, self._headers
+        new = parser.get_http_version() != "1.0"
+        exchange = HttpExchange(
+            self,
+            keep_alive=new and parser.should_keep_alive(),
+            chunks=new,
+            expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
+        )
+        method = parser.get_method().decode("ascii")
+        exchange.request = Request(exchange, method, path, query, headers, self._listener.request_bytes)
+        self._reading = exchange
+        self._exchanges.append(exchange)
+        self._waiting_since = 0.0
+        self._body_bytes = 0
+        if self._task is None:
+            self._task = self._loop.create_task(self._converse())
+        else:
+            _wake(self._next)
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._reading
+        if exchange is None:
+            return
+        self._body_bytes += len(body)
+        if not exchange.answered:
+            exchange.feed(body)
+        elif self._body_bytes > LINGER_BYTES:
+            self._transport.close()
+
+    def on_message_complete(self) -> None:
+        exchange, self._reading = self._reading, None
+        if exchange is not None:
+            exchange.complete = True
+            exchange.wake()
+            self._waiting_since = 0.0
+
+    def regulate(self) -> None:
+        """Stop reading from a client that is further ahead than we can follow, and go on when it is not."""
+        body = self._reading
+        hold_back = len(self._exchanges) > PIPELINED_MAX or (
+            body is not None and not body.answered and body.buffered > BODY_BYTES_AHEAD
+        )
+        if hold_back != self._held_back and not self.gone:
+            self._held_back = hold_back
+            if hold_back:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # Answering
+
+    async def _converse(self) -> None:
+        while not self.gone:
+            if not self._exchanges:
+                self._next = self._loop.create_future()
+                await self._next
+                continue
+            exchange = self._exchanges[0]
+            try:
+                await self._listener.answer(exchange.request)
+            except Exception:
+                break  # The application has said why; the answer is broken off.
+            self._exchanges.popleft()
+            if not exchange.answered or not exchange.keep_alive or self.stopping:
+                break
+            self._idle_since = self._listener.now
+            if not exchange.complete:
+                # Refused before it was read. A little more is read, so that the refusal is not lost in a reset.
+                self._waiting_since, self._body_bytes = self._loop.time(), 0
+            if self._held_back:
+                self.regulate()
+        self._transport.close()
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of what was written has not left for the kernel, be it that it never will."""
+        return self._stalled_since != 0.0
+
+    async def drain(self) -> None:
+        """Wait until everything has left, or the connection is lost."""
+        while self._stalled_since and not self.lost:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    def pause_writing(self) -> None:
+        self._stalled_since = self._loop.time()
+        self._stalled_bytes = self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        self._stalled_since = 0.0
+        _wake(self._drained)
 
     def _refuse(self, error: HttpError) -> None:
-        if self._refused:
+        """Of what cannot be read as a request, say so and hang up."""
+        if self._deaf:
             return
-        self._refused = True
+        self._deaf = True
         response = to_response(error)
         head = b"".join(b"%s: %s\r\n" % header for header in response.headers)
-        reason = {400: b"Bad Request", 431: b"Request Header Fields Too Large", 503: b"Service Unavailable"}
-        self.transport.write(
-            b"HTTP/1.1 %d %s\r\n%scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (error.status, reason[error.status], head, len(response.body), response.body)
+        self.write(
+            b"%s%scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (STATUS_LINES[error.status], head, len(response.body), response.body)
         )
-        self.transport.close()
+        self._transport.close()
 
-    def _check_body(self) -> None:
-        self._watch = None
+    # Dawdling
+
+    def check(self, now: float) -> None:
+        """Drop a client that keeps us waiting. Called now and then, which costs less than timers do."""
+        if self._stalled_since and now - self._stalled_since > STALL_SECONDS_MAX:
+            self._check_reader(now)
+        waited = now - self._waiting_since if self._waiting_since else 0.0
+        if self._reading is not None and self._reading.answered:
+            if waited > LINGER_SECONDS:
+                self._transport.close()
+        elif self._reading is not None:
+            if waited > BODY_SECONDS_GRACE:
+                self._check_body(now)
+        elif waited > HEAD_SECONDS_MAX:
+            self._transport.abort()
+        elif not self._exchanges and self._idle_since and now - self._idle_since > IDLE_SECONDS_MAX:
+            self._transport.close()
+
+    def _check_body(self, now: float) -> None:
         # Whoever is kept waiting by us does not dawdle.
-        if self._body_bytes < BODY_BYTES_PER_SECOND_MIN * BODY_SECONDS_GRACE and not self.flow.read_paused:
-            self._too_slow()
-        else:
-            self._body_bytes = 0
-            self._watch = self.loop.call_later(BODY_SECONDS_GRACE, self._check_body)
+        if self._body_bytes < BODY_BYTES_PER_SECOND_MIN * BODY_SECONDS_GRACE and not self._held_back:
+            self._transport.abort()
+        self._waiting_since, self._body_bytes = now, 0
 
-    def _check_reader(self, unsent: int) -> None:
-        if self._unsent() >= unsent:
-            self._too_slow()
-        else:
-            self._stall = self.loop.call_later(STALL_SECONDS_MAX, self._check_reader, self._unsent())
+    def _check_reader(self, now: float) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent >= self._stalled_bytes:
+            self._transport.abort()
+        self._stalled_since, self._stalled_bytes = now, unsent
 
-    def _too_slow(self) -> None:
-        self.transport.abort()
 
-    def _unwatch(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
+
+
+def _split_target(url: bytes) -> tuple[bytes, bytes]:
+    if url.startswith(b"/") and b"#" not in url:
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path or b"/", parsed.query or b""

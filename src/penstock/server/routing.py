@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import unquote
 
 from msgspec import Struct
 
-from penstock.server.http import HttpError, Request, Response
+from penstock.server.errors import HttpError
+from penstock.server.http import Request, Response
 
+REMEMBERED_BYTES_MAX = 256
 Right = Literal["public", "push", "consume", "read", "admin"]
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -25,8 +28,8 @@ class Route(Struct, kw_only=True):
     body: Any = None
     body_types: Sequence[str] = ("application/json",)
     answers: dict[int, Any]
-    """By status: the type of the JSON body; several of them, None for an empty one, a str for another media
-    type."""
+    """By status: the type of the JSON body, None for an empty one, a str for another media type, or a tuple of
+    those."""
     errors: Sequence[int] = ()
     tag: str = ""
     headers: Sequence[str] = ()
@@ -51,7 +54,14 @@ class Router:
             names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
             node.setdefault("names", names)
 
-    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        self._remembered = lru_cache(maxsize=4_096)(self._find)
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Route, Mapping[str, str]]:
+        """The route and what stands in its places. Short paths are remembered: most callers use a few."""
+        find = self._remembered if len(raw_path) <= REMEMBERED_BYTES_MAX else self._find
+        return find(method, raw_path)
+
+    def _find(self, method: str, raw_path: bytes) -> tuple[Route, Mapping[str, str]]:
         node, values = self._node(raw_path)
         routes: dict[str, Route] = node["routes"]
         route = routes.get(method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import resource
 import signal
@@ -11,17 +12,17 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import uvicorn
 
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
 from penstock.limits import Limits
+from penstock.log.streams import FileStreams, streams_beside
 from penstock.server.app import App
-from penstock.server.protocol import LimitedProtocol
+from penstock.server.listener import Listener
+from penstock.server.stream_desk import StreamDesk
 from penstock.server.tracing import start_tracing
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
@@ -30,14 +31,6 @@ DB_NAME = "penstock.db"
 FILES_KEPT = 100
 """Open files that are not connections: the database, the log, and some to spare."""
 FILES_WANTED = 65_536
-
-
-class Server(uvicorn.Server):
-    """Signals are ours: the broker's waiters go first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def open_store(settings: Settings) -> tuple[Store, str]:
@@ -55,7 +48,8 @@ def open_store(settings: Settings) -> tuple[Store, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
-    return SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms), str(path)
+    store = SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms, journal=settings.journal)
+    return store, str(path)
 
 
 def check_exposure(settings: Settings) -> None:
@@ -78,21 +72,27 @@ def run(settings: Settings) -> None:
     check_exposure(settings)
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
-    _check_certificate(settings)
+    tls_context(settings)
     listener = listen(settings)
     store, path = open_store(settings)
     with contextlib.closing(listener):
+        # What is here now stays; and of what comes, little is garbage that only a search would find.
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         runner = asyncio.Runner(loop_factory=_loop_factory())
         with runner:
             runner.run(serve(settings, store, path, listener))
 
 
-def _check_certificate(settings: Settings) -> None:
-    if settings.tls_cert is not None:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
-        except (ssl.SSLError, OSError) as error:
-            raise InvalidInput(f"cannot use the certificate: {error}", field="tls_cert") from None
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidInput(f"cannot use the certificate: {error}", field="tls_cert") from None
+    return context
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -131,59 +131,36 @@ async def serve(
     """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
     broker = Broker(store, limits=limits)
-    app = App(broker, settings, tracer=start_tracing() if settings.otel else None)
-    server = Server(_uvicorn_config(app, settings))
-    stop = stop or asyncio.Event()
+    streams = StreamDesk(FileStreams(streams_beside(path)))
+    app = App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
+    connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
+    stop, hurry = stop or asyncio.Event(), asyncio.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, _asked_to_stop, server, stop)
+            asyncio.get_running_loop().add_signal_handler(number, _asked_to_stop, stop, hurry)
     app.start()
-    serving = asyncio.create_task(server.serve([listener]))
-    stopping = asyncio.create_task(stop.wait())
     try:
+        await connections.start(listener, tls_context(settings))
         if ready is None:
             announce(settings, path, listener)
         else:
             ready(app)
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        broker.stop_waiting()
-        server.should_exit = True
-        await serving
+        await stop.wait()
+        app.stop_waiting()
+        await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
-        stopping.cancel()
         await app.stop()
+        await streams.close()
         await broker.close()
         if app.tracer is not None:
             app.tracer.close()
 
 
-def _asked_to_stop(server: Server, stop: asyncio.Event) -> None:
+def _asked_to_stop(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     """Asked twice, it leaves without waiting for those who are being answered."""
-    server.force_exit = stop.is_set()
+    if stop.is_set():
+        hurry.set()
     stop.set()
-
-
-def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
-    class Protocol(LimitedProtocol):
-        connections_max = min(settings.connections_max, _files_max() - FILES_KEPT)
-
-    return uvicorn.Config(
-        app,
-        http=Protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, settings.grace_ms // 1000),
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-        ssl_version=ssl.PROTOCOL_TLS_SERVER,
-    )
 
 
 def _files_max() -> int:

@@ -9,7 +9,7 @@ import time
 from penstock.broker import Broker
 from penstock.errors import Conflict
 from penstock.model import system_clock
-from penstock.server.http import HttpError
+from penstock.server.errors import HttpError
 
 SIGNATURE_HEADER = b"x-penstock-signature"
 SIGNATURE_NAME = "penstock-signature"

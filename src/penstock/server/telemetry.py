@@ -4,40 +4,83 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from penstock.broker import Broker
 from penstock.model import QueueInfo
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 QUEUES_SHOWN_MAX = 1_000
+ACCESS_LINGER_SECONDS = 0.05
+ACCESS_LINES_MAX = 1_000
+
+
+class AccessLine(msgspec.Struct, gc=False):
+    time: float
+    request_id: str
+    method: str
+    route: str
+    status: int
+    ms: float
+    rows: int | None
+    who: str | None
 
 
 class LogLines:
-    """Lines gathered during one turn of the event loop are written together."""
+    """Lines are written together: an error at the end of the event loop's turn, requests a moment later."""
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
         self._stream = stream or sys.stderr.buffer
-        self._lines: list[bytes] = []
+        self._lines: list[AccessLine | dict[str, Any]] = []
+        self._encoder = msgspec.json.Encoder()
+
+    def access(self, line: AccessLine) -> None:
+        if not self._lines:
+            asyncio.get_running_loop().call_later(ACCESS_LINGER_SECONDS, self.flush)
+        self._lines.append(line)
+        if len(self._lines) >= ACCESS_LINES_MAX:
+            self.flush()
 
     def write(self, **fields: Any) -> None:
-        if not self._lines:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._lines.append(msgspec.json.encode(fields) + b"\n")
+        asyncio.get_running_loop().call_soon(self.flush)
+        self._lines.append(fields)
 
     def flush(self) -> None:
         lines, self._lines = self._lines, []
         # Whoever has closed the log does not want it.
         with suppress(OSError, ValueError):
-            self._stream.write(b"".join(lines))
+            self._stream.write(self._encoder.encode_lines(lines))
             self._stream.flush()
+
+
+class Spread:
+    """A histogram of plain numbers, for what is counted often and asked for seldom."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        family.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
 
 
 class Metrics:
@@ -45,26 +88,14 @@ class Metrics:
 
     def __init__(self, broker: Broker) -> None:
         registry = self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "penstock_http_requests", "Requests answered.", ("method", "route", "status"), registry=registry
-        )
-        self._latency = Histogram(
-            "penstock_http_request_seconds",
-            "Time to answer, waiting included.",
-            ("method", "route"),
-            buckets=LATENCY_BUCKETS,
-            registry=registry,
-        )
-        self.commit_batch = Histogram(
-            "penstock_commit_batch_commands",
-            "Commands that shared a commit.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-            registry=registry,
-        )
-        self.store_seconds = Histogram(
-            "penstock_store_seconds", "Time a batch spent in the store.", buckets=LATENCY_BUCKETS, registry=registry
-        )
+        self._work = WorkCollector()
+        self.answered = self._work.answered
+        self.committed = self._work.committed
+        registry.register(self._work)
         self.wal_bytes = Gauge("penstock_wal_bytes", "Size of SQLite's write-ahead log.", registry=registry)
+        self.journal_offset = Gauge(
+            "penstock_journal_next_offset", "The offset of the next record in the journal's log.", registry=registry
+        )
         self.canary_seconds = Histogram(
             "penstock_canary_seconds",
             "Push to pop of the canary's synthetic message.",
@@ -80,20 +111,6 @@ class Metrics:
         for result in ("met", "missed", "failed"):
             self._canary_rounds.labels(result)
         registry.register(BrokerCollector(broker))
-        self._counters: dict[tuple[str, str, int], Any] = {}
-        self._histograms: dict[tuple[str, str], Any] = {}
-
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        counter = self._counters.get((method, route, status))
-        if counter is None:
-            counter = self._counters[method, route, status] = self._requests.labels(method, route, str(status))
-            self._histograms[method, route] = self._latency.labels(method, route)
-        counter.inc()
-        self._histograms[method, route].observe(seconds)
-
-    def committed(self, commands: int, seconds: float) -> None:
-        self.commit_batch.observe(commands)
-        self.store_seconds.observe(seconds)
 
     def canary(self, heard: bool, seconds: float, objective_seconds: float) -> None:
         if heard:
@@ -103,6 +120,49 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class WorkCollector(Collector):
+    """Requests and commits."""
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[str, str, int], int] = {}
+        self._latency: dict[tuple[str, str], Spread] = {}
+        self._batch = Spread(BATCH_BUCKETS)
+        self._store = Spread(LATENCY_BUCKETS)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        key = (method, route, status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        latency = self._latency.get((method, route))
+        if latency is None:
+            latency = self._latency[method, route] = Spread(LATENCY_BUCKETS)
+        latency.observe(seconds)
+
+    def committed(self, commands: int, seconds: float) -> None:
+        self._batch.observe(commands)
+        self._store.observe(seconds)
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "penstock_http_requests", "Requests answered.", labels=("method", "route", "status")
+        )
+        latency = HistogramMetricFamily(
+            "penstock_http_request_seconds", "Time to answer, waiting included.", labels=("method", "route")
+        )
+        batch = HistogramMetricFamily("penstock_commit_batch_commands", "Commands that shared a commit.", labels=())
+        store = HistogramMetricFamily("penstock_store_seconds", "Time a batch spent in the store.", labels=())
+        # The event loop goes on counting meanwhile, on its own thread.
+        for (method, route, status), count in list(self._requests.items()):
+            requests.add_metric((method, route, str(status)), count)
+        for names, spread in list(self._latency.items()):
+            spread.add_to(latency, names)
+        self._batch.add_to(batch)
+        self._store.add_to(store)
+        yield from (requests, latency, batch, store)
 
 
 class BrokerCollector(Collector):

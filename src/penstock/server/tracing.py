@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.server.app import Exchange
     from penstock.server.http import Request
 
 LINKS_MAX = 128
@@ -32,7 +31,7 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
 
     @contextmanager
-    def request(self, request: Request, exchange: Exchange) -> Iterator[None]:
+    def request(self, request: Request) -> Iterator[None]:
         """The caller's trace is the parent; the traces of the messages that are handed over are links."""
         parent = self._context(request.traceparent)
         with self._tracer.start_as_current_span(
@@ -41,16 +40,16 @@ class Tracer:
             try:
                 yield
             finally:
-                span.update_name(f"{request.method} {exchange.route}")
+                span.update_name(f"{request.method} {request.route}")
                 span.set_attribute("http.request.method", request.method)
-                span.set_attribute("http.route", exchange.route)
-                span.set_attribute("http.response.status_code", exchange.status)
-                span.set_attribute("penstock.request_id", exchange.request_id)
-                if exchange.rows is not None:
-                    span.set_attribute("messaging.batch.message_count", exchange.rows)
-                for traceparent in exchange.delivered[:LINKS_MAX]:
+                span.set_attribute("http.route", request.route)
+                span.set_attribute("http.response.status_code", request.status)
+                span.set_attribute("penstock.request_id", request.request_id.decode("ascii"))
+                if request.rows is not None:
+                    span.set_attribute("messaging.batch.message_count", request.rows)
+                for traceparent in request.delivered[:LINKS_MAX]:
                     self._link(span, traceparent)
-                if exchange.status >= 500:
+                if request.status >= 500:
                     span.set_status(self._api.StatusCode.ERROR)
 
     def committed(self, commands: int, seconds: float) -> None:

@@ -14,11 +14,15 @@ from penstock._sync.client.asker import Asker
 from penstock.client.thread_connection import Connections
 from penstock._sync.client.keeper import Keeper
 from penstock._sync.client.local import Local
+from penstock._sync.client.local_streams import LocalStreams
 from penstock._sync.client.queue import Queue
 from penstock._sync.client.remote import Remote
+from penstock._sync.client.stream import Stream
+from penstock.client.stream_types import StreamChanges
 from penstock.client.types import Options, Page, Seconds, milliseconds
 from penstock.client.urls import Server, parse, request_headers
-from penstock.errors import InvalidInput, QueueExists
+from penstock.errors import InvalidInput, QueueExists, StreamExists
+from penstock.log.model import StreamInfo
 from penstock.model import QueueInfo
 from penstock.store.sqlite import Durability, SqliteStore
 
@@ -49,6 +53,25 @@ class Client:
     def queues(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[QueueInfo]:
         """Queues by name, with options and counters."""
         return self.transport.queues(prefix, limit, after)
+
+    def stream(self, name: str) -> Stream:
+        """A stream by its name; whether it exists shows when it is used."""
+        return Stream(self, name)
+
+    def create_stream(self, name: str, *, exist_ok: bool = False, **options: Unpack[StreamChanges]) -> Stream:
+        """Make a stream. One that exists just so is fine; with `exist_ok`, so is one with other options, which it
+        keeps. Options are those of `penstock.StreamOptions`, for example `retention_ms=86_400_000`.
+        """
+        try:
+            self.transport.streams.create(name, dict(options))
+        except StreamExists:
+            if not exist_ok:
+                raise
+        return self.stream(name)
+
+    def streams(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[StreamInfo]:
+        """Streams by name, with options and sizes."""
+        return self.transport.streams.list_all(prefix, limit, after)
 
     def close(self) -> None:
         """Safe to call again."""
@@ -89,7 +112,8 @@ def connect(
     if type(connections) is not int or connections < 1:
         raise InvalidInput("connections is an int from 1", field="connections")
     if not isinstance(where, Server):
-        return Client(Local(Broker(SqliteStore(where, durability=durability)), retry_seconds))
+        broker = Broker(SqliteStore(where, durability=durability))
+        return Client(Local(broker, LocalStreams(where, retry_seconds), retry_seconds))
     asker = Asker(
         Connections(where.address(tls), connections),
         where=where.shown,

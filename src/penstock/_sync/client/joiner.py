@@ -81,8 +81,8 @@ class Joiner(Generic[EntryT, ResultT]):
     def _lead(self) -> None:
         batch: list[Waiting[EntryT, ResultT]] = []
         try:
-            if self._linger:
-                sleep(self._linger)
+            # Even when it does not linger, those who are about to call now come along.
+            sleep(self._linger)
             batch = self._take()
             if batch:
                 outcomes = self._send([waiting.entry for waiting in batch])

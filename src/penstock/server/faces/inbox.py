@@ -14,9 +14,10 @@ from penstock.errors import InvalidName, UnknownQueue
 from penstock.identity import ID_MAX, NAME_PATTERN
 from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions
 from penstock.server.background import CANARY_QUEUE
+from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
 from penstock.server.faces.polling import poll, take
-from penstock.server.http import HttpError, Request, Response, reply
+from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, SIGNATURE_NAME, Signatures, check_signature
 

@@ -8,7 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.server.http import HttpError, Request, decode
+from penstock.server.errors import HttpError
+from penstock.server.http import Request
+from penstock.server.strict_json import decode
 
 T = TypeVar("T")
 BATCH_BYTES = 4 << 20
@@ -34,10 +36,10 @@ async def records(
         yield batch
 
 
-def after(done: int, error: PenstockError) -> PenstockError:
+def after(done: int, error: PenstockError, what: str = "messages") -> PenstockError:
     """The same error, telling what of the stream was kept."""
     if done:
-        error.hint = f"{done} messages before it were kept" + (f"; {error.hint}" if error.hint else "")
+        error.hint = f"{done} {what} before it were kept" + (f"; {error.hint}" if error.hint else "")
     return error
 
 

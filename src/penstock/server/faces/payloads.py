@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.model import Content
-from penstock.server.http import HttpError
+from penstock.server.errors import HttpError
 
 
 def show(payload: bytes, content: Content) -> tuple[Any, str | None]:

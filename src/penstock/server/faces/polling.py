@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.model import LeasedMessage
-from penstock.server.http import Disconnected, HttpError, Request
+from penstock.server.errors import Disconnected, HttpError
+from penstock.server.http import Request
 
 T = TypeVar("T")
-Attempt = Callable[[Callable[[], None] | None], Awaitable[list[LeasedMessage]]]
 
 
 async def poll(
@@ -28,18 +29,14 @@ async def poll(
     worker: str | None = None,
 ) -> list[LeasedMessage]:
     """Lease for this request's client. The application gives back what does not leave for it."""
-    if request.hung_up:
+    if request.exchange.gone:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if wait_ms and broker.polls >= settings.polls_max:
         raise HttpError(429, "too_many_polls", "too many polls wait already", headers={"retry-after": "1"})
 
-    async def attempt(on_wait: Callable[[], None] | None) -> list[LeasedMessage]:
-        return await broker.lease(
-            queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms, on_wait=on_wait
-        )
-
-    request.leased = await (_attentively(broker, request, attempt) if wait_ms else attempt(None))
+    lease = partial(broker.lease, queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
+    request.leased = await (_attentively(broker, request, lease) if wait_ms else lease())
     return request.leased
 
 
@@ -48,12 +45,12 @@ async def take(
 ) -> list[LeasedMessage]:
     """Take at once; or lease, and only when the client is still there finish: what is taken is gone."""
     if not wait_ms:
-        if request.hung_up:
+        if request.exchange.hung_up:
             raise Disconnected
         return await broker.take(queue, limit=limit)
     messages = await poll(broker, settings, request, queue, limit=limit, wait_ms=wait_ms)
     if messages:
-        if request.hung_up:
+        if request.exchange.hung_up:
             raise Disconnected
         await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
         request.leased = []
@@ -63,7 +60,7 @@ async def take(
 async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Work that ends when its client hangs up."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(request.wait_for_disconnect())
+    leaving = request.exchange.leaving()
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -74,8 +71,10 @@ async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
         leaving.cancel()
 
 
-async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> list[LeasedMessage]:
-    """An attempt that is cancelled when its client hangs up while it waits."""
+async def _attentively(
+    broker: Broker, request: Request, lease: Callable[..., Awaitable[list[LeasedMessage]]]
+) -> list[LeasedMessage]:
+    """A lease that is cancelled when its client hangs up while it waits."""
     task = asyncio.current_task()
     assert task is not None
     leaving: asyncio.Future[None] | None = None
@@ -87,12 +86,12 @@ async def _attentively(broker: Broker, request: Request, attempt: Attempt) -> li
 
     def watch() -> None:
         nonlocal leaving
-        leaving = asyncio.ensure_future(request.wait_for_disconnect())
+        leaving = request.exchange.leaving()
         leaving.add_done_callback(hang_up)
         broker.polls += 1
 
     try:
-        return await attempt(watch)
+        return await lease(on_wait=watch)
     except asyncio.CancelledError:
         if leaving is not None and leaving.done() and task.uncancel() == 0:
             raise Disconnected from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
 import msgspec
@@ -87,7 +86,7 @@ class QueueStreams:
 
     async def _event_lines(self, request: Request, queue: str) -> AsyncGenerator[bytes, None]:
         with self._broker.events.subscribe(queue) as subscription:
-            leaving = asyncio.ensure_future(request.wait_for_disconnect())
+            leaving = request.exchange.leaving()
             leaving.add_done_callback(lambda _: subscription.wake())
             try:
                 yield b": events of this queue follow\n\n"

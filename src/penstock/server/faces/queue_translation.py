@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.commands import SettleItem
 from penstock.model import Content, LeasedMessage, NewMessage, Receipt, State, system_clock
+from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
 from penstock.server.faces.queue_shapes import (
     ImportedMessage,
@@ -19,7 +20,7 @@ from penstock.server.faces.queue_shapes import (
     SettledItems,
     SettledOne,
 )
-from penstock.server.http import HttpError, Request, Response, reply
+from penstock.server.http import Request, Response, reply
 from penstock.server.signatures import SIGNATURE_NAME, check_signature
 
 

@@ -14,6 +14,7 @@ from penstock.config import Settings
 from penstock.errors import InvalidName, UnknownMessage, UnknownQueue
 from penstock.model import NewMessage, QueueOptions, State, system_clock
 from penstock.server.auth import Gate, new_key
+from penstock.server.errors import HttpError
 from penstock.server.faces import queue_translation as translation
 from penstock.server.faces.polling import poll, while_here
 from penstock.server.faces.queue_routes import queue_routes
@@ -51,7 +52,7 @@ from penstock.server.faces.queue_shapes import (
     stats_view,
 )
 from penstock.server.faces.queue_streams import QueueStreams
-from penstock.server.http import HttpError, Request, Response, reply
+from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
 

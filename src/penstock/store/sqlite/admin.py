@@ -7,12 +7,12 @@ from collections.abc import Callable
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
-from penstock.journal.events import EVENTS_MAX, Kind, Mark, encode_detail
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import DAY_MS, State
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
 from penstock.store.sqlite.advance import SQL as ADVANCE
 from penstock.store.sqlite.configure import SQL
-from penstock.store.sqlite.journal import note, note_removed, pushed_times
+from penstock.store.sqlite.journal import note_removed, pushed_times
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
 from penstock.store.sqlite.queues import NEVER, Queue
@@ -114,7 +114,7 @@ def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
         places = [place for _, _, place, from_dead in rows if bool(from_dead) is letters]
         note_removed(tx, queue, places, Mark.LEASED | (Mark.DEAD_LETTER if letters else 0))
     for leased_until, message_id, place, from_dead in rows:
-        tx.execute(SQL["end_lease_at"], (queue.id, leased_until, message_id))
+        tx.execute(SETTLE["end_lease"], (queue.id, leased_until, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
         if from_dead:
             tx.execute(SETTLE["forget_dead"], (message_id,))
@@ -143,7 +143,7 @@ def _purge_archived(tx: Transaction, queue: Queue, up_to: int, limit: int) -> in
 def _forget_archived(tx: Transaction, queue: Queue, rows: list[tuple[int, int]]) -> None:
     for message_id, place in rows:
         tx.execute(SQL["end_archive"], (message_id,))
-        tx.execute(SETTLE["delete_range"], (place, place))
+        tx.execute(SETTLE["delete"], (place,))
     queue.archived -= len(rows)
 
 
@@ -173,10 +173,9 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
         return Redriven(len(matched), 0, after)
     at = max(tx.now, queue.newest_at)
     if queue.noted:
-        for start in range(0, len(matched), EVENTS_MAX):
-            ids, places, *_ = zip(*matched[start : start + EVENTS_MAX], strict=True)
-            details = encode_detail(by=command.by)
-            note(tx, queue, Kind.REDRIVEN, ids, pushed_times(tx, places), until=at, details=details)
+        pushed = pushed_times(tx, [row[1] for row in matched])
+        rows_told = [(row[0], pushed_at, 0, 0, at, 0, 0, 0) for row, pushed_at in zip(matched, pushed, strict=True)]
+        tx.journal.note(Kind.REDRIVEN, queue, rows_told, 0, [encode_detail(by=command.by)] * len(rows_told))
     for message_id, place, _, ttl_left_ms, _ in matched:
         expires_at = None if ttl_left_ms is None else tx.now + ttl_left_ms
         tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, place))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.journal.events import EVENTS_MAX, Kind, Mark, encode_detail
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import ERROR_TEXT_MAX
 from penstock.store.migrate import load_sql
-from penstock.store.sqlite.journal import error_details, failures, note, pushed_times
+from penstock.store.sqlite.journal import error_details, failures, pushed_times
 from penstock.store.sqlite.queues import NEVER, Queue
 from penstock.store.sqlite.transaction import Transaction
 
@@ -29,6 +29,8 @@ class Ended(NamedTuple):
     expires_at: int | None
     from_dead: int
     extended: int
+    pushed_at: int | None = None
+    """If that is known without looking."""
 
 
 class Moved:
@@ -88,7 +90,7 @@ def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
     for row in rows:
-        lease = Ended._make(row[1:])
+        lease = Ended(*row[1:])
         if lease.extended:
             tx.execute(SETTLE["forget_extension"], (lease.id,))
         if lease.from_dead:
@@ -131,42 +133,29 @@ def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     moved.more |= queue.expiry_at <= tx.now
 
 
-def _note_expired(tx: Transaction, queue: Queue, rows: list[tuple[Any, ...]]) -> None:
-    for start in range(0, len(rows), EVENTS_MAX):
-        ids, places, attempts, first_leased_at = zip(*rows[start : start + EVENTS_MAX], strict=True)
-        note(
-            tx,
-            queue,
-            Kind.EXPIRED,
-            ids,
-            pushed_times(tx, places),
-            [at or 0 for at in first_leased_at],
-            attempts=attempts,
-            details=error_details(tx, ids, attempts, 0),
-        )
+def _note_expired(tx: Transaction, queue: Queue, gone: list[tuple[Any, ...]]) -> None:
+    """Of rows of id, place, attempts and first_leased_at."""
+    if gone:
+        pushed = pushed_times(tx, [place for _, place, _, _ in gone])
+        rows = [
+            (message_id, pushed_at, first_leased_at or 0, 0, 0, attempts, 0, 0)
+            for (message_id, _, attempts, first_leased_at), pushed_at in zip(gone, pushed, strict=True)
+        ]
+        details = error_details(tx, [(message_id, attempts > 0) for message_id, _, attempts, _ in gone])
+        tx.journal.note(Kind.EXPIRED, queue, rows, 0, details)
 
 
 def note_ended(
     tx: Transaction, queue: Queue, kind: Kind, lease: Ended, *, until: int = 0, marks: int = 0, **detail: Any
 ) -> None:
     """That a lease is over, and why."""
-    note(
-        tx,
-        queue,
-        kind,
-        [lease.id],
-        pushed_times(tx, [lease.place]),
-        lease.first_leased_at or 0,
-        lease.leased_at,
-        until,
-        lease.attempts,
-        marks=marks,
-        details=encode_detail(**detail),
-    )
+    (pushed_at,) = pushed_times(tx, [lease.place])
+    row = (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, until, lease.attempts, 0, 0)
+    tx.journal.note(kind, queue, [row], marks, [encode_detail(**detail)] if detail else None)
 
 
 def forget_message(tx: Transaction, message_id: int, place: int, attempts: int) -> None:
-    tx.execute(SETTLE["delete_range"], (place, place))
+    tx.execute(SETTLE["delete"], (place,))
     if attempts:
         tx.execute(SETTLE["forget_failures"], (message_id,))
 

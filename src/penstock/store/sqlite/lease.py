@@ -10,17 +10,18 @@ import msgspec
 
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
-from penstock.journal.events import EVENTS_MAX, Kind, Mark
+from penstock.journal.events import Kind, Mark
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
-from penstock.store.sqlite.journal import error_details, note, note_leased
+from penstock.store.sqlite.journal import error_details, note_leased
 from penstock.store.sqlite.latency import WAIT
 from penstock.store.sqlite.push import CONTENTS
-from penstock.store.sqlite.queues import LEASED, Queue
+from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "lease")
+PLAIN, LEASE_ONE = SQL["plain"], SQL["lease_one_plain"]
 Row = tuple[Any, ...]
 
 
@@ -73,11 +74,14 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
 
 
 def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:
-    limit = _allowed(queue, limit)
+    if queue.options.max_in_flight is not None:
+        limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)
+    if limit == 1 and not queue.filed:
+        return _lease_next(tx, queue, until, token, command.worker)
     plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
     if not messages:
         return messages
@@ -86,11 +90,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
         through = filed[-1][:3]
         tx.execute(SQL["lease_filed"], (*lease_of, queue.id, *through))
         tx.execute(SQL["unfile"], (queue.id, *through))
-    if len(plain) == 1:
-        place = plain[0][0]
-        tx.execute(SQL["lease_one_plain"], (place & ID_MAX, place, *lease_of))
-        queue.cursor = place
-    elif plain:
+    if plain:
         last = plain[-1][0]
         tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
         queue.cursor = last
@@ -98,11 +98,33 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.leased += len(messages)
     queue.n_leased += len(messages)
     queue.lapse_at = min(queue.lapse_at, until)
-    tx.touch(queue, LEASED)
-    now = tx.now
+    tx.touch(queue, ANYTHING if filed else LEASED)
     if queue.noted:
         note_leased(tx, queue, messages, until, command.worker, _first_leased(filed))
-    tx.latencies.add(queue.id, WAIT, [now - each.created_at for each in messages if each.attempts == 1])
+    tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
+    return messages
+
+
+def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker: str | None) -> list[LeasedMessage]:
+    """One message of a queue that has only plain ones."""
+    row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
+    if row is None:
+        return []
+    place: int = row[0]
+    message_id, now = place & ID_MAX, tx.now
+    tx.execute(LEASE_ONE, (message_id, place, queue.id, token, now, until, now, worker))
+    tx.remember(message_id, (until, token, now, row[1]))
+    queue.cursor = place
+    queue.ready -= 1
+    queue.leased += 1
+    queue.n_leased += 1
+    if until < queue.lapse_at:
+        queue.lapse_at = until
+    tx.touch(queue, LEASED)
+    tx.latencies.add(queue.id, WAIT, (now - row[1],))
+    messages = [_from_plain(row, queue.name, tx.salt, until, token.hex())]
+    if queue.noted:
+        note_leased(tx, queue, messages, until, worker, {})
     return messages
 
 
@@ -113,21 +135,12 @@ def _first_leased(filed: list[Row]) -> dict[int, int]:
 def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
     now, first_leased = tx.now, _first_leased(filed)
     note_leased(tx, queue, messages, now, None, first_leased)
-    for start in range(0, len(messages), EVENTS_MAX):
-        part = messages[start : start + EVENTS_MAX]
-        ids, attempts = [message.id for message in part], [message.attempts for message in part]
-        note(
-            tx,
-            queue,
-            Kind.ACKED,
-            ids,
-            [message.created_at for message in part],
-            [first_leased.get(message_id, now) for message_id in ids],
-            now,
-            attempts=attempts,
-            marks=Mark.KEPT if queue.options.archive_ms != 0 else 0,
-            details=error_details(tx, ids, attempts, 1),
-        )
+    rows = [
+        (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
+    ]
+    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
+    tx.journal.note(Kind.ACKED, queue, rows, kept, details)
 
 
 def _allowed(queue: Queue, limit: int) -> int:
@@ -148,7 +161,7 @@ def _pick(
     filed: list[Row] = tx.execute(SQL["filed"], (queue.id, limit)).fetchall() if queue.filed else []
     if not filed:
         queue.filed = False
-    plain: list[Row] = tx.execute(SQL["plain"], (queue.cursor, queue.plain_end, limit)).fetchall()
+    plain: list[Row] = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit)).fetchall()
     name, salt = queue.name, tx.salt
     if not filed:
         return plain, filed, [_from_plain(row, name, salt, until, token) for row in plain]
@@ -166,7 +179,9 @@ def _pick(
 
 
 def _from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
-    return _from_row(row[0] & ID_MAX, 1, (row[1], *row[3:]), queue, salt, until, token)
+    place, created_at, _, priority, content, key, headers, payload = row
+    body = (created_at, priority, content, key, headers, payload)
+    return _from_row(place & ID_MAX, 1, body, queue, salt, until, token)
 
 
 def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
@@ -196,7 +211,7 @@ def _finish_picked(tx: Transaction, queue: Queue, plain: list[Row], filed: list[
         if keep:
             tx.execute(SQL["archive_filed"], (*archive_of, *through))
         else:
-            tx.connection.executemany(SETTLE["delete_range"], [(row[3], row[3]) for row in filed])
+            tx.connection.executemany(SETTLE["delete"], [(row[3],) for row in filed])
         tx.connection.executemany(SETTLE["forget_failures"], [(row[2],) for row in filed if row[4]])
         tx.execute(SQL["unfile"], through)
     if plain:

@@ -14,7 +14,7 @@ from penstock.store.migrate import load_sql
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.journal import note_pushed
-from penstock.store.sqlite.queues import PUSHED, Queue
+from penstock.store.sqlite.queues import ANYTHING, PUSHED, Queue
 from penstock.store.sqlite.queues import SQL as COUNTER
 from penstock.store.sqlite.transaction import Transaction
 
@@ -26,7 +26,8 @@ REQUEST_KEY = "\x1f"
 REQUEST_WINDOW_MS = 15 * 60_000
 NO_PLACE = -1
 
-CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
+BYTES = Content.BYTES
+CONTENTS = (BYTES, Content.TEXT, Content.JSON)
 CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 
 
@@ -171,7 +172,7 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
                 now,
                 available_at,
                 priority,
-                CONTENT_CODES[message.content],
+                0 if message.content is BYTES else CONTENT_CODES[message.content],
                 message.key,
                 None if headers is None else msgspec.json.encode(headers).decode(),
                 message.payload,
@@ -199,5 +200,5 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     queue.scheduled += len(scheduled)
     queue.ready += len(rows) - len(scheduled)
     queue.n_pushed += len(rows)
-    tx.touch(queue, PUSHED)
+    tx.touch(queue, ANYTHING if ready or scheduled else PUSHED)
     return receipts

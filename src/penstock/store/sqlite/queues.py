@@ -21,10 +21,13 @@ GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
 KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
 
-# What a transaction did to a queue, so that only the counters concerned are written.
+# What a transaction did to a queue, so that only the counters concerned are written. PUSHED, LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
+COUNTED_LATER = PUSHED | LEASED
+UNCOUNTED_MAX = 256
+"""Pushes, and leases, that whoever loads a queue has to count, at most. Also stands in the statements that do so."""
 _COLUMNS = {
-    PUSHED: ("ready", "scheduled", "n_pushed", "newest_at", "last_id"),
+    PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
     LEASED: ("ready", "leased", "n_leased", "cursor"),
     SETTLED: ("leased", "archived", "n_acked"),
     ANYTHING: KEPT,
@@ -76,8 +79,10 @@ class Queue:
         "n_expired",
         "n_lapsed",
         "n_leased",
+        "n_leases_counted",
         "n_nacked",
         "n_pushed",
+        "n_pushes_counted",
         "n_redriven",
         "n_removed",
         "name",
@@ -91,6 +96,8 @@ class Queue:
         "scheduled",
         "tokens",
         "tokens_at",
+        "uncounted_leases",
+        "uncounted_pushes",
     )
 
     def __init__(self, row: tuple[Any, ...]) -> None:
@@ -120,8 +127,24 @@ class Queue:
             self.n_expired,
             self.n_redriven,
             self.n_removed,
+            self.uncounted_pushes,
+            newest_uncounted_at,
+            last_uncounted_id,
+            self.uncounted_leases,
+            uncounted_cursor,
             journal,
         ) = row
+        self.n_pushes_counted, self.n_leases_counted = self.n_pushed, self.n_leased
+        if self.uncounted_pushes:
+            self.ready += self.uncounted_pushes
+            self.n_pushed += self.uncounted_pushes
+            self.newest_at = max(self.newest_at, newest_uncounted_at)
+            self.last_id = last_uncounted_id
+        if self.uncounted_leases:
+            self.ready -= self.uncounted_leases
+            self.leased += self.uncounted_leases
+            self.n_leased += self.uncounted_leases
+            self.cursor = uncounted_cursor
         self.options: QueueOptions = decode_options(options)
         self.paused = bool(paused)
         self.journals = bool(journal)
@@ -149,16 +172,42 @@ class Queue:
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
+    def leave_uncounted(self, now: int) -> bool:
+        """Leave what this transaction pushed and leased, if that is all, for the queue's next other change to count.
+
+        The minute that it belongs to must be the row's, and those who load the queue must not have to count for long.
+        """
+        pushes = self.n_pushed - self.n_pushes_counted
+        leases = self.n_leased - self.n_leases_counted
+        if (
+            pushes > UNCOUNTED_MAX
+            or (leases and self.leased > UNCOUNTED_MAX)
+            or now >= (self.minute + 1) * 60_000
+            or (not self._was_busy and "/" in self.name)
+        ):
+            return False
+        self.uncounted_pushes, self.uncounted_leases = pushes, leases
+        self.changed = 0
+        return True
+
     def write(self, connection: sqlite3.Connection, now: int) -> None:
         """Write what changed, closing the minute first if it is over."""
         minute = now // 60_000
         if minute > self.minute:
+            if self.uncounted_pushes or self.uncounted_leases:
+                uncounted = (self.uncounted_pushes, self.uncounted_leases, self.id)
+                connection.execute(SQL["count_before_minute"], uncounted)
             connection.execute(END_MINUTE, (self.id,))
             self.minute = minute
             self.changed = ANYTHING
+        if self.uncounted_pushes:
+            self.changed |= PUSHED
+        if self.uncounted_leases:
+            self.changed |= LEASED
         update, values = _STATEMENTS[self.changed]
         connection.execute(update, values(self))
-        self.changed = 0
+        self.n_pushes_counted, self.n_leases_counted = self.n_pushed, self.n_leased
+        self.uncounted_pushes = self.uncounted_leases = self.changed = 0
         if "/" in self.name and self._was_busy != (self.undone > 0):
             if self._was_busy:
                 connection.execute(SQL["idle"], (self.name,))

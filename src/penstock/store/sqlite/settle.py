@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.identity import ID_MAX
-from penstock.journal.events import EVENTS_MAX, Kind, Mark
+from penstock.journal.events import Kind, Mark
 from penstock.model import State, backoff_ms
 from penstock.store.sqlite.advance import (
     SETTLE,
@@ -19,13 +19,15 @@ from penstock.store.sqlite.advance import (
     remember_failure,
     return_to_dead,
 )
-from penstock.store.sqlite.journal import error_details, note, pushed_times
+from penstock.store.sqlite.journal import error_details, pushed_times
 from penstock.store.sqlite.latency import SERVICE
 from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
-DELETE_RANGE = SQL["delete_range"]
+DELETE, DELETE_RANGE = SQL["delete"], SQL["delete_range"]
+LEASE_AT, END_LEASE, END_FRESH = SQL["lease_at"], SQL["end_lease"], SQL["end_fresh"]
+OK = Settled.OK
 
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
@@ -56,31 +58,32 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     queue.leased -= len(ended)
     queue.n_acked += len(ended)
     tx.touch(queue, SETTLED)
-    now = tx.now
-    tx.latencies.add(queue.id, SERVICE, [now - lease.leased_at for lease in ended])
+    tx.latencies.add(queue.id, SERVICE, [tx.now - lease.leased_at for lease in ended])
 
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
+    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    if len(ended) == 1 and ended[0].pushed_at is not None:
+        lease = ended[0]
+        row = (lease.id, lease.pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
+        tx.journal.note(Kind.ACKED, queue, [row], kept)  # type: ignore[list-item]
+        return
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
-        for start in range(0, len(alike), EVENTS_MAX):
-            ids, places, attempts, first_leased_at, leased_at, *_ = zip(*alike[start : start + EVENTS_MAX], strict=True)
-            note(
-                tx,
-                queue,
-                Kind.ACKED,
-                ids,
-                pushed_times(tx, places),
-                first_leased_at,
-                leased_at,
-                attempts=attempts,
-                marks=(Mark.KEPT if queue.options.archive_ms != 0 else 0) | (Mark.DEAD_LETTER if from_dead else 0),
-                details=error_details(tx, ids, attempts, 1),
-            )
+        pushed = pushed_times(tx, [lease.place for lease in alike])
+        rows = [
+            (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
+            for lease, pushed_at in zip(alike, pushed, strict=True)
+        ]
+        details = error_details(tx, [(lease.id, lease.attempts > 1) for lease in alike])
+        tx.journal.note(Kind.ACKED, queue, rows, kept | (Mark.DEAD_LETTER if from_dead else 0), details)
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:
+    if len(places) == 1:
+        tx.execute(DELETE, places)
+        return
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
         tx.execute(DELETE_RANGE, (first, last))
@@ -156,7 +159,8 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
             tx.execute(SQL["note_extension"], (item.id, until))
             if queue.noted:
                 place = tx.execute(SQL["place_of"], (queue.id, until, item.id)).fetchone()[0]
-                note(tx, queue, Kind.EXTENDED, [item.id], pushed_times(tx, [place]), until=until)
+                (pushed_at,) = pushed_times(tx, [place])
+                tx.journal.note(Kind.EXTENDED, queue, [(item.id, pushed_at, 0, 0, until, 0, 0, 0)])
             return Settled.OK
     return _why_not(tx, queue, item.id)
 
@@ -185,7 +189,9 @@ def release(tx: Transaction, command: Release) -> SettledAll:
 def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
     """End each item's lease; one statement for all items that share a token."""
     if len(items) == 1:
-        return _end_one_by_one(tx, queue, items)
+        item = items[0]
+        lease = _end_lease(tx, queue, item)
+        return ([OK], [lease]) if lease else ([_why_not(tx, queue, item.id)], [])
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
@@ -219,7 +225,7 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [Ended._make(row) for row in rows.fetchall()]
+    ended = [Ended(*row) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
@@ -232,7 +238,7 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
         lease = _end_lease(tx, queue, item)
         if lease:
             ended[item.id] = lease
-            results.append(Settled.OK)
+            results.append(OK)
         else:
             # What this same batch has just acked is as good as gone.
             results.append(Settled.UNKNOWN if item.id in ended else _why_not(tx, queue, item.id))
@@ -242,11 +248,18 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
 def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
     if not 0 < item.id <= ID_MAX:
         return None
+    fresh = tx.fresh.pop(item.id, None)
+    if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
+        until, token, leased_at, pushed_at = fresh
+        if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
+            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at)
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
-            rows = tx.execute(SQL["end_one"], (queue.id, until, item.id, token)).fetchall()
-            if rows:
-                lease = Ended._make(rows[0])
+            # Two statements: RETURNING builds a table for its rows and costs more than to look first.
+            row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
+            if row:
+                tx.execute(END_LEASE, (queue.id, until, item.id))
+                lease = Ended(*row)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease

@@ -55,6 +55,7 @@ from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.connection import (
     MEMORY,
+    WAL_PAGES,
     as_we_read,
     commits_itself,
     connect,
@@ -74,6 +75,7 @@ from penstock.store.sqlite.transaction import JOURNAL, Transaction
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
+JOURNAL_BACKLOG_MAX = 2_000
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -95,6 +97,7 @@ class SqliteStore:
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
+        self._drained = 0
         self._make_locks()
         forks.register(self)
         with self._lock, self._read_lock:
@@ -123,10 +126,11 @@ class SqliteStore:
         except BaseException:
             writer.close()
             raise
+        writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES[self.durability]}").fetchall()
         self._writer = writer
         self._transaction = Transaction(writer, self.salt)
         self._version = -1
-        self._synchronous = ""
+        self._synchronous: bool | None = None
         self._writer_open = True
         self._held = False
         self._openings += 1
@@ -158,6 +162,20 @@ class SqliteStore:
         self._writer_open = self._reader_open = False
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        outcomes = self._apply_held(commands)
+        if self._transaction.next_offset - self._drained > JOURNAL_BACKLOG_MAX:
+            self._relieve()
+        return outcomes
+
+    def _relieve(self) -> None:
+        """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
+        from penstock.journal.drain import drain_once  # It needs the store.
+
+        self._drained = self._transaction.next_offset
+        if self.path != MEMORY:
+            drain_once(self, self.path)
+
+    def _apply_held(self, commands: Sequence[Command[Any]]) -> list[Any]:
         with self._lock:
             if not self._writer_open:
                 self._open_writer()
@@ -181,34 +199,35 @@ class SqliteStore:
             return error
 
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        outcomes = self._run(commands, self._busy_ms)
-        self._commit()
-        return outcomes
-
-    def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
-        """Everything of a batch but its commit."""
-        tx = self._transaction
         try:
-            self._begin(busy_ms, _durable(commands))
-            outcomes: list[Any] = []
-            for command in commands:
-                try:
-                    outcomes.append(HANDLERS[type(command)](tx, command))
-                except PenstockError as error:
-                    outcomes.append(error)
-            tx.write_counters()
-            tx.write_journal()
-        except BaseException:
-            self._roll_back()
-            raise
-        return outcomes
-
-    def _commit(self) -> None:
-        try:
+            outcomes = self._run(commands, self._busy_ms)
             self._writer.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
+        return outcomes
+
+    def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
+        """Everything of a batch but its commit. Whoever calls rolls back what fails."""
+        tx = self._transaction
+        self._begin(busy_ms, self._durable(commands))
+        outcomes: list[Any] = []
+        for command in commands:
+            try:
+                outcomes.append(HANDLERS[type(command)](tx, command))
+            except PenstockError as error:
+                outcomes.append(error)
+        tx.write_counters()
+        tx.write_journal()
+        return outcomes
+
+    def _durable(self, commands: Sequence[Command[Any]]) -> bool:
+        """Whether this batch's answers wait for the disk."""
+        if self.durability == "full":
+            for command in commands:
+                if command.durable:
+                    return True
+        return False
 
     def _roll_back(self) -> None:
         self._transaction.forget()
@@ -225,7 +244,11 @@ class SqliteStore:
         try:
             with translated(self.path):
                 self._open_writer()
-                outcomes = self._run(commands, 0)
+                try:
+                    outcomes = self._run(commands, 0)
+                except BaseException:
+                    self._roll_back()
+                    raise
         except StoreBusy:
             self._lock.release()
             return None
@@ -235,15 +258,13 @@ class SqliteStore:
                 raise
             return None
         self._held = True
-        durable = self.durability == "full" and _durable(commands)
-        return Prepared(self, outcomes, durable and self.path != MEMORY)
+        return Prepared(self, outcomes, self.path != MEMORY and self._durable(commands))
 
     def _begin(self, busy_ms: int, durable: bool) -> None:
-        synchronous = "FULL" if durable and self.durability == "full" else "NORMAL"
-        if synchronous != self._synchronous:
-            self._writer.execute(f"PRAGMA synchronous = {synchronous}")
-            self._synchronous = synchronous
         execute = self._writer.execute
+        if durable is not self._synchronous:
+            execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
+            self._synchronous = durable
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -253,7 +274,7 @@ class SqliteStore:
             # Somebody else has written since this connection last did.
             self._transaction.forget()
             self._version = version
-        self._transaction.now = self._clock()
+        self._transaction.start(self._clock())
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
@@ -268,7 +289,7 @@ class SqliteStore:
             connection.execute("SAVEPOINT penstock")
             try:
                 tx = Transaction(connection, self.salt)
-                tx.now = self._clock()
+                tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.write_counters()
                 tx.write_journal()
@@ -405,6 +426,8 @@ class SqliteStore:
 
     def close(self) -> None:
         """Safe to call again."""
+        if not self._closed and self._transaction.next_offset > self._drained:
+            self._relieve()
         with self._lock, self._read_lock:
             self._closed = True
             self._close_connections()
@@ -425,19 +448,17 @@ class Prepared:
         self.waits_for_disk = waits_for_disk
 
     def commit(self) -> None:
-        with translated(self._store.path):
-            self._store._commit()
+        store = self._store
+        with translated(store.path):
+            try:
+                store._writer.execute("COMMIT")
+            except BaseException:
+                store._roll_back()
+                raise
 
     def release(self) -> None:
         self._store._held = False
         self._store._lock.release()
-
-
-def _durable(commands: Sequence[Command[Any]]) -> bool:
-    for command in commands:  # noqa: SIM110 - a generator for any() costs more than all the rest
-        if command.durable:
-            return True
-    return False
 
 
 def carry_out(tx: Transaction, command: Command[Any]) -> Any:
@@ -446,7 +467,7 @@ def carry_out(tx: Transaction, command: Command[Any]) -> Any:
 
 def transact(tx: Transaction, command: Transact) -> Transacted:
     tx.write_counters()
-    noted = tx.records.copy()
+    mark = tx.journal.mark()
     tx.execute("SAVEPOINT transact")
     try:
         outcomes = [carry_out(tx, each) for each in command.commands]
@@ -456,8 +477,8 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
     except PenstockError:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
-        tx.forget()
-        tx.records = noted
+        tx.journal.go_back(mark)
+        tx.forget_queues()
         raise
     tx.write_counters()
     tx.execute("RELEASE transact")

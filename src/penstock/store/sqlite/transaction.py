@@ -6,24 +6,32 @@ import sqlite3
 
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
+from penstock.journal.recorder import Recorder
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.latency import Latencies
-from penstock.store.sqlite.queues import ANYTHING, LAST_ID, LOAD, Queue
+from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
+
+Fresh = tuple[int, bytes, int, int]
+"""A lease of a plain message, its first: until when, its token, since when, and when the message was pushed."""
+FRESH_MAX = 10_000
 
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
 
 
 class Transaction:
     __slots__ = (
+        "_pushed_last",
         "_queues",
         "_touched",
+        "_uncounted_in",
         "connection",
         "execute",
+        "fresh",
+        "journal",
         "last_id",
         "latencies",
         "next_offset",
         "now",
-        "records",
         "salt",
     )
 
@@ -32,16 +40,25 @@ class Transaction:
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
+        self.journal = Recorder(salt)
         self.latencies = Latencies()
+        self._pushed_last = 0
+        self.fresh: dict[int, Fresh] = {}
+        """Leases given out here one by one, by message id: whose token still ends one need not be looked up."""
         self.forget()
 
+    def start(self, now: int) -> None:
+        self.now = self.journal.now = now
+
     def forget(self) -> None:
-        """Drop all that is known; the database is asked again."""
+        """Drop all that is known and was done; the database is asked again."""
+        self.journal.go_back(0)
+        self.forget_queues()
+
+    def forget_queues(self) -> None:
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
-        self.last_id = self.next_offset = -1
-        self.records: list[bytes] = []
-        """Events, encoded, in the order in which they happened."""
+        self.last_id = self.next_offset = self._uncounted_in = -1
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -66,6 +83,11 @@ class Transaction:
         queue.changed |= what
         self._touched[queue.id] = queue
 
+    def remember(self, message_id: int, lease: Fresh) -> None:
+        if len(self.fresh) >= FRESH_MAX:
+            self.fresh.clear()
+        self.fresh[message_id] = lease
+
     def dropped(self, queue: Queue) -> None:
         self._queues.pop(queue.name, None)
         self._touched.pop(queue.id, None)
@@ -73,24 +95,49 @@ class Transaction:
     def next_ids(self, count: int) -> int:
         """The first of `count` new message ids."""
         if self.last_id < 0:
-            (self.last_id,) = self.execute(LAST_ID).fetchone()
+            self.last_id, self._uncounted_in = self.execute(LAST_ID).fetchone()
         first = self.last_id + 1
         self.last_id += count
         return first
 
     def write_counters(self) -> None:
         if self._touched:
+            alone = len(self._touched) == 1
             for queue in self._touched.values():
-                queue.write(self.connection, self.now)
+                if not (alone and queue.changed <= COUNTED_LATER and self._leave_uncounted(queue)):
+                    queue.write(self.connection, self.now)
             self._touched.clear()
+
+    def _leave_uncounted(self, queue: Queue) -> bool:
+        """Plain pushes to, and leases from, the one queue that may be ahead of its counters need not write them."""
+        if self._uncounted_in < 0:
+            (self._uncounted_in,) = self.execute(SQL["uncounted_in"]).fetchone()
+        if queue.id == self._uncounted_in:
+            return queue.leave_uncounted(self.now)
+        if queue.changed != PUSHED:
+            return False
+        if queue.id == self._pushed_last:
+            self._count_all()
+            self.execute(SQL["leave_uncounted"], (queue.id,))
+            self._uncounted_in = queue.id
+        # Where pushes go to many queues in turn, none is singled out.
+        self._pushed_last = queue.id
+        return False
+
+    def _count_all(self) -> None:
+        """Another queue is to be ahead of its counters: write those of the one that has been so far."""
+        row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
+        if row is not None:
+            queue = self.queue(row[0])
+            if queue.uncounted_pushes or queue.uncounted_leases:
+                queue.write(self.connection, self.now)
 
     def write_journal(self) -> None:
         """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
-        if self.records:
+        if records := self.journal.take():
             self.load_next_offset()
-            self.execute(JOURNAL["write"], (self.next_offset, len(self.records), b"".join(self.records)))
-            self.next_offset += len(self.records)
-            self.records.clear()
+            self.execute(JOURNAL["write"], (self.next_offset, len(records), b"".join(records)))
+            self.next_offset += len(records)
 
     def load_next_offset(self) -> None:
         if self.next_offset < 0:

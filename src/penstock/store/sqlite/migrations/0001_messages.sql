@@ -19,7 +19,9 @@ CREATE TABLE penstock_queue (
   created_at INTEGER NOT NULL
 ) STRICT;
 
--- last_id: the newest message id that the queue was given; row 0 keeps that of queues that are gone.
+-- last_id: the newest message id that the row knows of; row 0 keeps that of queues that are gone.
+-- One queue of the file (setting 'uncounted' says which) may be ahead of its row: plain messages beyond last_id are pushes,
+-- and leases of plain messages beyond the cursor are leases, that are counted with the queue's next other change.
 CREATE TABLE penstock_counter (
   queue_id   INTEGER PRIMARY KEY,
   last_id    INTEGER NOT NULL DEFAULT 0,
@@ -172,3 +174,4 @@ CREATE TABLE penstock_setting (
   name  TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
+INSERT INTO penstock_setting VALUES ('uncounted', 0);

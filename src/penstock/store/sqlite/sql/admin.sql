@@ -66,9 +66,6 @@ SELECT id, place, available_at FROM penstock_scheduled WHERE queue_id = ? AND id
 -- :purge_leased
 SELECT leased_until, id, place, from_dead FROM penstock_lease WHERE queue_id = ? AND id <= ? LIMIT ?
 
--- :end_lease_at
-DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
-
 -- :purge_dead
 SELECT id, place FROM penstock_dead WHERE queue_id = ? AND NOT leased AND id <= ? LIMIT ?
 
@@ -85,7 +82,8 @@ SELECT ?, ?, ?, ?, place, -priority, 0 FROM penstock_message WHERE place = ?
 
 -- :busy_queues
 SELECT q.name FROM penstock_counter c JOIN penstock_queue q ON q.id = c.queue_id
- WHERE c.queue_id > 0 AND c.ready + c.scheduled + c.leased + c.archived > 0 ORDER BY q.name
+ WHERE c.queue_id > 0 AND c.ready + c.scheduled + c.leased + c.archived > 0
+    OR q.id = (SELECT value FROM penstock_setting WHERE name = 'uncounted') ORDER BY q.name
 
 -- :old_archive
 SELECT id, place FROM penstock_archive WHERE queue_id = ? AND archived_at <= ? ORDER BY archived_at LIMIT ?

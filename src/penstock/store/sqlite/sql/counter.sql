@@ -2,12 +2,38 @@
 SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
        c.ready, c.scheduled, c.leased, c.dead, c.archived,
        c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed,
+       (SELECT count(*) FROM penstock_message m WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44),
+       (SELECT ifnull(m.available_at, m.created_at) FROM penstock_message m
+         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44 ORDER BY m.place DESC LIMIT 1),
+       (SELECT max(m.place) & 17592186044415 FROM penstock_message m
+         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44),
+       CASE WHEN c.leased <= 256 THEN (SELECT count(*) FROM penstock_lease l
+         WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) ELSE 0 END,
+       CASE WHEN c.leased <= 256 THEN (SELECT max(l.place) FROM penstock_lease l
+         WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) END,
        (SELECT value FROM penstock_setting WHERE name = 'journal')
   FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id
  WHERE q.name = ?
 
 -- :last_id
-SELECT max(last_id) FROM penstock_counter
+SELECT max((SELECT max(last_id) FROM penstock_counter),
+           (SELECT ifnull(max(place), 0) & 17592186044415 FROM penstock_message
+             WHERE place > s.value << 45 AND place < (s.value * 2 + 1) << 44)), s.value
+  FROM penstock_setting s WHERE s.name = 'uncounted'
+
+-- :leave_uncounted
+UPDATE penstock_setting SET value = ? WHERE name = 'uncounted'
+
+-- :name_of
+SELECT name FROM penstock_queue WHERE id = ?
+
+-- :uncounted_in
+SELECT value FROM penstock_setting WHERE name = 'uncounted'
+
+-- :count_before_minute
+UPDATE penstock_counter SET ready = ready + ?1 - ?2, n_pushed = n_pushed + ?1, leased = leased + ?2,
+       n_leased = n_leased + ?2
+ WHERE queue_id = ?3
 
 -- :end_minute
 INSERT OR IGNORE INTO penstock_minute

@@ -1,6 +1,12 @@
--- :end_one
-DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
-RETURNING id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
+-- :lease_at
+SELECT id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
+  FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ?
+
+-- :end_lease
+DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
+
+-- :end_fresh
+DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ? AND NOT extended
 
 -- :end_many
 DELETE FROM penstock_lease
@@ -33,6 +39,9 @@ DELETE FROM penstock_extension WHERE id = ?
 -- :is_known
 SELECT 1 FROM penstock_message m WHERE m.place IN (?, ?)
    AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = ?)
+
+-- :delete
+DELETE FROM penstock_message WHERE place = ?
 
 -- :delete_range
 DELETE FROM penstock_message WHERE place BETWEEN ? AND ?

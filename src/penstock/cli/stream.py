@@ -1,0 +1,202 @@
+"""`penstock stream …`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.backend import Data
+from penstock.cli.common import PARTLY, YES, Failed, Options, QueueName, on_streams, with_options
+from penstock.cli.lazy import LazyGroup
+from penstock.cli.output import Output, confirm, progress, when
+from penstock.cli.stream_backend import StreamBackend
+
+if TYPE_CHECKING:
+    from penstock.store.protocol import Progress
+
+LATE = {
+    "append": ("penstock.cli.stream_append:append", "Append records from a file, stdin or the command line."),
+    "read": ("penstock.cli.stream_read:read", "Read records from an offset on."),
+    "tail": ("penstock.cli.stream_read:tail", "Follow a stream."),
+}
+NUMBER = click.IntRange(1)
+
+
+class StreamName(QueueName):
+    name = "stream"
+
+
+NAME = click.argument("name", type=StreamName())
+
+
+def stream_options() -> Options:
+    return [
+        click.option("--segment-bytes", type=NUMBER, help="Begin a new segment after so much.  [default: 67108864]"),
+        click.option("--retention-bytes", type=NUMBER, help="Keep about so much.  [default: all]"),
+        click.option("--retention-ms", type=NUMBER, help="Keep records about so long.  [default: for ever]"),
+        click.option("--consumer-expire-ms", type=NUMBER, help="Wait so long for a consumer.  [default: 604800000]"),
+        click.option("--hold-bytes", type=NUMBER, help="Keep at most so much for consumers alone.  [default: all]"),
+        click.option("--record-bytes", type=NUMBER, help="The largest record.  [default: 524288]"),
+    ]
+
+
+@click.group("stream", cls=LazyGroup, late=LATE)
+def command() -> None:
+    """Append to, read, follow and mend streams."""
+
+
+def _create(backend: StreamBackend, out: Output, name: str, **options: Any) -> None:
+    """Make a stream; one that exists just so is fine. JSON: the stream."""
+    stream = backend.create(name, {option: value for option, value in options.items() if value is not None})
+    out.show(stream, lambda: out.fields(_fields(stream)))
+
+
+command.add_command(click.command("create")(NAME(with_options(on_streams(create=True)(_create), stream_options()))))
+
+
+@command.command("list")
+@click.option("--prefix", default="", help="Only streams whose name begins so.")
+@on_streams()
+def list_streams(backend: StreamBackend, out: Output, prefix: str) -> None:
+    """List streams. JSON: {"streams": [...]}"""
+    streams = list(backend.list_all(prefix))
+    headings = ("NAME", "FIRST", "NEXT", "BYTES", "SEGMENTS", "CONSUMERS")
+    rows = [
+        tuple(stream[field] for field in ("name", "first", "next", "bytes", "segment_count", "consumer_count"))
+        for stream in streams
+    ]
+    out.show({"streams": streams}, lambda: out.table(headings, rows, empty="there are no streams"))
+
+
+@command.command("show")
+@NAME
+@on_streams()
+def show(backend: StreamBackend, out: Output, name: str) -> None:
+    """Offsets, sizes, options, segments and consumers. JSON: the stream."""
+    stream = backend.show(name)
+
+    def draw() -> None:
+        out.fields(_fields(stream))
+        _show_consumers(out, stream["consumers"], empty="it has no consumers")
+
+    out.show(stream, draw)
+
+
+@command.command("rm")
+@NAME
+@click.option("--force", is_flag=True, help="Also one that has consumers.")
+@YES
+@on_streams()
+def remove(backend: StreamBackend, out: Output, name: str, force: bool, yes: bool) -> None:
+    """Delete a stream with all its records. JSON: {"dropped"}"""
+    confirm(f"Delete the stream {name} with all its records?", yes)
+    dropped = backend.drop(name, force=force)
+    out.show(dropped, lambda: out.fields(dropped))
+
+
+@command.command("trim")
+@NAME
+@click.option("--before", type=click.IntRange(0), help="Segments before this offset; else what is no longer kept.")
+@click.option("--force", is_flag=True, help="Also what a consumer still needs.")
+@YES
+@on_streams()
+def trim(backend: StreamBackend, out: Output, name: str, before: int | None, force: bool, yes: bool) -> None:
+    """Remove the oldest segments. JSON: {"first", "removed_records", …, "held_by"}"""
+    confirm(f"Remove the oldest records of {name}?", yes)
+    trimmed = backend.trim(name, before=before, force=force)
+    out.show(trimmed, lambda: out.fields(trimmed))
+
+
+@command.command("consumers")
+@NAME
+@click.option("--set", "position", metavar="CONSUMER=OFFSET", help="Commit a position: the last record processed.")
+@click.option("--force", is_flag=True, help="Let --set move it back.")
+@click.option("--forget", metavar="CONSUMER", help="Forget one.")
+@on_streams()
+def consumers(
+    backend: StreamBackend, out: Output, name: str, position: str | None, force: bool, forget: str | None
+) -> None:
+    """List consumers with their position and lag; or set or forget one. JSON: {"consumers": [...]}"""
+    if position is not None:
+        consumer, _, offset = position.rpartition("=")
+        if not consumer or not offset.removeprefix("-").isdecimal():
+            raise click.UsageError("--set is CONSUMER=OFFSET")
+        backend.commit(name, consumer, int(offset), force=force)
+    if forget is not None:
+        backend.forget(name, forget)
+    found = backend.consumers(name)
+    out.show({"consumers": found}, lambda: _show_consumers(out, found, empty=f"{name} has no consumers"))
+
+
+@command.command("check")
+@NAME
+@on_streams()
+def check(backend: StreamBackend, out: Output, name: str) -> None:
+    """Look at every record; change nothing. Exit code 1 if something is wrong. JSON: the report."""
+    with progress(f"check {name}", None) as advance:
+        report = backend.check(name, _progress(advance))
+    _show_report(out, report)
+    if not report["ok"]:
+        raise Failed(f"{len(report['findings'])} things are wrong with {name} (`penstock stream repair {name}`)")
+
+
+@command.command("repair")
+@NAME
+@YES
+@on_streams()
+def repair(backend: StreamBackend, out: Output, name: str, yes: bool) -> None:
+    """Mend what can be mended. Good records keep their offsets; those beyond help are passed over from then on.
+
+    Exit code 3 if records were beyond help, 1 if something is left to mend. JSON: the report.
+    """
+    confirm(f"Repair {name}, giving up records that are beyond help?", yes)
+    with progress(f"repair {name}", None) as advance:
+        report = backend.repair(name, _progress(advance))
+    _show_report(out, report)
+    if not report["ok"]:
+        raise Failed(f"{name} could not be mended whole")
+    lost = [each for each in report["findings"] if each["trouble"] in ("corrupt", "lost")]
+    if lost:
+        raise Failed(f"{name} is mended; some of its records were beyond help", PARTLY)
+
+
+def _progress(advance: Any) -> Progress:
+    done = 0
+
+    def report(count: int, total: int) -> None:
+        nonlocal done
+        advance(count - done, total)
+        done = count
+
+    return report
+
+
+def _fields(stream: Data) -> Data:
+    shown = {field: stream[field] for field in ("name", "first", "next", "bytes")}
+    shown |= {"segments": stream["segment_count"], "consumers": stream["consumer_count"]}
+    shown |= {"created": when(stream["created_at"]), **stream["options"]}
+    return shown
+
+
+def _show_consumers(out: Output, found: list[Data], *, empty: str) -> None:
+    headings = ("CONSUMER", "OFFSET", "LAG", "KIND", "SEEN", "EXPIRED")
+    rows = [
+        (each["consumer"], each["offset"], each["lag"], each["kind"], when(each["seen_at"]), each["expired"])
+        for each in found
+    ]
+    out.table(headings, rows, empty=empty)
+
+
+def _show_report(out: Output, report: Data) -> None:
+    def draw() -> None:
+        out.fields({field: value for field, value in report.items() if field != "findings"})
+        headings = ("TROUBLE", "SEGMENT", "FIRST", "LAST", "POSITION", "MENDED", "WHAT")
+        rows = [
+            tuple(each[field] for field in ("trouble", "segment", "first", "last", "position", "mended", "text"))
+            for each in report["findings"]
+        ]
+        if rows:
+            out.table(headings, rows, empty="")
+
+    out.show(report, draw)

@@ -1,0 +1,229 @@
+"""`penstock stream append`: one record, lines of a file or a pipe, or Arrow; a file can be gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import click
+
+from penstock.cli.backend import Data
+from penstock.cli.common import PARTLY, Failed, fail, on_streams
+from penstock.cli.output import Output, note, progress
+from penstock.cli.stream import NAME
+from penstock.cli.stream_backend import StreamBackend
+from penstock.errors import PenstockError
+
+BATCH_BYTES = 4 << 20
+LINE_BYTES_MAX = 64 << 20
+STDIN = "-"
+
+
+class BadLine(Exception):
+    """A line that is no record; what came before it is appended all the same."""
+
+
+@click.command("append")
+@NAME
+@click.option("--record", help="One record, as text.")
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), help="A record a line; - is stdin."
+)
+@click.option("--arrow", type=click.Path(exists=True, dir_okay=False), help="An Arrow IPC file: its column data.")
+@click.option("--lines", is_flag=True, help="Each line is text as it stands, not JSON.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="Pass over so many lines of the file.")
+@click.option("--again", is_flag=True, help="Append a file even if it was appended just before.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Lines a commit.")
+@on_streams()
+def append(
+    backend: StreamBackend,
+    out: Output,
+    name: str,
+    record: str | None,
+    file: str | None,
+    arrow: str | None,
+    lines: bool,
+    skip: int,
+    again: bool,
+    batch: int,
+) -> None:
+    """Append one record, each line of a file (NDJSON, or --lines), or an Arrow file.
+
+    A server remembers for 15 minutes what it has of a file, so the same command, run again after an interruption, goes
+    on where it was and adds nothing twice; later, or without a server, --skip does.
+
+    JSON: {"first", "last", "records", "again"}; `again` counts those that were there already.
+    """
+    given = [each for each in (record, file, arrow) if each is not None]
+    if len(given) > 1:
+        raise click.UsageError("--record, --file or --arrow: one of them")
+    if not given:
+        file = STDIN
+    done = Done()
+    try:
+        if record is not None:
+            done.add(backend.append(name, [record.encode()], text=True, key=None))
+        elif arrow is not None:
+            _append_arrow(backend, name, Path(arrow), done, keyed=not again)
+        else:
+            assert file is not None
+            _append_lines(backend, name, Lines(file, lines, skip, keyed=not again), batch, done)
+    except BadLine as error:
+        raise Failed(f"{error}{done.so_far()}", PARTLY if done.records else 1) from None
+    except PenstockError as error:
+        done.fail(error)
+    except KeyboardInterrupt:
+        note(done.so_far().strip(" ()") or "nothing was appended")
+        raise
+    if not done.records:
+        raise Failed("there is nothing to append")
+    shown = done.data()
+    out.show(shown, lambda: out.fields(shown))
+    if done.again and not out.as_json:
+        note(f"{done.again} were there already; --again appends a file once more")
+
+
+class Done:
+    """What has been appended so far."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.last: int | None = None
+        self.records = self.again = 0
+        self.line = 0
+        """The last line that is appended."""
+
+    def add(self, appended: Data) -> None:
+        self.first = appended["first"] if self.first is None else self.first
+        self.last = appended["last"]
+        self.records += appended["records"]
+        self.again += appended["records"] if appended.get("again") else 0
+
+    def data(self) -> Data:
+        return {"first": self.first, "last": self.last, "records": self.records, "again": self.again}
+
+    def so_far(self) -> str:
+        if not self.records:
+            return ""
+        go_on = f"; --skip {self.line} goes on from there" if self.line else ""
+        return f" ({self.records} are appended{go_on})"
+
+    def fail(self, error: PenstockError) -> NoReturn:
+        if self.records:
+            error.hint = self.so_far().strip(" ()")
+        fail(error, code=PARTLY if self.records else None)
+
+
+class Lines:
+    """The records of a file, each with its line number."""
+
+    def __init__(self, name: str, text: bool, skip: int, *, keyed: bool) -> None:
+        self.name = "stdin" if name == STDIN else name
+        self.text = text
+        self.key: str | None = None
+        self.total: int | None = None
+        self._path = None if name == STDIN else Path(name)
+        self._skip = skip
+        # A pipe cannot be read twice, so what comes from one has no key.
+        if self._path is not None and self._path.is_file():
+            digest = self._look_through(self._path)
+            self.key = digest if keyed else None
+
+    def _look_through(self, path: Path) -> str:
+        """Check every line before the first is appended, and name the file by its content."""
+        digest, number = hashlib.sha256(b"text" if self.text else b"json"), 0
+        with path.open("rb") as file:
+            for number, line in _lines(file):
+                digest.update(line)
+                self._check(number, line.rstrip(b"\r\n"))
+        self.total = number
+        return f"file:{digest.hexdigest()[:40]}"
+
+    def _check(self, number: int, line: bytes) -> None:
+        from penstock.server.strict_json import check_json
+
+        try:
+            if self.text:
+                line.decode()
+            elif line.strip():
+                check_json(line)
+        except (PenstockError, UnicodeDecodeError) as error:
+            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.args[0])
+            raise BadLine(f"line {number} of {self.name}: {reason.replace('the body', 'it')}") from None
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        with nullcontext(sys.stdin.buffer) if self._path is None else self._path.open("rb") as file:
+            for number, line in _lines(file):
+                record = line.rstrip(b"\r\n") if self.text else line.strip()
+                if number > self._skip and (record or self.text):
+                    if self.total is None:
+                        self._check(number, record)
+                    yield number, record
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX):
+        number += 1
+        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, done: Done) -> None:
+    waiting: list[bytes] = []
+    first = size = 0
+
+    def send() -> None:
+        if waiting:
+            key = None if lines.key is None else f"{lines.key}:{first}"
+            done.add(backend.append(name, waiting, text=lines.text, key=key))
+            done.line = number
+            advance(len(waiting))
+            waiting.clear()
+
+    with progress(f"append {lines.name}", lines.total) as advance:
+        number = 0
+        try:
+            for number, record in lines:
+                if not waiting:
+                    first, size = number, 0
+                waiting.append(record)
+                size += len(record)
+                if len(waiting) >= batch or size >= BATCH_BYTES:
+                    send()
+        except BadLine:
+            send()
+            raise
+        send()
+
+
+def _append_arrow(backend: StreamBackend, name: str, path: Path, done: Done, *, keyed: bool) -> None:
+    from penstock.arrow_records import check_arrow
+
+    check_arrow()
+    key = None
+    if keyed:
+        with path.open("rb") as file:
+            key = f"file:{hashlib.file_digest(file, 'sha256').hexdigest()[:40]}"
+    with progress(f"append {path}", None) as advance:
+        for part in backend.append_arrow(name, _arrow_batches(path), key=key):
+            done.add(part)
+            advance(part["records"])
+
+
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as source:
+            try:
+                reader = pa.ipc.open_file(source)
+                yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+            except pa.ArrowInvalid:
+                source.seek(0)
+                yield from pa.ipc.open_stream(source)
+    except pa.ArrowInvalid as error:
+        raise Failed(f"{path} is not an Arrow file: {error}") from None

@@ -1,0 +1,121 @@
+"""Streams straight on their files. A server may have them open too, but only one of both can append."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.arrow_records import check_arrow, in_commits, payloads_of
+from penstock.cli.backend import Data
+from penstock.errors import CannotOpen, InvalidInput
+from penstock.log.model import NewRecord, Page, StreamOptions
+from penstock.log.protocol import EARLIEST
+from penstock.log.streams import FileStreams, streams_beside
+from penstock.model import Content
+from penstock.server.faces.stream_bodies import new_record
+from penstock.server.faces.stream_shapes import (
+    AppendedView,
+    PageView,
+    consumer_view,
+    record_view,
+    report_view,
+    stream_detail,
+    stream_view,
+)
+from penstock.store.protocol import Progress
+
+PAGE = 1_000
+
+
+class LocalStreams:
+    def __init__(self, database: Path, *, create: bool) -> None:
+        folder = streams_beside(database)
+        if not create and not folder.is_dir():
+            raise CannotOpen(
+                f"there are no streams in {folder}", hint="`penstock stream create` with the same option makes one"
+            )
+        self._streams = FileStreams(folder)
+
+    def create(self, name: str, options: Mapping[str, Any]) -> Data:
+        try:
+            self._streams.create(name, msgspec.convert(options, StreamOptions))
+        except msgspec.ValidationError as error:
+            raise InvalidInput(str(error)) from None
+        return _plain(stream_view(self._streams.show(name)))
+
+    def list_all(self, prefix: str) -> Iterator[Data]:
+        found = self._streams.list_streams(prefix=prefix, limit=PAGE)
+        while found:
+            yield from (_plain(stream_view(info)) for info in found)
+            found = self._streams.list_streams(prefix=prefix, after=found[-1].name, limit=PAGE)
+
+    def show(self, name: str) -> Data:
+        streams = self._streams
+        return _plain(stream_detail(streams.show(name), streams.segments(name), streams.consumers(name)))
+
+    def drop(self, name: str, *, force: bool) -> Data:
+        self._streams.drop(name, force=force)
+        return {"dropped": name}
+
+    def trim(self, name: str, *, before: int | None, force: bool) -> Data:
+        return _plain(self._streams.trim(name, before, force=force))
+
+    def append(self, name: str, records: Sequence[bytes], *, text: bool, key: str | None) -> Data:
+        if text:
+            payloads = [NewRecord(record, Content.TEXT) for record in records]
+        else:
+            payloads = [new_record(msgspec.Raw(record), "records") for record in records]
+        done = self._streams.append(name, payloads)
+        return _plain(AppendedView(done.first, done.last, len(payloads)))
+
+    def append_arrow(self, name: str, batches: Iterable[Any], *, key: str | None) -> Iterator[Data]:
+        for batch in batches:
+            for payloads in in_commits(payloads_of(batch)):
+                done = self._streams.append(name, payloads)
+                yield _plain(AppendedView(done.first, done.last, len(payloads)))
+
+    def read(self, name: str, *, start: int | None, limit: int, wait_ms: int) -> Data:
+        deadline = time.monotonic() + wait_ms / 1000
+        offset = EARLIEST if start is None else start
+        page = self._streams.read(name, offset, limit=limit)
+        while not page.records and (left := deadline - time.monotonic()) > 0:
+            self._streams.wait(name, page.next, left)
+            page = self._streams.read(name, page.next, limit=limit)
+        return _page(page)
+
+    def read_arrow(self, name: str, *, start: int | None, limit: int | None) -> Iterator[Any]:
+        check_arrow()
+        first = self._streams.show(name).first if start is None else start
+        yield from self._streams.read_arrow(name, first, None if limit is None else first + limit)
+
+    def consumers(self, name: str) -> list[Data]:
+        return [_plain(consumer_view(consumer)) for consumer in self._streams.consumers(name)]
+
+    def commit(self, name: str, consumer: str, offset: int, *, force: bool) -> Data:
+        return _plain(consumer_view(self._streams.commit(name, consumer, offset, force=force)))
+
+    def forget(self, name: str, consumer: str) -> None:
+        self._streams.forget(name, consumer)
+
+    def check(self, name: str, progress: Progress) -> Data:
+        return _plain(report_view(self._streams.check(name, progress)))
+
+    def repair(self, name: str, progress: Progress) -> Data:
+        return _plain(report_view(self._streams.repair(name, progress)))
+
+    def close(self) -> None:
+        self._streams.close()
+
+
+def _page(page: Page) -> Data:
+    return _plain(PageView([record_view(record) for record in page.records], page.next, page.lost))
+
+
+def _plain(view: Any) -> Data:
+    """As a client over HTTP would have it."""
+    data: Data = msgspec.json.decode(msgspec.json.encode(view))
+    return data

@@ -1,0 +1,136 @@
+"""`penstock stream read` and `tail`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import click
+import msgspec
+
+from penstock.cli.backend import Data
+from penstock.cli.common import on_streams
+from penstock.cli.output import Output, compact, note, progress, when, write
+from penstock.cli.stream import NAME
+from penstock.cli.stream_backend import StreamBackend
+
+PAGE = 1_000
+WAIT_MS = 20_000
+STDOUT = "-"
+
+
+@click.command("read")
+@NAME
+@click.option("--from", "start", type=click.IntRange(0), help="The first offset.  [default: the earliest kept]")
+@click.option("--limit", type=click.IntRange(1), help="How many at most.  [default: 100; with --arrow all]")
+@click.option("--ndjson", is_flag=True, help="Only the data, a line each, as `append` takes it back.")
+@click.option(
+    "--arrow", type=click.Path(dir_okay=False, allow_dash=True), help="Write an Arrow IPC stream; - is stdout."
+)
+@on_streams()
+def read(
+    backend: StreamBackend,
+    out: Output,
+    name: str,
+    start: int | None,
+    limit: int | None,
+    ndjson: bool,
+    arrow: str | None,
+) -> None:
+    """Read records in order. JSON: {"records": [{"offset", "timestamp", "data", "encoding"?}], "next"}"""
+    if arrow is not None:
+        if ndjson:
+            raise click.UsageError("--arrow or --ndjson, not both")
+        _write_arrow(out, arrow, backend.read_arrow(name, start=start, limit=limit))
+        return
+    records, following = _read_up_to(backend, name, start, limit or 100)
+    if ndjson:
+        for record in records:
+            write(line_of(record))
+        return
+    rows = [(record["offset"], when(record["timestamp"]), _shown(record)) for record in records]
+    out.show(
+        {"records": records, "next": following},
+        lambda: out.table(("OFFSET", "TIME", "DATA"), rows, empty=f"nothing there yet; {name} goes on at {following}"),
+    )
+
+
+def _read_up_to(backend: StreamBackend, name: str, start: int | None, limit: int) -> tuple[list[Data], int]:
+    records: list[Data] = []
+    while True:
+        page = backend.read(name, start=start, limit=min(limit - len(records), PAGE), wait_ms=0)
+        records += page["records"]
+        if len(records) >= limit or page["next"] == start or not page["records"]:
+            return records, page["next"]
+        start = page["next"]
+
+
+def _write_arrow(out: Output, target: str, batches: Iterable[Any]) -> None:
+    from penstock.arrow_records import check_arrow
+
+    check_arrow()
+    import pyarrow as pa
+
+    from penstock.log.arrow import SCHEMA
+
+    count = 0
+    with (
+        pa.OSFile(target, "wb") if target != STDOUT else pa.PythonFile(sys.stdout.buffer, "w") as sink,
+        pa.ipc.new_stream(sink, SCHEMA) as writer,
+        progress("read", None) as advance,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)
+            count += len(batch)
+            advance(len(batch))
+    if target == STDOUT:
+        note(f"{count} records")
+    else:
+        out.show({"file": target, "records": count}, lambda: out.fields({"file": target, "records": count}))
+
+
+@click.command("tail")
+@NAME
+@click.option("--from", "start", type=click.IntRange(0), help="The first offset.")
+@click.option("--lines", type=click.IntRange(0), default=10, show_default=True, help="Begin so many before the end.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--ndjson", is_flag=True, help="Only the data, a line each, as `append` takes it back.")
+@on_streams()
+def tail(
+    backend: StreamBackend, out: Output, name: str, start: int | None, lines: int, limit: int | None, ndjson: bool
+) -> None:
+    """Show the last records, and those to come, until interrupted. JSON: a line for each record."""
+    info = backend.show(name)
+    at = max(info["first"], info["next"] - lines) if start is None else start
+    left = limit
+    with suppress(KeyboardInterrupt):
+        while left is None or left > 0:
+            page = backend.read(name, start=at, limit=PAGE if left is None else min(left, PAGE), wait_ms=WAIT_MS)
+            for record in page["records"]:
+                write(line_of(record) if ndjson else _followed(out, record))
+            sys.stdout.flush()
+            left = None if left is None else left - len(page["records"])
+            at = page["next"]
+
+
+def line_of(record: Data) -> bytes:
+    """As `append` takes it back."""
+    data = record["data"]
+    if record.get("encoding") is not None:
+        return msgspec.json.encode({"data": data, "encoding": record["encoding"]}) + b"\n"
+    if isinstance(data, dict) and data.keys() == {"data", "encoding"}:
+        return msgspec.json.encode({"data": data, "encoding": "json"}) + b"\n"
+    return msgspec.json.encode(data) + b"\n"
+
+
+def _followed(out: Output, record: Data) -> bytes:
+    if out.as_json:
+        return msgspec.json.encode(record) + b"\n"
+    return f"{record['offset']}  {when(record['timestamp'])}  {_shown(record)}\n".encode()
+
+
+def _shown(record: Data) -> str:
+    text = compact(record["data"])
+    return text if record.get("encoding") is None else f"{record['encoding']}:{text}"

@@ -1,0 +1,117 @@
+"""The events of one transaction, gathered as they happen, so that alike ones become one record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Kind, Row, encode_events
+
+Likeness = tuple[int, int, int, bool, bool]
+"""Kind, queue id, marks, and whether there are details and bodies."""
+FREQUENT = (Kind.PUSHED, Kind.LEASED, Kind.ACKED)
+"""A message meets these in this order. So they can be put in this order too, whichever came first for others."""
+
+
+class Named(Protocol):
+    """A queue, as far as the journal wants to know it."""
+
+    id: int
+    name_bytes: bytes
+
+
+class _Group:
+    __slots__ = ("bodies", "details", "name", "rows", "size")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.rows: list[Row] = []
+        self.details: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self.size = 0
+
+
+class Recorder:
+    __slots__ = ("_groups", "_rare", "_records", "_salt", "now")
+
+    def __init__(self, salt: int) -> None:
+        self.now = 0
+        self._salt = salt
+        self._records: list[bytes] = []
+        self._groups: dict[Likeness, _Group] = {}
+        self._rare = False
+        """Whether what is gathered now is of another kind, which keeps its place among all others."""
+
+    def note(
+        self,
+        kind: int,
+        queue: Named,
+        rows: Sequence[Row],
+        marks: int = 0,
+        details: Sequence[bytes] | None = None,
+        bodies: Sequence[bytes] | None = None,
+    ) -> None:
+        """Each row tells what happened to one message; its details and its body stand at the same place, if any."""
+        size = 0 if bodies is None else sum(map(len, bodies))
+        if (size > SHARED_BYTES_MAX or len(rows) > EVENTS_MAX) and len(rows) > 1:
+            self._note_in_halves(kind, queue, rows, marks, details, bodies)
+            return
+        likeness = (kind, queue.id, marks, details is not None, bodies is not None)
+        group = self._groups.get(likeness)
+        if group is None or group.size + size > SHARED_BYTES_MAX or len(group.rows) + len(rows) > EVENTS_MAX:
+            rare = kind not in FREQUENT
+            if group is not None or rare or self._rare:
+                self._flush()
+            self._rare = rare
+            group = self._groups[likeness] = _Group(queue.name_bytes)
+        group.rows += rows
+        group.size += size
+        if details is not None:
+            group.details += details
+        if bodies is not None:
+            group.bodies += bodies
+
+    def _note_in_halves(
+        self,
+        kind: int,
+        queue: Named,
+        rows: Sequence[Row],
+        marks: int,
+        details: Sequence[bytes] | None,
+        bodies: Sequence[bytes] | None,
+    ) -> None:
+        half = len(rows) // 2
+        for part in (slice(None, half), slice(half, None)):
+            self.note(
+                kind,
+                queue,
+                rows[part],
+                marks,
+                None if details is None else details[part],
+                None if bodies is None else bodies[part],
+            )
+
+    def _flush(self) -> None:
+        for likeness in sorted(self._groups):
+            kind, queue_id, marks, with_details, with_bodies = likeness
+            group = self._groups[likeness]
+            details = group.details if with_details else None
+            bodies = group.bodies if with_bodies else None
+            record = encode_events(kind, self.now, queue_id, group.name, self._salt, group.rows, marks, details, bodies)
+            self._records.append(record)
+        self._groups = {}
+
+    def mark(self) -> int:
+        """How far it has come, to go back to."""
+        self._flush()
+        return len(self._records)
+
+    def go_back(self, mark: int) -> None:
+        self._groups = {}
+        del self._records[mark:]
+
+    def take(self) -> list[bytes]:
+        """All records since the last time."""
+        self._flush()
+        records, self._records = self._records, []
+        return records

@@ -1,0 +1,112 @@
+"""Streams as a server has them: appends that know their key, readers that wait without a thread, and upkeep."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from penstock.errors import PenstockError, StoreBusy, UnknownStream
+from penstock.log.aio import AsyncStreams
+from penstock.log.consumers import Kind
+from penstock.log.model import Appended, Consumer, Payload, StreamInfo
+from penstock.log.protocol import Streams
+from penstock.model import Clock, system_clock
+from penstock.server.appended import AppendedKeys
+from penstock.server.tails import Tails
+
+T = TypeVar("T")
+BYTES_ON_LOOP = 64 << 10
+"""A larger append is encoded and written on a thread."""
+COMMITTING = 16
+"""Positions that are committed at the same time, and share a write."""
+PAGE = 100
+
+
+class StreamDesk:
+    def __init__(self, streams: Streams, *, clock: Clock = system_clock) -> None:
+        self.streams = streams
+        self.tails = Tails(streams, self.call)
+        self._clock = clock
+        self._appends = AsyncStreams(streams)
+        self._keys = AppendedKeys()
+        self._committing = ThreadPoolExecutor(COMMITTING, thread_name_prefix="penstock-positions")
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="penstock-streams-job")
+        self._closed = False
+        self.appended: Callable[[str, int, int, float], None] | None = None
+        """Told of each append: stream, records, bytes, and the seconds until it was on disk."""
+
+    async def append(self, name: str, payloads: Sequence[Payload], key: str | None = None) -> tuple[Appended, bool]:
+        """Answered when on disk; and whether an earlier append with this key was it."""
+        if key is None:
+            return await self._append(name, payloads), False
+        return await self._keys.once(name, key, len(payloads), lambda: self._append(name, payloads))
+
+    async def _append(self, name: str, payloads: Sequence[Payload]) -> Appended:
+        size = sum(len(each if isinstance(each, bytes) else each.data) for each in payloads)
+        started = time.perf_counter()
+        if size > BYTES_ON_LOOP:
+            appended = await self.call(lambda: self.streams.append(name, payloads))
+        else:
+            appended = await self._appends.append(name, payloads)
+        self.tails.wake(name)
+        if self.appended is not None:
+            self.appended(name, len(payloads), size, time.perf_counter() - started)
+        return appended
+
+    async def commit(self, name: str, consumer: str, offset: int, *, force: bool, kind: Kind) -> Consumer:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._committing, lambda: self.streams.commit(name, consumer, offset, force=force, kind=kind)
+        )
+
+    async def call(self, look: Callable[[], T], *, long: bool = False) -> T:
+        """Ask the streams on a thread; `long` work does not hold up others."""
+        if long:
+            return await asyncio.get_running_loop().run_in_executor(self._jobs, look)
+        return await self._appends.call(look)
+
+    async def drop(self, name: str, *, force: bool) -> None:
+        await self.call(lambda: self.streams.drop(name, force=force), long=True)
+        self._keys.forget(name)
+        self.tails.wake(name)
+
+    async def trim_all(self) -> None:
+        """Remove what the streams' options no longer keep."""
+        await self.call(self._trim_all, long=True)
+
+    def _trim_all(self) -> None:
+        found = self.streams.list_streams(limit=PAGE)
+        while found and not self._closed:
+            for info in found:
+                # To trim is to write, which is for one process at a time: not without need, and not in its place.
+                with suppress(StoreBusy, UnknownStream):
+                    if self._outgrown(info):
+                        self.streams.trim(info.name)
+            found = self.streams.list_streams(after=found[-1].name, limit=PAGE)
+
+    def _outgrown(self, info: StreamInfo) -> bool:
+        options = info.options
+        if options.retention_bytes is not None and info.bytes > options.retention_bytes and info.segments > 1:
+            return True
+        if options.retention_ms is None or info.next == info.first:
+            return False
+        try:
+            oldest = self.streams.read(info.name, limit=1, bytes_max=1).records
+        except PenstockError:
+            return True
+        return not oldest or oldest[0].time_ms < self._clock() - options.retention_ms
+
+    def stop_waiting(self) -> None:
+        self.tails.close()
+
+    async def close(self) -> None:
+        """Finish the appends that were accepted, then close the streams."""
+        self._closed = True
+        self.tails.close()
+        await self._appends.close()
+        for executor in (self._committing, self._jobs):
+            executor.shutdown()
+        self.streams.close()

@@ -1,0 +1,60 @@
+"""Every promise of streams is held against every implementation; another joins by one more entry in STREAMS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.log.model import StreamOptions
+from penstock.log.protocol import Streams
+from penstock.log.streams import FileStreams
+from tests.conformance.support import Clock
+
+Open = Callable[[Path, Clock], Streams]
+STREAMS: dict[str, Open] = {"files": lambda folder, clock: FileStreams(folder / "streams", clock=clock)}
+SMALL = StreamOptions(segment_bytes=64 << 10)
+BIG_RECORD = b"x" * 16_000
+"""Four of these fill a segment of SMALL."""
+
+
+class StreamsUnderTest:
+    """Opens the same streams as often as asked, each time as another process would."""
+
+    def __init__(self, opener: Open, folder: Path) -> None:
+        self._opener = opener
+        self._folder = folder
+        self._opened: list[Streams] = []
+        self.clock = Clock()
+
+    def open(self) -> Streams:
+        self._opened.append(self._opener(self._folder, self.clock))
+        return self._opened[-1]
+
+    def close_all(self) -> None:
+        for streams in self._opened:
+            streams.close()
+
+
+@pytest.fixture(params=list(STREAMS))
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamsUnderTest]:
+    under_test = StreamsUnderTest(STREAMS[request.param], tmp_path)
+    yield under_test
+    under_test.close_all()
+
+
+@pytest.fixture
+def streams(shared: StreamsUnderTest) -> Streams:
+    opened = shared.open()
+    opened.create("s", SMALL)
+    return opened
+
+
+@pytest.fixture
+def clock(shared: StreamsUnderTest) -> Clock:
+    return shared.clock
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]

@@ -1,0 +1,136 @@
+"""What is removed, and for whom it waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import OffsetTrimmed
+from penstock.log.model import SegmentInfo, StreamOptions
+from penstock.log.protocol import Streams
+from penstock.model import DAY_MS
+from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest
+from tests.conformance.support import Clock
+
+SEGMENT = 64 << 10
+
+
+def fill(streams: Streams, name: str, options: StreamOptions, records: int = 20) -> None:
+    streams.create(name, options)
+    for _ in range(records):
+        streams.append(name, [BIG_RECORD])
+
+
+def test_without_limits_everything_is_kept(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
+    assert streams.trim("k").removed_segments == 0
+    assert streams.show("k").first == 0
+
+
+def test_the_oldest_go_when_there_are_too_many_bytes(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=2 * SEGMENT))
+    trimmed = streams.trim("k")
+    info = streams.show("k")
+    assert trimmed.first == info.first > 0
+    assert 2 * SEGMENT <= info.bytes <= 3 * SEGMENT
+    assert streams.read("k").records[0].offset == info.first
+
+
+def test_the_oldest_go_when_they_are_too_old(streams: Streams, clock: Clock) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_ms=DAY_MS), 8)
+    clock.now += DAY_MS // 2
+    streams.append("k", [BIG_RECORD] * 4)
+    clock.now += DAY_MS // 2 + 1
+    assert streams.trim("k").first == 8
+    clock.now += DAY_MS
+    assert streams.trim("k").first == 12, "also those of the segment that was being written"
+    assert streams.append("k", [b"next"]).first == 12
+
+
+def test_what_was_removed_is_named_as_such(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
+    first = streams.trim("k", before=9).first
+    assert 0 < first <= 9
+    with pytest.raises(OffsetTrimmed) as told:
+        streams.read("k", first - 1)
+    assert (told.value.offset, told.value.first_offset) == (first - 1, first)
+
+
+def test_other_processes_see_a_trim(shared: StreamsUnderTest, streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
+    other = shared.open()
+    assert other.read("k", 19).records
+    first = streams.trim("k", before=9).first
+    with pytest.raises(OffsetTrimmed):
+        other.read("k", 0)
+    assert other.read("k").records[0].offset == first
+
+
+def test_what_a_consumer_still_needs_is_kept(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
+    streams.commit("k", "slow", 8)
+    trimmed = streams.trim("k")
+    assert trimmed.held_by == "slow"
+    assert trimmed.first <= 9
+    assert streams.next("k", "slow").records[0].offset == 9
+
+
+def test_a_consumer_that_has_read_nothing_needs_everything(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
+    streams.create_consumer("k", "new")
+    assert streams.trim("k").removed_segments == 0
+
+
+def test_force_does_not_ask_consumers(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
+    streams.create_consumer("k", "new")
+    assert streams.trim("k", force=True).removed_segments > 0
+
+
+def test_nobody_waits_for_a_consumer_that_has_expired(streams: Streams, clock: Clock) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1, consumer_expire_ms=DAY_MS))
+    streams.create_consumer("k", "gone")
+    assert streams.trim("k").held_by == "gone"
+    clock.now += DAY_MS + 1
+    assert streams.trim("k").removed_segments > 0
+
+
+def test_a_pipeline_never_expires(streams: Streams, clock: Clock) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1, consumer_expire_ms=DAY_MS))
+    streams.create_consumer("k", "spark:lake", kind="pipeline")
+    clock.now += 100 * DAY_MS
+    assert streams.trim("k").held_by == "spark:lake"
+    streams.forget("k", "spark:lake")
+    assert streams.trim("k").removed_segments > 0
+
+
+def test_a_hard_limit_is_above_everyone(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1, hold_bytes=3 * SEGMENT))
+    streams.create_consumer("k", "slow")
+    trimmed = streams.trim("k")
+    assert trimmed.removed_segments > 0
+    assert trimmed.held_by == "slow"
+    assert streams.show("k").bytes <= 3 * SEGMENT
+
+
+def test_each_segment_is_shown_to_the_archive_before_it_goes_and_can_be_held(streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT, retention_bytes=1))
+    seen: list[SegmentInfo] = []
+
+    def archive(segment: SegmentInfo) -> bool:
+        assert streams.read("k", segment.first, limit=1).records[0].offset == segment.first
+        seen.append(segment)
+        return len(seen) < 3
+
+    trimmed = streams.trim("k", archive=archive)
+    assert (trimmed.removed_segments, trimmed.held_by) == (2, "archive")
+    assert trimmed.first == seen[2].first
+    assert all(segment.sealed for segment in seen)
+
+
+def test_what_is_kept_stays_so_after_opening_again(shared: StreamsUnderTest, streams: Streams) -> None:
+    fill(streams, "k", StreamOptions(segment_bytes=SEGMENT))
+    first = streams.trim("k", before=9).first
+    streams.close()
+    again = shared.open()
+    assert again.show("k").first == first
+    assert again.append("k", [b"x"]).first == 20

@@ -1,0 +1,50 @@
+"""Waiting for records: whoever waits is woken by an append, of this process or of another."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.log.protocol import Streams
+from tests.conformance.log.conftest import StreamsUnderTest
+
+LONG = 60.0
+
+
+def test_nobody_waits_for_what_is_there(streams: Streams) -> None:
+    streams.append("s", [b"x"])
+    assert streams.wait("s", 0, LONG)
+
+
+def test_a_wait_ends_when_its_time_has_passed(streams: Streams) -> None:
+    assert not streams.wait("s", 0, 0.01)
+    streams.append("s", [b"x"])
+    assert not streams.wait("s", 1, 0.01)
+
+
+def test_an_append_wakes_whoever_waits(streams: Streams) -> None:
+    streams.append("s", [b"first"])
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(streams.wait, "s", 1, LONG) for _ in range(8)]
+        streams.append("s", [b"x"])
+        assert all(future.result() for future in waiting)
+
+
+def test_an_append_of_another_process_wakes_whoever_waits(shared: StreamsUnderTest, streams: Streams) -> None:
+    other = shared.open()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.wait, "s", 1, LONG)
+        streams.append("s", [b"one", b"two"])
+        assert waiting.result()
+
+
+def test_listeners_hear_of_every_append_until_they_leave(streams: Streams) -> None:
+    streams.append("s", [b"first"])
+    heard = threading.Semaphore(0)
+    stop = streams.listen("s", heard.release)
+    assert stop is not None
+    streams.append("s", [b"x"])
+    assert heard.acquire(timeout=LONG)
+    stop()
+    streams.append("s", [b"x"])
+    assert not heard.acquire(blocking=False)

@@ -1,0 +1,107 @@
+"""A disk that has a power cut: whatever was not synced may be there, may be gone, or half of it may be."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.log.files import Files
+
+PAGE = 4096
+
+
+class PowerCut(BaseException):
+    """Not an error that anyone could handle."""
+
+
+class ForgetfulFiles(Files):
+    """Works on real files. `cut` puts them into a state that the disk could be in after a power cut."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._folder = folder
+        self._chance = chance
+        self._synced = {path.stat().st_ino: path.read_bytes() for path in folder.iterdir()}
+        self._names: list[tuple[Path, Callable[[], None]]] = []
+        """What happened to names and is not synced: how to take it back."""
+        self.operations_left: int | None = None
+        """When the power goes."""
+
+    def _operation(self) -> None:
+        if self.operations_left is not None:
+            self.operations_left -= 1
+            if self.operations_left <= 0:
+                raise PowerCut
+
+    def open(self, path: Path) -> int:
+        self._operation()
+        new = not path.exists()
+        fd = super().open(path)
+        if new:
+            self._synced[os.fstat(fd).st_ino] = b""
+            self._names.append((path, lambda: path.unlink(missing_ok=True)))
+        return fd
+
+    def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        try:
+            self._operation()
+        except PowerCut:
+            super().write(fd, memoryview(data)[: self._chance.randrange(len(data) + 1)], position)
+            raise
+        super().write(fd, data, position)
+
+    def sync(self, fd: int) -> None:
+        self._operation()
+        self._synced[os.fstat(fd).st_ino] = os.pread(fd, os.fstat(fd).st_size, 0)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._operation()
+        super().truncate(fd, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._operation()
+        before = target.read_bytes() if target.exists() else None
+
+        def undo() -> None:
+            if before is None:
+                target.rename(source)
+            else:
+                target.write_bytes(before)
+
+        super().rename(source, target)
+        self._names.append((target, undo))
+
+    def remove(self, path: Path) -> None:
+        self._operation()
+        before = path.read_bytes() if path.exists() else None
+        super().remove(path)
+        if before is not None:
+            self._names.append((path, lambda: path.write_bytes(before) and None))
+
+    def sync_folder(self, folder: Path) -> None:
+        self._operation()
+        self._names = [(path, undo) for path, undo in self._names if path.parent != folder]
+
+    def cut(self) -> None:
+        """The power has gone: names go back in the order they came, contents page by page."""
+        undone = self._chance.randrange(len(self._names) + 1)
+        for _, undo in reversed(self._names[len(self._names) - undone :]):
+            undo()
+        for path in self._folder.iterdir():
+            synced = self._synced.get(path.stat().st_ino)
+            if synced is not None:
+                path.write_bytes(self._mixed(synced, path.read_bytes()))
+
+    def _mixed(self, synced: bytes, written: bytes) -> bytes:
+        shorter, longer = sorted((len(synced), len(written)))
+        size = self._chance.choice((len(synced), len(written), self._chance.randint(shorter, longer)))
+        mixed = bytearray()
+        for at in range(0, size, PAGE):
+            source = written if self._chance.random() < 0.5 else synced
+            mixed += source[at : at + PAGE].ljust(PAGE, b"\0")
+        # No disk takes back what both agree on.
+        differing = (at for at, pair in enumerate(zip(synced, written, strict=False)) if pair[0] != pair[1])
+        same = next(differing, shorter)
+        mixed[: min(same, size)] = synced[: min(same, size)]
+        return bytes(mixed[: max(size, same)])

@@ -1,0 +1,116 @@
+"""A log with some records in it, ways to hurt its files, and files that fail or forget."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+from penstock.errors import CorruptRecord
+from penstock.log.files import Files
+from penstock.log.log import Log
+from penstock.log.model import StreamOptions
+from penstock.log.reader import LogReader
+from penstock.log.segment import INDEX, LOG, file_name
+from tests.conformance.support import Clock
+
+SMALL = StreamOptions(segment_bytes=64 << 10)
+
+
+def payload(offset: int) -> bytes:
+    """Different for each offset, in content and in length."""
+    return b"%d " % offset + random.Random(offset).randbytes(50 + offset * 37 % 400)
+
+
+def fill(log: Log, count: int, batch: int = 10) -> None:
+    end = log.next_offset + count
+    for first in range(log.next_offset, end, batch):
+        log.append([payload(offset) for offset in range(first, min(first + batch, end))])
+
+
+def make(folder: Path, count: int = 500, options: StreamOptions = SMALL) -> Path:
+    """A closed log with `count` records; about 240 of them fill a segment."""
+    with Log.create(folder, "s", options, clock=Clock()) as log:
+        fill(log, count)
+    return folder
+
+
+def segment_files(folder: Path, suffix: str = LOG) -> list[Path]:
+    return sorted(folder.glob(f"*{suffix}"))
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def read_all(log: LogReader) -> tuple[dict[int, bytes], list[int]]:
+    """What is served, by offset; and the offsets that are said to be damaged."""
+    served: dict[int, bytes] = {}
+    damaged: list[int] = []
+    at = log.first_offset
+    while at < log.next_offset:
+        try:
+            page = log.read(at)
+        except CorruptRecord as error:
+            damaged.append(error.offset)
+            at += 1
+        else:
+            served.update((record.offset, record.data) for record in page.records)
+            at = page.next
+    return served, damaged
+
+
+def assert_true(served: dict[int, bytes]) -> None:
+    for offset, data in served.items():
+        assert data == payload(offset), f"wrong bytes for {offset}"
+
+
+def log_of(folder: Path, first: int) -> Path:
+    return folder / file_name(first)
+
+
+def index_of(folder: Path, first: int) -> Path:
+    return folder / file_name(first, INDEX)
+
+
+class Failing(Files):
+    """A disk on which the chosen operation fails, after so many that work."""
+
+    def __init__(self) -> None:
+        self.fail: dict[str, tuple[int, int]] = {}
+        """By operation: how many still work, and the error of the next."""
+
+    def _count(self, operation: str) -> None:
+        left, number = self.fail.get(operation, (1, 0))
+        if number:
+            self.fail[operation] = (left - 1, number)
+            if left <= 0:
+                raise OSError(number, os.strerror(number))
+
+    def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        left, number = self.fail.get("write", (1, 0))
+        if number and left <= 0:
+            # As a full disk does: some of it is written.
+            super().write(fd, memoryview(data)[: len(data) // 2], position)
+        self._count("write")
+        super().write(fd, data, position)
+
+    def sync(self, fd: int) -> None:
+        self._count("sync")
+        super().sync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._count("truncate")
+        super().truncate(fd, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count("rename")
+        super().rename(source, target)
+
+
+FULL, BROKEN = errno.ENOSPC, errno.EIO

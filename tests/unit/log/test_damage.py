@@ -1,0 +1,277 @@
+"""Damage on disk: found, named with its place, never served; and repaired without moving a good record."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock import CorruptRecord
+from penstock.log.check import check, repair
+from penstock.log.findings import Trouble
+from penstock.log.log import Log
+from penstock.log.reader import LogReader
+from penstock.log.segment import INDEX, SUMS
+from tests.unit.log.support import (
+    assert_true,
+    flip,
+    index_of,
+    log_of,
+    make,
+    payload,
+    read_all,
+    segment_files,
+)
+
+COUNT = 500
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("sound") / "log", COUNT)
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "log"))
+
+
+def troubles(folder: Path) -> list[Trouble]:
+    return [finding.trouble for finding in check(folder, "s").findings]
+
+
+def test_a_sound_log_has_nothing_to_report(folder: Path) -> None:
+    report = check(folder, "s")
+    assert (report.findings, report.records, report.first, report.next) == ([], COUNT, 0, COUNT)
+    assert report.segments == 3
+
+
+def test_a_flipped_bit_in_a_record_is_named_with_its_place_and_never_served(folder: Path) -> None:
+    flip(log_of(folder, 0), 8 * 5_000)
+    with LogReader(folder) as log:
+        served, damaged = read_all(log)
+    (offset,) = damaged
+    assert_true(served)
+    assert len(served) == COUNT - 1
+    (finding,) = check(folder, "s").findings
+    assert (finding.trouble, finding.first, finding.segment) == (Trouble.CORRUPT, offset, log_of(folder, 0).name)
+    assert finding.position is not None
+    assert finding.position <= 5_000 < finding.position + 500
+
+
+def test_a_page_ends_before_a_damaged_record(folder: Path) -> None:
+    flip(log_of(folder, 0), 8 * 5_000)
+    with LogReader(folder) as log:
+        page = log.read(0, 200)
+        with pytest.raises(CorruptRecord) as told:
+            log.read(page.next)
+        assert [record.offset for record in page.records] == list(range(page.next))
+        assert (told.value.offset, told.value.stream) == (page.next, "s")
+        assert log.read(page.next + 1).records[0].data == payload(page.next + 1)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_hundred_flipped_bits_one_at_a_time_never_serve_a_wrong_byte(sound: Path, tmp_path: Path, part: int) -> None:
+    chance = random.Random(part)
+    paths = [path.name for path in sorted(sound.iterdir()) if path.suffix in (".log", INDEX, SUMS)] + ["manifest"]
+    sizes = [(sound / name).stat().st_size for name in paths]
+    for number in range(100):
+        folder = Path(shutil.copytree(sound, tmp_path / f"log{number}"))
+        (name,) = chance.choices(paths, sizes)
+        flip(folder / name, chance.randrange(8 * (sound / name).stat().st_size))
+        with Log(folder) as log:
+            served, damaged = read_all(log)
+            assert_true(served)
+            assert log.next_offset == COUNT
+            assert len(served) + len(damaged) == COUNT
+            assert len(damaged) == (name.endswith(".log")), f"{name}: {damaged}"
+            assert log.append([payload(COUNT)]).first == COUNT
+        shutil.rmtree(folder)
+
+
+def test_flipped_bits_make_columns_fail_too(folder: Path) -> None:
+    from penstock.log.arrow import batches
+
+    flip(log_of(folder, 0), 8 * 5_000)
+    with LogReader(folder) as log:
+        _, (offset,) = read_all(log)
+        with pytest.raises(CorruptRecord) as told:
+            list(batches(log, 0))
+        assert told.value.offset == offset
+        assert sum(batch.num_rows for batch in batches(log, offset + 1)) == COUNT - offset - 1
+
+
+def test_repair_puts_a_marker_in_the_place_of_a_record_beyond_help(folder: Path) -> None:
+    from penstock.log.arrow import batches
+
+    flip(log_of(folder, 0), 8 * 5_000)
+    with LogReader(folder) as log:
+        _, (lost,) = read_all(log)
+        report = repair(folder, "s")
+        assert [(finding.trouble, finding.first, finding.mended) for finding in report.findings] == [
+            (Trouble.CORRUPT, lost, True)
+        ]
+        assert report.ok
+        for each in (log, LogReader(folder)):
+            served, damaged = read_all(each)
+            assert_true(served)
+            assert (len(served), damaged) == (COUNT - 1, [])
+            page = each.read(lost, 1)
+            assert (page.records, page.next, page.lost) == ([], lost + 1, 1)
+            assert sum(batch.num_rows for batch in batches(each, 0)) == COUNT - 1
+    assert troubles(folder) == [Trouble.GIVEN_UP]
+    assert list(folder.glob("*.bad")), "the damaged bytes are kept aside"
+
+
+@pytest.mark.parametrize("field", [0, 4, 8, 16, 17, 20, 23])
+@pytest.mark.parametrize("which", ["with its index", "without an index"])
+def test_a_damaged_header_costs_that_record_only(folder: Path, field: int, which: str) -> None:
+    with LogReader(folder) as log:
+        place = log.segment_of(100).ends(100, 101)[0]
+    flip(log_of(folder, 0), 8 * (place + field) + 1)
+    if which == "without an index":
+        index_of(folder, 0).unlink()
+    with LogReader(folder) as log:
+        served, damaged = read_all(log)
+        assert_true(served)
+        assert (len(served), damaged) == (COUNT - 1, [100])
+    assert repair(folder, "s").ok
+    with LogReader(folder) as log:
+        served, damaged = read_all(log)
+        assert_true(served)
+        assert (len(served), damaged) == (COUNT - 1, [])
+
+
+def test_a_lost_sector_is_confined_to_its_records(folder: Path) -> None:
+    path = log_of(folder, 0)
+    data = bytearray(path.read_bytes())
+    data[8192:12288] = bytes(4096)
+    path.write_bytes(data)
+    for lose_index in (False, True):
+        if lose_index:
+            index_of(folder, 0).unlink()
+        with LogReader(folder) as log:
+            served, damaged = read_all(log)
+            assert_true(served)
+            assert damaged == list(range(damaged[0], damaged[-1] + 1))
+            assert len(served) + len(damaged) == COUNT
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("what", ["missing", "empty", "short", "foreign", "swapped", "zeroed", "long"])
+def test_an_index_that_is_wrong_is_rebuilt(folder: Path, tmp_path: Path, what: str, first: int) -> None:
+    paths = segment_files(folder, INDEX)
+    path = paths[first]
+    data = path.read_bytes()
+    match what:
+        case "missing":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "short":
+            path.write_bytes(data[: len(data) // 2 + 1])
+        case "foreign":
+            other = make(tmp_path / "other", COUNT)
+            path.write_bytes(segment_files(other, INDEX)[first].read_bytes())
+        case "swapped":
+            path.write_bytes(paths[(first + 1) % 3].read_bytes())
+        case "zeroed":
+            path.write_bytes(data[:64] + bytes(len(data) - 64))
+        case "long":
+            path.write_bytes(data + bytes(40))
+    for kind in (LogReader, Log, LogReader):
+        with kind(folder) as log:
+            served, damaged = read_all(log)
+            assert_true(served)
+            assert (len(served), damaged) == (COUNT, [])
+    assert repair(folder, "s").ok
+    assert troubles(folder) == []
+
+
+def test_sums_that_are_gone_make_bulk_reads_slower_and_nothing_else(folder: Path) -> None:
+    from penstock.log.arrow import batches
+
+    for path in segment_files(folder, SUMS):
+        path.unlink()
+    with LogReader(folder) as log:
+        assert sum(batch.num_rows for batch in batches(log, 0)) == COUNT
+
+
+def test_a_segment_that_vanished_is_named_and_the_others_are_served(folder: Path) -> None:
+    middle = segment_files(folder)[1]
+    first, last = int(middle.stem), int(segment_files(folder)[2].stem) - 1
+    for suffix in (".log", INDEX, SUMS):
+        middle.with_suffix(suffix).unlink()
+    with Log(folder) as log:
+        assert [(each.trouble, each.first, each.last) for each in log.findings] == [(Trouble.LOST, first, last)]
+        served, damaged = read_all(log)
+        assert_true(served)
+        assert damaged == list(range(first, last + 1))
+        assert log.next_offset == COUNT
+    assert repair(folder, "s").ok
+    with LogReader(folder) as log:
+        served, damaged = read_all(log)
+        assert_true(served)
+        assert (len(served), damaged) == (COUNT - (last - first + 1), [])
+
+
+def test_a_first_segment_that_vanished_is_named(folder: Path) -> None:
+    gone, kept = segment_files(folder)[:2]
+    for suffix in (".log", INDEX, SUMS):
+        gone.with_suffix(suffix).unlink()
+    with Log(folder) as log:
+        assert [(each.trouble, each.first, each.last) for each in log.findings] == [
+            (Trouble.LOST, 0, int(kept.stem) - 1)
+        ]
+    assert repair(folder, "s").ok
+    with LogReader(folder) as log:
+        assert log.first_offset == int(kept.stem)
+        assert troubles(folder) == []
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_last_segment_that_vanished_is_named_and_its_offsets_are_not_used_again(
+    folder: Path, with_index: bool
+) -> None:
+    last = segment_files(folder)[-1]
+    for suffix in [".log", SUMS] + [INDEX] * with_index:
+        last.with_suffix(suffix).unlink()
+    with Log(folder) as log:
+        assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses] == [
+            (Trouble.LOST, int(last.stem), COUNT - 1)
+        ]
+        assert log.append([payload(COUNT)]).first == COUNT
+        served, damaged = read_all(log)
+        assert_true(served)
+        assert damaged == list(range(int(last.stem), COUNT))
+    assert repair(folder, "s").ok
+
+
+def test_everything_that_vanished_is_named(folder: Path) -> None:
+    for suffix in (".log", INDEX, SUMS):
+        for path in segment_files(folder, suffix):
+            path.unlink()
+    with Log(folder) as log:
+        assert [(each.trouble, each.first, each.last) for each in log.findings] == [(Trouble.LOST, 0, COUNT - 1)]
+        assert log.append([payload(COUNT)]).first == COUNT
+
+
+def test_a_damaged_manifest_costs_nothing(folder: Path) -> None:
+    (folder / "manifest").write_bytes(b"{}")
+    assert troubles(folder) == [Trouble.MANIFEST]
+    with Log(folder) as log:
+        served, damaged = read_all(log)
+        assert (len(served), damaged) == (COUNT, [])
+    assert troubles(folder) == []
+
+
+def test_a_damaged_identity_can_be_repaired(folder: Path) -> None:
+    (folder / "stream").write_bytes(b"nonsense\n")
+    assert troubles(folder) == [Trouble.IDENTITY]
+    assert repair(folder, "s").ok
+    with Log(folder) as log:
+        served, damaged = read_all(log)
+        assert_true(served)
+        assert (len(served), damaged) == (COUNT, [])

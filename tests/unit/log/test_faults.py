@@ -1,0 +1,155 @@
+"""Disks that fail: a full one costs the request, a failed sync costs the log until it is opened again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import DiskFull, LogFailed, StoreError
+from penstock.log.check import check
+from penstock.log.consumers import CommitPosition, Consumers
+from penstock.log.log import CHECKPOINT_MS, Log
+from penstock.log.reader import LogReader
+from tests.conformance.support import Clock
+from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
+
+
+@pytest.fixture
+def files() -> Failing:
+    return Failing()
+
+
+@pytest.fixture
+def log(tmp_path: Path, files: Failing) -> Iterator[Log]:
+    make(tmp_path / "log", 20)
+    log = Log(tmp_path / "log", files=files, clock=Clock())
+    yield log
+    files.fail.clear()
+    log.close()
+
+
+def assert_sound(folder: Path, count: int) -> None:
+    with LogReader(folder) as reader:
+        served, damaged = read_all(reader)
+    assert_true(served)
+    assert (len(served), damaged) == (count, [])
+
+
+@pytest.mark.parametrize("works", [0, 1])
+def test_a_full_disk_in_the_middle_of_a_batch_keeps_nothing_of_it_and_the_log_goes_on(
+    log: Log, files: Failing, works: int
+) -> None:
+    """The first write is the data, the second the index."""
+    files.fail["write"] = (works, FULL)
+    with pytest.raises(DiskFull):
+        log.append([payload(offset) for offset in range(20, 30)])
+    assert log.next_offset == 20
+    files.fail.clear()
+    fill(log, 10)
+    assert_sound(log.folder, 30)
+    assert check(log.folder, "s").findings == []
+
+
+def test_a_full_disk_that_cannot_even_be_cut_stops_the_log(log: Log, files: Failing) -> None:
+    files.fail = {"write": (0, FULL), "truncate": (0, BROKEN)}
+    with pytest.raises(DiskFull):
+        log.append([payload(20)])
+    files.fail.clear()
+    with pytest.raises(LogFailed):
+        log.append([payload(20)])
+    log.close()
+    with Log(log.folder) as again:
+        fill(again, 5)
+    assert_sound(log.folder, 25)
+
+
+def test_a_failed_sync_fails_the_append_for_good_until_the_log_is_opened_again(log: Log, files: Failing) -> None:
+    files.fail["sync"] = (0, BROKEN)
+    with pytest.raises(LogFailed):
+        log.append([payload(20)])
+    files.fail.clear()
+    with pytest.raises(LogFailed):
+        log.append([payload(20)])
+    assert log.next_offset == 20
+    assert len(log.read(0).records) == 20, "what was acknowledged can still be read"
+    log.close()
+    with Log(log.folder) as again:
+        assert again.next_offset == 20
+        fill(again, 5)
+    assert_sound(log.folder, 25)
+
+
+def test_a_full_disk_at_a_roll_over_is_only_a_delay(log: Log, files: Failing) -> None:
+    fill(log, 200)
+    room = log.identity.options.segment_bytes - log.active.size
+    batch = [b"x" * 500] * (room // 500 + 1)
+    files.fail["write"] = (1, FULL)
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            log.append(batch)
+    files.fail.clear()
+    assert log.append(batch).first == 220
+    assert check(log.folder, "s").findings == []
+
+
+def test_a_manifest_that_cannot_be_renewed_fails_no_append(tmp_path: Path, files: Failing) -> None:
+    clock = Clock()
+    make(tmp_path / "log", 0)
+    with Log(tmp_path / "log", files=files, clock=clock) as log:
+        clock.advance(CHECKPOINT_MS)
+        files.fail["rename"] = (0, FULL)
+        fill(log, 10)
+        assert log.checkpoint_error is not None
+        files.fail.clear()
+        fill(log, 10)
+        assert log.checkpoint_error is None
+    assert_sound(tmp_path / "log", 20)
+
+
+def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, files: Failing) -> None:
+    make(tmp_path / "log", 20)
+    consumers = Consumers(tmp_path / "log", "s", files=files, clock=Clock())
+    consumers.submit(CommitPosition(consumer="c", offset=5))
+    for operation in ("write", "sync", "rename"):
+        files.fail = {operation: (0, FULL)}
+        with pytest.raises(StoreError):
+            consumers.submit(CommitPosition(consumer="c", offset=9))
+        assert consumers.get("c").offset == 5
+    files.fail.clear()
+    assert consumers.submit(CommitPosition(consumer="c", offset=9)).offset == 9
+
+
+def test_a_file_system_that_is_full_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
+    """A real limit, set by the system on the size of files, in a process of its own."""
+    make(tmp_path / "log", 20)
+    pid = os.fork()
+    if not pid:
+        os._exit(_append_until_full(tmp_path / "log"))
+    assert os.waitpid(pid, 0)[1] == 0
+    with LogReader(tmp_path / "log") as reader:
+        count = reader.next_offset
+    assert count > 20
+    assert_sound(tmp_path / "log", count)
+
+
+def _append_until_full(folder: Path) -> int:
+    import resource
+    import signal
+
+    try:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        log = Log(folder)
+        acknowledged = 20
+        try:
+            for _ in range(100):
+                fill(log, 7)
+                acknowledged = log.next_offset
+        except StoreError:
+            return 0 if log.next_offset == acknowledged else 1
+    except BaseException:
+        return 2
+    return 3

@@ -1,0 +1,225 @@
+"""One writer among all processes, group commit for threads and coroutines, encoded records."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock import BatchTooLarge, InvalidInput, PayloadTooLarge, StoreBusy, StoreClosed
+from penstock.log.aio import AsyncStreams
+from penstock.log.files import Files
+from penstock.log.log import CHECKPOINT_MS, Log
+from penstock.log.manifest import load_manifest
+from penstock.log.model import Appended
+from penstock.log.reader import LogReader
+from penstock.log.record import encode, encode_event
+from penstock.log.streams import FileStreams
+from tests.conformance.support import Clock
+from tests.unit.log.support import SMALL, fill, make, payload, read_all
+
+
+class Gated(Files):
+    """A disk whose syncs can be held at the door, and are counted."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Event()
+        self.syncs = 0
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        self.arrived.set()
+        assert self.gate.wait(60)
+        super().sync(fd)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make(tmp_path / "log", 20)
+
+
+@pytest.fixture
+def gated() -> Gated:
+    return Gated()
+
+
+@pytest.fixture
+def log(folder: Path, gated: Gated) -> Iterator[Log]:
+    with Log(folder, files=gated, clock=Clock()) as log:
+        yield log
+
+
+def test_a_second_writer_is_refused(log: Log) -> None:
+    with pytest.raises(StoreBusy):
+        Log(log.folder)
+    log.close()
+    Log(log.folder).close()
+
+
+def test_a_second_writer_can_wait_for_the_first(log: Log) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Log, log.folder, wait=True)
+        fill(log, 5)
+        log.close()
+        with waiting.result(60) as second:
+            assert second.next_offset == 25
+
+
+def test_the_lock_ends_with_the_process_that_holds_it(folder: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        Log(folder)
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    Log(folder).close()
+
+
+def test_a_child_has_no_part_in_its_parents_log(log: Log) -> None:
+    pid = os.fork()
+    if not pid:
+        try:
+            log.append([b"from the child"])
+        except StoreClosed:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    fill(log, 5)
+    with pytest.raises(StoreBusy):
+        Log(log.folder)
+    with LogReader(log.folder) as reader:
+        assert len(read_all(reader)[0]) == 25
+
+
+def test_threads_that_wait_share_one_sync(log: Log, gated: Gated) -> None:
+    gated.gate.clear()
+    gated.arrived.clear()
+    before = gated.syncs
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(log.append, [b"first"])
+        assert gated.arrived.wait(60)
+        others = [pool.submit(log.append, [b"%d" % number]) for number in range(8)]
+        while len(log._committer._waiting) < 8:
+            pass
+        assert log.next_offset == 20, "nobody sees what is not on disk"
+        gated.gate.set()
+        assert first.result(60).first == 20
+        assert sorted(each.result(60).first for each in others) == list(range(21, 29))
+    assert gated.syncs - before == 2
+
+
+def test_coroutines_that_wait_share_one_sync_and_the_loop_goes_on(tmp_path: Path, gated: Gated) -> None:
+    async def main() -> None:
+        streams = FileStreams(tmp_path / "streams", files=gated, clock=Clock())
+        streams.create("s", SMALL)
+        streams.append("s", [b"opened"])
+        both = AsyncStreams(streams)
+        gated.gate.clear()
+        gated.arrived.clear()
+        before = gated.syncs
+        first = asyncio.create_task(both.append("s", [b"first"]))
+        while not gated.arrived.is_set():
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(both.append("s", [b"%d" % number])) for number in range(50)]
+        bad = asyncio.create_task(both.append("s", [b"x" * (1 << 20)]))
+        await asyncio.sleep(0)
+        gated.gate.set()
+        answers = await asyncio.gather(first, *others)
+        assert [answer.first for answer in answers] == list(range(1, 52))
+        with pytest.raises(PayloadTooLarge):
+            await bad
+        assert gated.syncs - before == 2
+        assert len(streams.read("s").records) == 52
+        await both.close()
+        with pytest.raises(StoreClosed):
+            await both.append("s", [b"late"])
+        streams.close()
+
+    asyncio.run(main())
+
+
+def test_coroutines_and_threads_append_to_one_stream_and_roll_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        streams = FileStreams(tmp_path / "streams")
+        streams.create("s", SMALL)
+        both = AsyncStreams(streams)
+        data = b"x" * 3_000
+        tasks = [both.append("s", [data]) for _ in range(100)]
+        tasks += [both.call(streams.append, "s", [data]) for _ in range(100)]
+        answers: list[Appended] = await asyncio.gather(*tasks)
+        assert sorted(answer.first for answer in answers) == list(range(200))
+        assert streams.show("s").segments > 5
+        await both.close()
+        streams.close()
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_waits_for_records_of_this_process_and_of_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        ours, other = FileStreams(tmp_path / "streams"), FileStreams(tmp_path / "streams")
+        ours.create("s", SMALL)
+        for looked_at in (ours, other):
+            end = ours.append("s", [b"x"]).last + 1
+            both = AsyncStreams(looked_at)
+            assert not await both.wait("s", end, 0.01)
+            waiting = asyncio.create_task(both.wait("s", end, 60))
+            await asyncio.sleep(0)
+            await both.call(ours.append, "s", [b"y"])
+            assert await waiting
+            await both.close()
+        ours.close()
+        other.close()
+
+    asyncio.run(main())
+
+
+def test_encoded_records_are_copied_verbatim(log: Log) -> None:
+    events = [encode_event(3, 77, b"fields", b"body"), encode_event(4, 78, b"", b"")]
+    data = b"".join(events) + encode([b"user"], 79)[0]
+    assert log.append_encoded(data) == Appended(20, 22, 79)
+    records = log.read(20).records
+    assert [(each.kind, each.time_ms, each.field_bytes, each.data) for each in records] == [
+        (3, 77, 6, b"fieldsbody"),
+        (4, 78, 0, b""),
+        (0, 79, 0, b"user"),
+    ]
+    ends = log.segment_of(20).ends(20, 23)
+    assert log.segment_of(20).path.read_bytes()[ends[0] : ends[-1]] == data
+
+
+def test_what_is_not_whole_records_cannot_be_copied(log: Log) -> None:
+    data = encode([b"one"], 1)[0]
+    for bad in (b"", data[:-1], data + b"\0"):
+        with pytest.raises(InvalidInput):
+            log.append_encoded(bad)
+    with pytest.raises(InvalidInput):
+        log.append_encoded(data, [len(data) - 1])
+    with pytest.raises(BatchTooLarge):
+        log.append_encoded(bytes(33 << 20))
+    assert log.next_offset == 20
+
+
+def test_the_manifest_is_renewed_at_intervals(tmp_path: Path) -> None:
+    clock = Clock()
+    with Log.create(tmp_path / "log", "s", SMALL, clock=clock) as log:
+        fill(log, 10)
+        assert load_manifest(log.folder).next == 0  # type: ignore[union-attr]
+        clock.advance(CHECKPOINT_MS)
+        fill(log, 10)
+        assert load_manifest(log.folder).next == 20  # type: ignore[union-attr]
+
+
+def test_a_closed_log_says_so(log: Log) -> None:
+    log.close()
+    with pytest.raises(StoreClosed):
+        log.append([payload(20)])
+    with pytest.raises(StoreClosed):
+        log.read(0)
+    log.close()

@@ -1,0 +1,148 @@
+"""Plain pushes and leases may be counted with the queue's next other change; nobody may be able to tell."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock import LiteQueue
+from penstock.commands import Lease, Push, Sweep
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+
+MINUTE = 60_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100 * MINUTE
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+def push(store: SqliteStore, queue: str = "q", count: int = 1) -> int:
+    messages = [NewMessage(payload=b"x")] * count
+    (pushed,) = store.apply([Push(queue=queue, messages=messages, create=QueueOptions())])
+    newest: int = pushed.receipts[-1].id
+    return newest
+
+
+def kept(file: Path, column: str, queue_id: int = 1) -> int:
+    with closing(sqlite3.connect(file)) as connection:
+        (value,) = connection.execute(
+            f"SELECT {column} FROM penstock_counter WHERE queue_id = ?", (queue_id,)
+        ).fetchone()
+    return int(value)
+
+
+def test_the_third_push_in_a_row_writes_no_counter_and_everybody_counts_it(file: Path, clock: Clock) -> None:
+    ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
+    for _ in range(5):
+        push(ours)
+    assert kept(file, "ready") == 2
+    for store in (ours, theirs):
+        info = store.stats("q").info
+        assert (info.ready, info.totals.pushed) == (5, 5)
+        assert [each.ready for each in store.list_queues()] == [5]
+    ours.apply([Lease(queue="q", limit=2)])
+    assert kept(file, "leased") == 0
+    for store in (ours, theirs):
+        info = store.stats("q").info
+        assert (info.ready, info.leased, info.totals.leased) == (3, 2, 2)
+    (leased,) = theirs.apply([Lease(queue="q", limit=9)])
+    assert len(leased.messages) == 3
+    ours.close()
+    theirs.close()
+
+
+def test_ids_grow_over_all_queues_and_processes_also_beyond_what_is_counted(file: Path, clock: Clock) -> None:
+    ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
+    ids = [push(ours) for _ in range(4)]
+    ids.append(push(theirs, "other"))
+    ids += [push(ours, name) for name in ("q", "third", "third", "third", "q")]
+    ids.append(push(theirs, "q"))
+    assert ids == list(range(1, len(ids) + 1))
+    ours.close()
+    theirs.close()
+
+
+def test_pushes_are_counted_in_the_minute_in_which_they_came(file: Path, clock: Clock) -> None:
+    with closing(SqliteStore(file, clock=clock)) as store:
+        for _ in range(4):
+            push(store)
+        store.apply([Lease(queue="q", limit=1)])
+        clock.now += MINUTE
+        push(store)
+        with closing(sqlite3.connect(file)) as connection:
+            row = connection.execute("SELECT ready, leased, n_pushed, n_leased FROM penstock_minute").fetchone()
+        assert row == (3, 1, 4, 1)
+        assert kept(file, "n_pushed") == 5
+
+
+def test_a_long_row_of_pushes_is_counted_now_and_then(file: Path, clock: Clock) -> None:
+    with closing(SqliteStore(file, clock=clock)) as store:
+        for _ in range(600):
+            push(store)
+        assert kept(file, "n_pushed") > 300
+        assert store.stats("q").info.ready == 600
+
+
+def test_pushing_to_another_queue_counts_the_one_before(file: Path, clock: Clock) -> None:
+    with closing(SqliteStore(file, clock=clock)) as store:
+        for _ in range(4):
+            push(store, "a")
+        for _ in range(4):
+            push(store, "b")
+        assert (kept(file, "ready", 1), kept(file, "ready", 2)) == (4, 2)
+        assert [each.ready for each in store.list_queues()] == [4, 4]
+
+
+def test_a_lease_that_is_not_counted_still_lapses_in_the_sweep_of_another_process(file: Path, clock: Clock) -> None:
+    with closing(SqliteStore(file, clock=clock)) as store:
+        for _ in range(3):
+            push(store)
+        store.apply([Lease(queue="q", limit=3, lease_ms=10)])
+    clock.now += 11
+    with closing(SqliteStore(file, clock=clock)) as other:
+        (swept,) = other.apply([Sweep()])
+        assert swept.lapsed == 3
+        assert other.stats("q").info.ready == 3
+
+
+def test_a_push_on_a_connection_of_the_callers_may_be_counted_later_too(file: Path) -> None:
+    with LiteQueue(file) as queue, closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        for _ in range(3):
+            queue.put(b"x")
+        connection.execute("BEGIN")
+        queue.put(b"gone", conn=connection)
+        connection.execute("ROLLBACK")
+        queue.put(b"kept", conn=connection)
+        assert queue.qsize() == 4
+        assert [message.data for message in queue.pop_many(9)] == [b"x"] * 3 + [b"kept"]
+
+
+def test_an_ack_by_another_process_than_the_one_that_popped(file: Path) -> None:
+    with LiteQueue(file) as ours, LiteQueue(file) as theirs:
+        ours.put_many([b"a", b"b"])
+        message = ours.pop()
+        assert message is not None
+        ours.extend(message, 120)
+        theirs.ack(message)
+        second = ours.pop()
+        assert second is not None
+        ours.ack(second)
+        assert (ours.qsize(), ours.pop(), theirs.pop()) == (0, None, None)
