@@ -166,6 +166,7 @@ class Writer:
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             call, future = item
+            tell: Callable[..., None]
             try:
                 tell, outcome = _succeed, call()
             except BaseException as error:
