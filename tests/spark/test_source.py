@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 
 from penstock.log.streams import FileStreams
 from penstock.pipeline.source import PenstockSource
+from tests.integration.serving import running
 from tests.spark.support import Work, events_in
 
 pytestmark = pytest.mark.spark
@@ -50,6 +51,17 @@ def test_a_stream_of_records_is_read_like_the_journal(spark: Any, work: Work) ->
     streams.close()
     frame = spark.read.format("penstock").option("stream", "clicks").load(str(work.data))
     assert [(row["offset"], bytes(row.data)) for row in frame.collect()] == [(0, b"one"), (1, b"two"), (2, b"three")]
+
+
+def test_a_stream_of_a_server_is_read_in_pages(spark: Any, tmp_path: Path) -> None:
+    with running(tmp_path) as server, server.client() as client:
+        assert client.post("/streams", {"name": "a/b/c"}).status == 201
+        sent = [f"record {number}" for number in range(25)]
+        assert client.post("/streams/a%2Fb%2Fc/records", {"records": sent}).status == 201
+        reader = spark.read.format("penstock").options(stream="a/b/c", startingOffsets="5", minPartitions="3")
+        frame = reader.load(f"http://127.0.0.1:{server.port}")
+        found = sorted((row["offset"], bytes(row.data).decode()) for row in frame.collect())
+    assert found == list(enumerate(sent))[5:]
 
 
 def test_a_query_that_is_stopped_and_started_again_reads_every_event_once(

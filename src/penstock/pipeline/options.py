@@ -11,11 +11,12 @@ from msgspec import Struct
 from penstock.errors import InvalidInput, OffsetTrimmed
 from penstock.journal.drain import journal_folder
 from penstock.log.consumers import check_consumer_name
-from penstock.log.reader import LogReader
 from penstock.log.streams import FLAT, TREE, check_stream_name
+from penstock.pipeline.logs import AnyLog, FolderLog, ServerLog
 
 READ_OPTIONS = {
-    "url": "a server's data folder (or as the argument of load)",
+    "url": "a server's data folder, or http(s)://… for a stream (or as the argument of load)",
+    "token": "a server's admin token or API key",
     "stream": "a stream's name; the journal if there is none",
     "startingOffsets": "earliest (default), latest, or an offset",
     "endingOffsets": "latest (default) or an offset, which is not read; for a batch",
@@ -33,13 +34,15 @@ WRITE_OPTIONS = {
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 DB_NAME = "penstock.db"
+SERVERS = ("http://", "https://")
 OFFSET_MAX = 2**53
 
 Edge = Literal["earliest", "latest"]
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
-    data: Path
+    place: str
+    token: str | None
     stream: str | None
     start: int | Edge
     end: int | Edge
@@ -48,27 +51,27 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool
     consumer: str | None
 
-    @property
-    def folder(self) -> Path:
-        """Of the log."""
-        database = self.data if self.data.is_file() else self.data / DB_NAME
+    def open(self) -> AnyLog:
+        if self.place.startswith(SERVERS):
+            if self.stream is None:
+                raise _bad("a server has no journal to read; name a stream", "stream", READ_OPTIONS)
+            return ServerLog(self.place, check_stream_name(self.stream), self.token)
+        database = database_of(self.place)
         if self.stream is None:
-            return journal_folder(database)
+            return FolderLog(journal_folder(database), events=True)
         name = check_stream_name(self.stream)
-        return Path(f"{database}.streams", TREE if "/" in name else FLAT, *name.split("/"))
+        folder = Path(f"{database}.streams", TREE if "/" in name else FLAT, *name.split("/"))
+        return FolderLog(folder, events=False)
 
-    def open(self) -> LogReader:
-        return LogReader(self.folder)
-
-    def first(self, log: LogReader) -> int:
+    def first(self, log: AnyLog) -> int:
         """Where to begin."""
         start = _at(log, self.start)
         return self.checked(log, start)
 
-    def last(self, log: LogReader) -> int:
+    def last(self, log: AnyLog) -> int:
         return min(_at(log, self.end), log.next_offset)
 
-    def checked(self, log: LogReader, start: int) -> int:
+    def checked(self, log: AnyLog, start: int) -> int:
         """What was trimmed away is an error that names it, or passed over."""
         if start >= log.first_offset:
             return start
@@ -81,7 +84,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     told = _told(given, READ_OPTIONS)
     consumer = told.get("consumer")
     return ReadOptions(
-        data=Path(_place(told)),
+        place=_place(told),
+        token=told.get("token"),
         stream=told.get("stream"),
         start=_offset(told, "startingOffsets", "earliest"),
         end=_offset(told, "endingOffsets", "latest"),
@@ -105,11 +109,10 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if "queue" not in told:
         raise _bad("the option queue is missing", "queue", WRITE_OPTIONS)
     place = _place(told)
-    remote = place.startswith(("http://", "https://"))
+    remote = place.startswith(SERVERS)
     if remote and "staging" not in told:
         raise _bad("with a server, the option staging is needed", "staging", WRITE_OPTIONS)
-    data = Path(place)
-    database = data if data.is_file() else data / DB_NAME
+    database = database_of(place)
     return WriteOptions(
         url=place if remote else f"sqlite:///{database.absolute()}",
         queue=told["queue"],
@@ -117,6 +120,12 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         name=told.get("name"),
         staging=Path(told["staging"]) if "staging" in told else Path(f"{database}.staging"),
     )
+
+
+def database_of(place: str) -> Path:
+    """A server's folder, or the file itself."""
+    path = Path(place)
+    return path if path.is_file() else path / DB_NAME
 
 
 def _told(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
@@ -167,7 +176,7 @@ def _flag(told: Mapping[str, str], name: str, default: bool) -> bool:
     return value == "true"
 
 
-def _at(log: LogReader, offset: int | Edge) -> int:
+def _at(log: AnyLog, offset: int | Edge) -> int:
     if offset == "earliest":
         return log.first_offset
     return log.next_offset if offset == "latest" else int(offset)

@@ -3,6 +3,7 @@
     spark.dataSource.register(PenstockSource)        # not needed where the package is installed
     spark.read.format("penstock").load("/var/lib/penstock")
     spark.read.format("penstock").option("stream", "clicks").schema("offset bigint, data binary").load("/var/lib/…")
+    spark.read.format("penstock").option("stream", "clicks").load("http://127.0.0.1:8888")
     spark.readStream.format("penstock").option("startingOffsets", "latest").load("/var/lib/penstock")
     frame.write.format("penstock").option("queue", "mail").mode("append").save("/var/lib/penstock")
 
@@ -32,12 +33,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidInput
 from penstock.journal.arrow import SCHEMA as EVENTS
 from penstock.log.arrow import SCHEMA as RECORDS
-from penstock.log.arrow import batches
-from penstock.log.consumers import CommitPosition, Consumers
-from penstock.log.files import DISK
-from penstock.log.reader import LogReader
-from penstock.model import system_clock
-from penstock.pipeline.journal import Part, parts_of, read_events
+from penstock.pipeline.logs import AnyLog
 from penstock.pipeline.options import ReadOptions, read_options, write_options
 from penstock.pipeline.sink import QueueStreamWriter, QueueWriter
 
@@ -76,25 +72,20 @@ class _Reading:
             raise InvalidInput(f"there is no column {unknown[0]!r}", field="schema", hint=", ".join(known.names))
         self.columns = list(schema.names)
 
-    def plan(self, log: LogReader, start: int, end: int) -> list[InputPartition]:
+    def plan(self, log: AnyLog, start: int, end: int) -> list[InputPartition]:
         if start >= end:
             return []
         count = max(self.options.partitions_min, os.cpu_count() or 1)
-        return [InputPartition(part) for part in parts_of(log, start, end, min(count, end - start))]
+        return [InputPartition(part) for part in log.parts(start, end, min(count, end - start))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        part: Part = partition.value
-        # Spark asks for at least one column's worth of rows even where only their number matters.
-        if self.options.stream is None:
-            yield from read_events(part, self.columns, skip_lost=not self.options.fail_on_data_loss)
-        else:
-            with closing(LogReader(part.folder)) as log:
-                yield from batches(log, part.start, part.end, self.columns)
+        with closing(self.options.open()) as log:
+            yield from log.read(partition.value, self.columns, not self.options.fail_on_data_loss)
 
 
 class Reader(_Reading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
-        with self.options.open() as log:
+        with closing(self.options.open()) as log:
             return self.plan(log, self.options.first(log), self.options.last(log))
 
 
@@ -103,14 +94,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._log: LogReader | None = None
+        self._log: AnyLog | None = None
         self._until: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_log": None}
 
     @property
-    def log(self) -> LogReader:
+    def log(self) -> AnyLog:
         if self._log is None:
             self._log = self.options.open()
         return self._log
@@ -140,8 +131,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, int]) -> None:
         """Only a report: what is not yet in a checkpoint is read again, and must still be there."""
         if self.options.consumer is not None and end[OFFSET] > 0:
-            consumers = Consumers(self.options.folder, self.log.name, files=DISK, clock=system_clock)
-            consumers.submit(CommitPosition(self.options.consumer, end[OFFSET] - 1, force=True))
+            self.log.report(self.options.consumer, end[OFFSET] - 1)
 
     def stop(self) -> None:
         if self._log is not None:
