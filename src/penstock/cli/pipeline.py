@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import DB_NAME, JSON, Command, with_options
+from penstock.cli.common import DB_NAME, JSON, Command, reporting, with_options
 from penstock.cli.lazy import LazyGroup
 from penstock.cli.pipeline_progress import Display
 
@@ -68,12 +69,9 @@ class Places:
 
 def on_lake(command: Command) -> Command:
     """A command that is given places."""
-    from functools import wraps
 
     @wraps(command)
     def run(data: str | None, db: str | None, lake: str | None, **rest: Any) -> None:
-        from penstock.cli.common import reporting
-
         with reporting():
             command(Places(data, db, lake), **rest)
 

@@ -10,9 +10,8 @@ from typing import Any
 class Display:
     """A line with a spinner at once, and a bar as soon as there is something to count."""
 
-    def __init__(self, what: str, unit: str = "events") -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
-        self._unit = unit
         self._bar: Any = None
         self._task: Any = None
 

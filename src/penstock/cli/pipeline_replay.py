@@ -94,7 +94,7 @@ def _push(
     memory: str,
 ) -> None:
     out = Output(as_json)
-    with Display(what, "messages") as display:
+    with Display(what) as display:
         from penstock.pipeline.sink import Batch
 
         batch = Batch(_options(places, to, run, url, token), run)

@@ -50,7 +50,7 @@ def run(
     began = time.monotonic()
     told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
     with Display("pipeline") as display:
-        note_log(places)
+        note(f"Spark's own log: {places.log}")
         _drain(places)
         with session(places, display, master, memory) as spark:
             from penstock.pipeline.run import Pipeline
@@ -65,12 +65,9 @@ def run(
                         break
                     display.doing("waiting")
                     _wait(pipeline, every)
+                    _drain(places)
     told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
     out.show(told, lambda: out.fields(told))
-
-
-def note_log(places: Places) -> None:
-    note(f"Spark's own log: {places.log}")
 
 
 def _drain(places: Places) -> None:
@@ -100,7 +97,7 @@ def _rate(step: Step) -> str:
 
 
 def _wait(pipeline: Pipeline, every: float | None) -> None:
-    if every is not None:
+    if every is None:
+        pipeline.log.wait(pipeline.position(), IDLE_SECONDS)
+    else:
         time.sleep(every)
-    while not pipeline.log.wait(pipeline.position(), IDLE_SECONDS):
-        pass

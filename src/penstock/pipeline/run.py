@@ -87,19 +87,14 @@ class Pipeline:
         found = self._lake[BRONZE].position(self.app)
         return self.log.first_offset if found is None else found
 
-    def behind(self) -> bool:
-        """Is there something in the journal, or in bronze, that is not yet everywhere?"""
-        position = self.position()
-        derived = [self._lake[table].position(self.app) for table in DERIVED]
-        return self.log.next_offset > position or any(each != position for each in derived)
-
     def steps(self, until: int | None = None) -> Iterator[Step]:
         """Up to an offset; by default to what is the end now."""
         until = self.log.next_offset if until is None else until
-        while self.position() < until or self.behind_in_derived():
+        while self.position() < until or self._derived_lag():
             yield self.step(until)
 
-    def behind_in_derived(self) -> bool:
+    def _derived_lag(self) -> bool:
+        """Did a run end between bronze and what is computed from it?"""
         position = self._lake[BRONZE].position(self.app)
         return position is not None and any(self._lake[table].position(self.app) != position for table in DERIVED)
 
