@@ -90,6 +90,7 @@ class Committer:
                         batch.append((command, future))
                 if batch:
                     await self._commit(batch)
+                    # One turn to answer, one to read: what is asked in return may be in the next batch.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
         finally:
@@ -166,15 +167,15 @@ class Writer:
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             call, future = item
-            tell: Callable[..., None]
+            result, error = None, None
             try:
-                tell, outcome = _succeed, call()
-            except BaseException as error:
-                tell, outcome = _fail, error
+                result = call()
+            except BaseException as problem:
+                error = problem
             # A loop that has ended meanwhile waits for nothing.
             with suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(tell, future, outcome)
-            del item, call, future, outcome
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+            del item, call, future, result, error
 
     def close(self) -> None:
         if self._thread is not None:
@@ -182,11 +183,10 @@ class Writer:
             self._thread.join()
 
 
-def _succeed(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
         future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
+    else:
         future.set_exception(error)

@@ -16,7 +16,7 @@ from penstock import aio
 from penstock.client.types import Page
 
 PATIENCE = 30.0
-DIRECT = ("queue", "transact", "worker", "item", "stop")
+DIRECT = ("queue", "stream", "transact", "worker", "item", "stop")
 
 
 _threads = ThreadPoolExecutor(128, "test-caller")
@@ -67,7 +67,7 @@ class Threaded:
         await in_thread(self.target.__exit__, *error)
 
 
-KINDS = (penstock.Client, penstock.Queue, penstock.LeasedMessage, penstock.Transaction)
+KINDS = (penstock.Client, penstock.Queue, penstock.LeasedMessage, penstock.Transaction, penstock.Stream)
 
 
 def wrap(value: Any) -> Any:

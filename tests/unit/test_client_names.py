@@ -30,7 +30,7 @@ def test_every_public_name_is_there_and_sorted() -> None:
 
 
 def test_both_sides_of_the_sdk_have_the_same_methods() -> None:
-    for name in ("Client", "Queue", "LeasedMessage", "Transaction", "Worker"):
+    for name in ("Client", "Queue", "LeasedMessage", "Stream", "Transaction", "Worker"):
         ours = {each for each in dir(getattr(penstock, name)) if not each.startswith("__")}
         theirs = {each for each in dir(getattr(aio, name)) if not each.startswith("__")}
         assert ours == theirs

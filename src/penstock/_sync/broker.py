@@ -357,8 +357,9 @@ class Broker:
         died_before: int | None = None,
         rate_per_s: float | None = None,
         dry_run: bool = False,
+        by: str | None = None,
     ) -> Redriven:
-        """Put dead letters back into their queue; those that die meanwhile stay."""
+        """Put dead letters back into their queue; those that die meanwhile stay. `by` is for the journal."""
         self._catch_up(queue)
         if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
             raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
@@ -369,6 +370,7 @@ class Broker:
             error_contains=error_contains,
             died_before=self._clock() if died_before is None else died_before,
             dry_run=dry_run,
+            by=by,
         )
         if rate_per_s is not None:
             command.limit = max(1, min(1_000, int(rate_per_s / 10)))

@@ -21,6 +21,7 @@ COMMANDS = {
     "export": ("penstock.cli.export", "Write a queue's messages as NDJSON."),
     "health": ("penstock.cli.health", "Ask a server whether it is fit for work."),
     "import": ("penstock.cli.import_", "Take an export back."),
+    "journal": ("penstock.cli.journal", "See what happened to messages, in order, and what happens now."),
     "key": ("penstock.cli.key", "Make, list and revoke a queue's API keys."),
     "message": ("penstock.cli.message", "Push, lease, settle and look at messages."),
     "metrics": ("penstock.cli.metrics", "Print a server's metrics in Prometheus format."),

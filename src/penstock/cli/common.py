@@ -67,7 +67,7 @@ def on_queues(*, create: bool = False) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @wraps(command)
         def run(as_json: bool, **rest: Any) -> None:
-            with reporting(), closing(open_backend(*_address(rest), create=create)) as backend:
+            with reporting(), closing(open_backend(*address(rest), create=create)) as backend:
                 command(backend, Output(as_json), **rest)
 
         return with_options(run, [URL, TOKEN, DB, DATA, JSON])
@@ -81,7 +81,7 @@ def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @wraps(command)
         def run(as_json: bool, **rest: Any) -> None:
-            with reporting(), closing(open_streams(*_address(rest), create=create)) as backend:
+            with reporting(), closing(open_streams(*address(rest), create=create)) as backend:
                 command(backend, Output(as_json), **rest)
 
         return with_options(run, [URL, TOKEN, DB, DATA, JSON])
@@ -94,7 +94,7 @@ def on_server(command: Command) -> Command:
 
     @wraps(command)
     def run(as_json: bool, **rest: Any) -> None:
-        url, token, db, data = _address(rest)
+        url, token, db, data = address(rest)
         name = click.get_current_context().info_name
         if db is not None or data is not None:
             raise click.UsageError(f"{name} is asked of a server; for a file there is `penstock doctor FILE`")
@@ -110,7 +110,7 @@ def with_options(command: Command, options: Options) -> Command:
     return command
 
 
-def _address(given: dict[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
+def address(given: dict[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
     """What says where the queues are, taken out of a command's arguments."""
     return given.pop("url"), given.pop("token"), given.pop("db"), given.pop("data")
 

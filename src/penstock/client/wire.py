@@ -249,6 +249,8 @@ def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
         data["status"] = answer.status
     elif isinstance(error, errors.QueueExists):
         data |= {"queue": queue, "differing": problem.error.rpartition(": ")[2].split(", ")}
+    elif isinstance(error, errors.StreamExists):
+        data["differing"] = problem.error.rpartition(": ")[2].split(", ")
     elif isinstance(error, errors.QueueNotEmpty):
         data |= {"queue": queue, "messages": _first_int(problem.error.rpartition("holds ")[2])}
     elif isinstance(error, errors.UnknownQueue | errors.UnknownMessage):

@@ -5,7 +5,7 @@ Needs NumPy and PyArrow. `events.py` describes the bytes; here its fields are wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 
 from penstock.identity import SALT_BITS
 from penstock.journal.events import BODIES, COLUMNS, CONTENTS, DETAILS, FIELD_BYTES, HEADER_BYTES, Kind
+from penstock.log.arrow import mapped
+from penstock.log.reader import LogReader
+from penstock.log.record import LOST
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -51,7 +54,7 @@ _BITS_SET: Ints = np.array([number.bit_count() for number in range(256)], dtype=
 
 
 def events_table(
-    buffer: memoryview | bytes, ends: Sequence[int], first_offset: int, columns: Sequence[str] = SCHEMA.names
+    buffer: memoryview | bytes, ends: Sequence[int] | Ints, first_offset: int, columns: Sequence[str] = SCHEMA.names
 ) -> pa.Table:
     """The events of whole records that lie back to back in `buffer`, each ending where `ends` says; verified before."""
     records = _Records(buffer, np.asarray(ends, dtype=np.int64), first_offset)
@@ -60,18 +63,30 @@ def events_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
+def batches(log: LogReader, offset: int, end: int | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The events of all records from one offset up to another, each record verified."""
+    for piece in mapped(log, offset, end):
+        ends = piece.ends[1:]
+        start = int(piece.ends[0])
+        yield from events_table(piece.view[start:], ends - start, piece.first, columns).to_batches()
+
+
 class _Records:
     """`starts` and all that is derived from it is counted in words, so that records begin at whole ones."""
 
     def __init__(self, buffer: memoryview | bytes, ends: Ints, first_offset: int) -> None:
+        buffer = memoryview(buffer)[: int(ends[-1]) if len(ends) else 0]
         self._buffer = buffer
         self._words = np.frombuffer(buffer, dtype="<i8")
         self._halves = np.frombuffer(buffer, dtype="<u4")
-        self._first_offset = first_offset
-        self._starts: Ints = np.concatenate([[0], ends[:-1]]) // _WORD
+        starts: Ints = np.concatenate([[0], ends[:-1]])[: len(ends)] // _WORD
+        # What a repair gave up tells of nothing, and is too short for any field.
+        kept = self._words[starts + 2] & 0xFF != LOST
+        self._starts: Ints = starts[kept]
+        self._offsets: Ints = np.arange(first_offset, first_offset + len(ends))[kept]
         self._count = self._field(3) & 0xFFFF_FFFF
         self._varies = self._field(4) >> 48 & 0xFFFF
-        self._of = np.repeat(np.arange(len(ends)), self._count)
+        self._of = np.repeat(np.arange(len(self._starts)), self._count)
         """For each event the record that it is in."""
         self._number = np.arange(len(self._of)) - (np.cumsum(self._count) - self._count)[self._of]
 
@@ -138,7 +153,7 @@ class _Records:
         return found
 
     def offset(self) -> pa.Array:
-        return pa.array(self._of + self._first_offset)
+        return pa.array(self._offsets[self._of])
 
     def number(self) -> pa.Array:
         return pa.array(self._number)

@@ -26,7 +26,7 @@ from penstock.log.segment import Segment
 from penstock.model import Clock, system_clock
 from penstock.thread_committer import ThreadCommitter
 
-CHECKPOINT_BYTES = 8 << 20
+CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_MS = 5_000
 
 
@@ -34,14 +34,14 @@ class Append(Command[Appended]):
     """Records of users, to be encoded when their turn comes, so that times grow with offsets."""
 
     payloads: Sequence[Payload]
-    payload_bytes: int
+    lengths: list[int]
 
     @property
     def size(self) -> int:
-        return self.payload_bytes + HEADER_BYTES * len(self.payloads)
+        return sum(self.lengths) + HEADER_BYTES * len(self.lengths)
 
     def encode(self, time_ms: int) -> tuple[bytes, list[int], int]:
-        return (*encode(self.payloads, time_ms), time_ms)
+        return (*encode(self.payloads, time_ms, self.lengths), time_ms)
 
 
 class AppendEncoded(Command[Appended]):
@@ -150,6 +150,10 @@ class Log(LogReader):
     def next_offset(self) -> int:
         return self._next
 
+    def _end_for(self, wanted: int) -> int:
+        self._last_segment()
+        return self._next
+
     @property
     def active(self) -> Active:
         if self._active is None:
@@ -175,8 +179,7 @@ class Log(LogReader):
 
     def request(self, payloads: Sequence[Payload]) -> Append:
         """What a committer takes; refuses what can never be appended."""
-        size = check_payloads(payloads, self.identity.options.record_bytes)
-        return Append(payloads=payloads, payload_bytes=size)
+        return Append(payloads=payloads, lengths=check_payloads(payloads, self.identity.options.record_bytes))
 
     def request_encoded(self, data: bytes, sizes: list[int] | None = None) -> AppendEncoded:
         if not data or (sizes is not None and sum(sizes) != len(data)):

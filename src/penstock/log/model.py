@@ -40,6 +40,8 @@ class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class NewRecord(Struct, frozen=True, gc=False):
     data: bytes
     content: Content = Content.BYTES
+    tag: int = 0
+    """Kept with the record: a hash of what it came with, by which an append can be known again."""
 
 
 class Record(Struct, frozen=True, gc=False):
@@ -51,6 +53,7 @@ class Record(Struct, frozen=True, gc=False):
     flags: int = 0
     field_bytes: int = 0
     """How many bytes of `data` are fixed fields."""
+    tag: int = 0
 
     @property
     def content(self) -> Content:
@@ -124,8 +127,8 @@ Archive = Callable[[SegmentInfo], bool]
 """Called with each sealed segment before it is removed; False keeps it for now."""
 
 
-def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> int:
-    """Refuse what can never be appended; the bytes in all."""
+def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> list[int]:
+    """Refuse what can never be appended; how long each is."""
     if isinstance(payloads, (bytes, str)):
         raise WrongType("records are a list of bytes", field="records")
     if not payloads:
@@ -146,4 +149,4 @@ def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> int:
     total = sum(lengths)
     if total > BATCH_BYTES_MAX:
         raise BatchTooLarge(f"{total} bytes in one append", field="records", hint=f"at most {BATCH_BYTES_MAX}")
-    return total
+    return lengths

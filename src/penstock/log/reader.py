@@ -67,6 +67,12 @@ class LogReader:
             last = self._last_segment()
         return last.first + last.count
 
+    def _end_for(self, wanted: int) -> int:
+        """As `next_offset`, but whether there is a newer segment matters only to those who want more than this one."""
+        last = self._last_segment()
+        end = last.first + last.count
+        return end if wanted <= end and not last.unlinked() else self.next_offset
+
     def read(self, offset: int, limit: int = 1_000, bytes_max: int = MIB) -> Page:
         """Records in order, from any offset that is kept; at least one if there is one.
 
@@ -75,7 +81,7 @@ class LogReader:
         check_range("offset", offset, 0, OFFSET_MAX)
         check_range("limit", limit, 1, READ_RECORDS_MAX)
         check_range("bytes_max", bytes_max, 1, READ_BYTES_MAX)
-        end, at, lost = self.next_offset, offset, 0
+        end, at, lost = self._end_for(offset + limit), offset, 0
         if offset > end:
             raise OffsetBeyondEnd(self.name, offset, end)
         records: list[Record] = []

@@ -1,7 +1,7 @@
 """One record as bytes: a header of 24 and the payload. It does not hold its offset, so it can be copied anywhere.
 
  0 u32 payload length · 4 u32 checksum of bytes 8 to the end, seeded with the length · 8 i64 time_ms
-16 u8 kind · 17 u8 flags · 18 u16 field_bytes · 20 u32 zero · 24 payload                      (little-endian)
+16 u8 kind · 17 u8 flags · 18 u16 field_bytes · 20 u32 tag (events: zero) · 24 payload       (little-endian)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIZED = Struct("<II")
 _REST = Struct("<qBBHI")
 _HEAD = Struct("<II16s")
 _LENGTH = Struct("<I")
-_LENGTH_AND_ZERO = Struct("<I16xI")
+_LENGTH_KIND_TAG = Struct("<I12xB3xI")
 REST_AT = _SIZED.size
 
 USER = 0
@@ -35,20 +35,24 @@ Bytes = bytes | bytearray | memoryview
 __all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode", "encode_event", "intact", "sizes_of"]
 
 
-def encode(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
+def encode(payloads: Sequence[Payload], time_ms: int, lengths: Sequence[int] | None = None) -> tuple[bytes, list[int]]:
     """Users' records back to back, and the size of each."""
-    # Every step is one call into C for the whole batch: a loop here would cost more than the disk.
-    try:
-        lengths = list(map(len, payloads))  # type: ignore[arg-type]
-    except TypeError:
+    # Every step is one call into C for the whole batch: a loop here would cost as much as the disk.
+    if set(map(type, payloads)) != {bytes}:
         return _encode_mixed(payloads, time_ms)
+    if lengths is None:
+        lengths = list(map(len, payloads))  # type: ignore[arg-type]
     rest = _REST.pack(time_ms, USER, 0, 0, 0)
     # Within a batch all but the payload repeats, so its part of the sum is worked out once for each length.
     seeds = {length: crc32(rest, length) for length in set(lengths)}
-    sums = map(crc32, payloads, map(seeds.__getitem__, lengths))
-    headers = map(_HEAD.pack, lengths, sums, repeat(rest))
-    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=True)))  # type: ignore[arg-type]
-    return data, list(map(HEADER_BYTES.__add__, lengths))
+    each_seed: Iterator[int]
+    if len(seeds) == 1:
+        each_seed, sizes = repeat(seeds[lengths[0]]), [HEADER_BYTES + lengths[0]] * len(lengths)
+    else:
+        each_seed, sizes = map(seeds.__getitem__, lengths), [HEADER_BYTES + length for length in lengths]
+    headers = map(_HEAD.pack, lengths, map(crc32, payloads, each_seed), repeat(rest))
+    data = b"".join(chain.from_iterable(zip(headers, payloads, strict=False)))  # type: ignore[arg-type]
+    return data, sizes
 
 
 def _encode_mixed(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
@@ -56,16 +60,16 @@ def _encode_mixed(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, lis
     parts = [
         encode_event(USER, time_ms, b"", payload)
         if isinstance(payload, bytes)
-        else encode_event(USER, time_ms, b"", payload.data, FLAGS[payload.content])
+        else encode_event(USER, time_ms, b"", payload.data, FLAGS[payload.content], payload.tag)
         for payload in payloads
     ]
     return b"".join(parts), list(map(len, parts))
 
 
-def encode_event(kind: int, time_ms: int, fields: bytes, data: bytes = b"", flags: int = 0) -> bytes:
+def encode_event(kind: int, time_ms: int, fields: bytes, data: bytes = b"", flags: int = 0, tag: int = 0) -> bytes:
     """One record of any kind; `fields` are the fixed ones that bulk readers gather."""
     length = len(fields) + len(data)
-    rest = _REST.pack(time_ms, kind, flags, len(fields), 0)
+    rest = _REST.pack(time_ms, kind, flags, len(fields), tag)
     return _SIZED.pack(length, crc32(data, crc32(fields, crc32(rest, length)))) + rest + fields + data
 
 
@@ -79,18 +83,18 @@ def intact(buffer: memoryview, start: int, end: int) -> bool:
 
 def decode(buffer: bytes, start: int, end: int, offset: int) -> Record:
     """The record at a place already found intact."""
-    _, _, time_ms, kind, flags, field_bytes, _ = HEADER.unpack_from(buffer, start)
-    return Record(offset, time_ms, buffer[start + HEADER_BYTES : end], kind, flags, field_bytes)
+    _, _, time_ms, kind, flags, field_bytes, tag = HEADER.unpack_from(buffer, start)
+    return Record(offset, time_ms, buffer[start + HEADER_BYTES : end], kind, flags, field_bytes, tag)
 
 
 def end_at(buffer: Bytes, start: int) -> int | None:
     """Where the record that seems to begin here would end; None if none can."""
     if start + HEADER_BYTES > len(buffer):
         return None
-    length, zero = _LENGTH_AND_ZERO.unpack_from(buffer, start)
+    length, kind, tag = _LENGTH_KIND_TAG.unpack_from(buffer, start)
     end = start + HEADER_BYTES + length
     # Fields of an event come on top of its payload's limit.
-    return int(end) if not zero and length <= RECORD_BYTES_MAX + 0xFFFF and end <= len(buffer) else None
+    return int(end) if not (kind and tag) and length <= RECORD_BYTES_MAX + 0xFFFF and end <= len(buffer) else None
 
 
 def sizes_of(buffer: Bytes) -> list[int]:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from penstock.log.active import Active
+from penstock.log.consumers import FILE as CONSUMERS
 from penstock.log.files import Files, replace
 from penstock.log.findings import Finding, Trouble
 from penstock.log.index import (
@@ -41,7 +42,9 @@ class Recovered:
 def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
     """The caller holds the lock."""
     for left_over in folder.glob("*.new"):
-        files.remove(left_over)
+        # Positions are replaced under a lock of their own, perhaps at this moment.
+        if left_over.stem != CONSUMERS:
+            files.remove(left_over)
     manifest = load_manifest(folder)
     firsts = firsts_in(folder)
     first = manifest.first if manifest else firsts[0] if firsts else 0

@@ -147,9 +147,10 @@ class Segment:
         for end in ends[1 : count + 1]:
             high = end - base
             if high - low >= HEADER_BYTES and high <= len(buffer):
-                length, checksum, time_ms, kind, flags, field_bytes, _ = HEADER.unpack_from(buffer, low)
+                length, checksum, time_ms, kind, flags, field_bytes, tag = HEADER.unpack_from(buffer, low)
                 if length == high - low - HEADER_BYTES and crc32(view[low + REST_AT : high], length) == checksum:
-                    records.append(Record(offset, time_ms, buffer[low + HEADER_BYTES : high], kind, flags, field_bytes))
+                    data = buffer[low + HEADER_BYTES : high]
+                    records.append(Record(offset, time_ms, data, kind, flags, field_bytes, tag))
                     low, offset = high, offset + 1
                     continue
             if records:
@@ -159,10 +160,14 @@ class Segment:
 
     def over(self) -> bool:
         """Is this, which was the last segment, the last no more, or are its files no longer the ones in the folder?"""
-        if self._index is None or os.fstat(self._index.fd).st_nlink == 0:
+        if self.unlinked():
             return True
+        assert self._index is not None
         header = read_header(self._index.fd, self.uid, self.first)
         return header is None or header.sealed
+
+    def unlinked(self) -> bool:
+        return self._index is None or os.fstat(self._index.fd).st_nlink == 0
 
     def stale(self) -> bool:
         """Has a repair put other files in the place of these?"""

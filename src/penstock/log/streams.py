@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.errors import (
     CannotOpen,
+    InvalidInput,
     InvalidName,
     OffsetBeyondEnd,
     PenstockError,
@@ -231,8 +232,17 @@ class FileStreams:
         shutil.rmtree(trash, ignore_errors=True)
 
     def append(self, name: str, payloads: Sequence[Payload]) -> Appended:
+        log = self._writing(name)
+        if log is not None:
+            with suppress(StoreClosed):
+                return log.append(payloads)
         with self._writer(name) as (_, log):
             return log.append(payloads)
+
+    def _writing(self, name: str) -> Log | None:
+        """The shortest way to a log that is open for writing; it may be closed at any moment, for want of use."""
+        stream = self._used.get(name)
+        return stream.log if stream is not None and isinstance(stream.log, Log) else None
 
     def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
         with self._writer(name) as (_, log):
@@ -242,14 +252,13 @@ class FileStreams:
             return [next(outcomes) if isinstance(each, Append) else each for each in requests]
 
     def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> Prepared | None:
-        with self._mutex:
-            stream = self._used.get(name)
-        if stream is None or not isinstance(stream.log, Log):
+        log = self._writing(name)
+        if log is None:
             return None
-        with self._writer(name) as (_, log):
-            requests = [_request(log, payloads) for payloads in batches]
-            fine = [each for each in requests if isinstance(each, Append)]
-            return log.prepare(fine) if len(fine) == len(requests) else None
+        try:
+            return log.prepare([log.request(payloads) for payloads in batches])
+        except (InvalidInput, StoreClosed):
+            return None  # `append_many` tells each what is wrong with its own, and opens what was closed.
 
     def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
         with self._reader(name) as (_, log):

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError
+from penstock.journal.drain import journal_folder
+from penstock.journal.reading import JournalReader
 from penstock.server.asgi import AsgiExchange, Receive, Scope, Send
 from penstock.server.auth import Gate
 from penstock.server.background import Background
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
+from penstock.server.faces.journal import JournalFace
 from penstock.server.faces.streams import StreamFace
 from penstock.server.http import Request, Response
 from penstock.server.openapi import describe
@@ -47,6 +50,9 @@ class App:
         self.log = LogLines()
         self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure)
         self.tracer = tracer
+        path = getattr(broker.store, "path", None)
+        reader = JournalReader(journal_folder(path)) if settings.journal and path else None
+        self.journal = None if reader is None else JournalFace(reader, settings, asyncio.to_thread)
         self._background = Background(broker, settings, self.metrics, self.log, streams)
         self._router = Router(self._routes())
         broker.committer.depth_max = settings.commit_queue_max
@@ -60,6 +66,8 @@ class App:
             *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
             *operations.routes(),
         ]
+        if self.journal is not None:
+            routes += self.journal.routes()
         if self.streams is not None:
             routes += StreamFace(self.streams, self.settings).routes()
             self.metrics.registry.register(StreamCollector(self.streams))
@@ -80,6 +88,8 @@ class App:
         self.broker.stop_waiting()
         if self.streams is not None:
             self.streams.stop_waiting()
+        if self.journal is not None:
+            self.journal.tails.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

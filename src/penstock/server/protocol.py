@@ -32,9 +32,11 @@ STALL_SECONDS_MAX = 60.0
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 4 << 20
 TCP_ESTABLISHED = 1
+BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding"))
 
 HEAD_TOO_LARGE = HttpError(431, "head_too_large", "the request's head is too large", hint=f"at most {HEAD_BYTES_MAX}")
 NOT_HTTP = HttpError(400, "malformed_request", "this is not an HTTP/1.1 request")
+NO_UPGRADE = HttpError(400, "no_upgrade", "only HTTP/1.1 is spoken here", hint="leave out the Upgrade header")
 FULL = HttpError(503, "too_many_connections", "too many connections are open", headers={"retry-after": "1"})
 
 
@@ -186,6 +188,10 @@ class Connection(asyncio.Protocol):
             self._refuse(NOT_HTTP)
             return
         parser, headers = self._parser, self._headers
+        if parser.should_upgrade() and not BODY_HEADERS.isdisjoint(headers):
+            # The parser takes the body for the other protocol's, and without it this is another request.
+            self._refuse(NO_UPGRADE)
+            return
         new = parser.get_http_version() != "1.0"
         exchange = HttpExchange(
             self,

@@ -32,7 +32,7 @@ class StreamDesk:
         self.tails = Tails(streams, self.call)
         self._clock = clock
         self._appends = AsyncStreams(streams)
-        self._keys = AppendedKeys()
+        self._keys = AppendedKeys(streams, self.call, clock)
         self._committing = ThreadPoolExecutor(COMMITTING, thread_name_prefix="penstock-positions")
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="penstock-streams-job")
         self._closed = False
@@ -43,7 +43,7 @@ class StreamDesk:
         """Answered when on disk; and whether an earlier append with this key was it."""
         if key is None:
             return await self._append(name, payloads), False
-        return await self._keys.once(name, key, len(payloads), lambda: self._append(name, payloads))
+        return await self._keys.append(name, key, payloads, lambda these: self._append(name, these))
 
     async def _append(self, name: str, payloads: Sequence[Payload]) -> Appended:
         size = sum(len(each if isinstance(each, bytes) else each.data) for each in payloads)

@@ -223,3 +223,12 @@ def test_a_closed_log_says_so(log: Log) -> None:
     with pytest.raises(StoreClosed):
         log.read(0)
     log.close()
+
+
+def test_opening_a_log_leaves_a_commit_of_a_position_alone(folder: Path) -> None:
+    being_replaced = folder / "consumers.new"
+    being_replaced.write_bytes(b"by another process, at this moment")
+    (folder / "manifest.new").write_bytes(b"left over")
+    Log(folder).close()
+    assert being_replaced.exists()
+    assert not (folder / "manifest.new").exists()

@@ -29,7 +29,7 @@ async def poll(
     worker: str | None = None,
 ) -> list[LeasedMessage]:
     """Lease for this request's client. The application gives back what does not leave for it."""
-    if request.exchange.gone:
+    if request.exchange.hung_up:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if wait_ms and broker.polls >= settings.polls_max:

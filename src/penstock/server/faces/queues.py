@@ -307,6 +307,7 @@ class Queues:
             died_before=None if where.older_than_ms is None else system_clock() - where.older_than_ms,
             rate_per_s=body.rate_per_s,
             dry_run=body.dry_run,
+            by=None if request.principal is None else request.principal.name,
         )
         # At a low rate it may take hours: whoever hangs up stops it.
         redriven = await while_here(request, redriving)

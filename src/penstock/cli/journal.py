@@ -1,0 +1,115 @@
+"""`penstock journal …`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import wraps
+from typing import Any, Protocol
+
+import click
+
+from penstock.cli.backend import Data
+from penstock.cli.common import DATA, DB, JSON, TOKEN, URL, address, file_of, reporting, server_of, with_options
+from penstock.cli.output import Output, compact, when, write
+
+PAGE = 1_000
+WAIT_MS = 20_000
+FILE_WAIT_MS = 1_000
+
+
+class JournalBackend(Protocol):
+    def show(self) -> Data: ...
+
+    def events(self, start: int | None, *, limit: int, wait_ms: int, queue: str | None, kind: str | None) -> Data: ...
+
+    def close(self) -> None: ...
+
+
+def _open(url: str | None, token: str | None, db: str | None, data: str | None) -> JournalBackend:
+    path = file_of(db, data)
+    if path is not None:
+        from penstock.cli.journal_local import LocalJournal
+
+        return LocalJournal(path)
+    from penstock.cli.journal_remote import RemoteJournal
+
+    return RemoteJournal(*server_of(url, token))
+
+
+def _on_journal(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run(as_json: bool, **rest: Any) -> None:
+        with reporting(), closing(_open(*address(rest))) as backend:
+            command(backend, Output(as_json), **rest)
+
+    return with_options(run, [URL, TOKEN, DB, DATA, JSON])
+
+
+@click.group("journal")
+def command() -> None:
+    """See what happened, in order, and what happens now."""
+
+
+@command.command("show")
+@_on_journal
+def show(backend: JournalBackend, out: Output) -> None:
+    """How far the journal goes, and who reads it. JSON: the journal."""
+    journal = backend.show()
+
+    def draw() -> None:
+        out.fields({name: journal[name] for name in ("first", "next", "bytes", "segments")})
+        rows = [(each["consumer"], each["offset"], each["lag"]) for each in journal["consumers"]]
+        out.table(("CONSUMER", "OFFSET", "LAG"), rows, empty="nobody has committed a position in it")
+
+    out.show(journal, draw)
+
+
+@command.command("tail")
+@click.option("--from", "start", type=click.IntRange(0), help="The first offset.")
+@click.option("--lines", type=click.IntRange(0), default=10, show_default=True, help="Begin so many records back.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many events.")
+@click.option("--queue", help="Only what happens in this queue.")
+@click.option("--kind", help="Only these kinds, separated by commas: pushed,acked,dead …")
+@_on_journal
+def tail(
+    backend: JournalBackend,
+    out: Output,
+    start: int | None,
+    lines: int,
+    limit: int | None,
+    queue: str | None,
+    kind: str | None,
+) -> None:
+    """Show the last events, and those to come, until interrupted. JSON: a line for each event."""
+    if start is None:
+        journal = backend.show()
+        start = max(journal["first"], journal["next"] - lines)
+    left = limit
+    with suppress(KeyboardInterrupt):
+        while left is None or left > 0:
+            page = backend.events(start, limit=PAGE, wait_ms=WAIT_MS, queue=queue, kind=kind)
+            for event in page["events"][:left]:
+                write((compact(event) if out.as_json else _line(event)).encode() + b"\n")
+            sys.stdout.flush()
+            left = None if left is None else left - len(page["events"])
+            start = page["next"]
+
+
+def _line(event: Data) -> str:
+    told = [when(event["at"]), f"{event['kind']:<9}", event["queue"]]
+    if event.get("id"):
+        told.append(f"#{event['id']}")
+    if event.get("attempts"):
+        told.append(f"attempt {event['attempts']}")
+    told += event.get("marks", [])
+    told += [f"{name}={_short(value)}" for name, value in event.get("details", {}).items()]
+    if "payload" in event:
+        told.append(_short(event["payload"]))
+    return "  ".join(told)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else compact(value)
+    return text if len(text) <= 120 else text[:119] + "…"

@@ -1,0 +1,146 @@
+"""Kill a busy server with SIGKILL, again and again, and hold its journal against what its clients saw.
+
+python tests/crash/journal_rounds.py --rounds 200 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import random
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from penstock.journal.drain import journal_folder
+from tests.conformance.recount import check_tables
+from tests.conformance.replay import Replay, check_counters, log_events
+from tests.integration.serving import Client, Process
+
+CLIENTS = 6
+QUEUES = ("plain", "retried")
+BATCH_MAX = 5
+TROUBLE = (OSError, http.client.HTTPException)
+
+
+@dataclass
+class Seen:
+    """What one client was told: by id, so that each can be looked for."""
+
+    pushed: Counter[int] = field(default_factory=Counter)
+    acked: Counter[int] = field(default_factory=Counter)
+    nacked: Counter[int] = field(default_factory=Counter)
+
+
+class Worker(threading.Thread):
+    """Pushes, leases, acks and nacks for as long as the server of this round answers."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        super().__init__()
+        self.seen = Seen()
+        self._chance = random.Random(seed)
+        self._client = Client("127.0.0.1", port)
+
+    def run(self) -> None:
+        try:
+            while True:
+                self._work(f"/queues/{self._chance.choice(QUEUES)}")
+        except TROUBLE:
+            self._client.close()
+
+    def _work(self, path: str) -> None:
+        messages = [{"payload": number} for number in range(self._chance.randint(1, BATCH_MAX))]
+        self.seen.pushed.update(self._ask(f"{path}/messages", {"messages": messages})["message_ids"])
+        leased = self._ask(f"{path}/poll?batch={BATCH_MAX}&wait_ms=0")["messages"]
+        for verb, told in (("ack", self.seen.acked), ("nack", self.seen.nacked)):
+            part = [each for each in leased if (self._chance.random() < 0.2) == (verb == "nack")]
+            leased = [each for each in leased if each not in part]
+            if part:
+                items = [{"id": each["id"], "token": each["token"]} for each in part]
+                results = self._ask(f"{path}/{verb}", {"items": items})["results"]
+                told.update(result["id"] for result in results if result["result"] == "ok")
+
+    def _ask(self, path: str, body: Any = None) -> Any:
+        answer = self._client.post(path, body)
+        assert answer.status in (200, 201), answer
+        return answer.json
+
+
+def run(rounds: int, seed: int, folder: Path) -> list[str]:
+    """What went wrong, which should be nothing."""
+    chance, seen = random.Random(seed), Seen()
+    data = folder / "data"
+    for number in range(rounds):
+        server = Process(folder, "--data", str(data))
+        try:
+            if number == 0:
+                with server.client() as client:
+                    client.queue("plain")
+                    client.queue("retried", max_attempts=2, backoff="fixed", backoff_ms=0, archive_ms=60_000)
+            workers = [Worker(server.port, chance.getrandbits(32)) for _ in range(CLIENTS)]
+            for worker in workers:
+                worker.start()
+            time.sleep(chance.uniform(0.05, 0.6))
+        finally:
+            server.close()
+        for worker in workers:
+            worker.join()
+            for name in ("pushed", "acked", "nacked"):
+                getattr(seen, name).update(getattr(worker.seen, name))
+    server = Process(folder, "--data", str(data))
+    code = server.terminate()
+    return [f"the server ended with {code}"] * (code != 0) + check(data / "penstock.db", seen)
+
+
+def check(path: Path, seen: Seen) -> list[str]:
+    replay, told = Replay(), {kind: Counter[int]() for kind in ("pushed", "acked", "nacked")}
+    events = list(log_events(journal_folder(path)))
+    # Raises if an offset is missing or doubled, or if an event cannot follow what came before it.
+    replay.play(events)
+    for event in events:
+        if event.kind in told and event.id is not None:
+            told[event.kind][event.id] += 1
+    with closing(sqlite3.connect(path)) as db:
+        check_tables(db)
+        check_counters(db, replay)
+        (undrained,) = db.execute("SELECT max(first_offset + records) FROM penstock_journal").fetchone()
+    troubles = [] if undrained == replay.next_offset else [f"the log ends at {replay.next_offset}, not {undrained}"]
+    print(f"{'':10}{'answered':>12}{'in journal':>12}{'lost':>8}{'doubled':>9}{'unanswered':>12}")
+    for name, counted in told.items():
+        answered: Counter[int] = getattr(seen, name)
+        lost = answered - counted
+        doubled = {each for each, count in counted.items() if count > 1} if name != "nacked" else set()
+        print(
+            f"{name:10}{answered.total():>12}{counted.total():>12}{lost.total():>8}{len(doubled):>9}"
+            f"{(counted - answered).total():>12}"
+        )
+        troubles += [f"{name}: {lost.total()} lost, {len(doubled)} doubled"] * bool(lost or doubled)
+    print(f"{len(events)} events in {replay.next_offset} records; every counter recomputed from them")
+    return troubles
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    chosen = parser.parse_args()
+    print(f"{chosen.rounds} rounds, seed {chosen.seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        troubles = run(chosen.rounds, chosen.seed, Path(folder))
+    for trouble in troubles:
+        print(trouble)
+    sys.exit(bool(troubles))
+
+
+if __name__ == "__main__":
+    main()
