@@ -81,10 +81,14 @@ def note_leased(
     tx.journal.note(Kind.LEASED, queue, rows, marks, details)
 
 
-def note_removed(tx: Transaction, queue: Queue, places: Sequence[int], kind: Kind = Kind.REMOVED) -> None:
+def note_removed(
+    tx: Transaction, queue: Queue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
+) -> None:
+    """The marks tell in which state they were; none: waiting."""
     if queue.noted and places:
         told = zip(places, pushed_times(tx, places), strict=True)
-        tx.journal.note(kind, queue, [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in told])
+        rows = [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in told]
+        tx.journal.note(kind, queue, rows, marks)
 
 
 def pushed_times(tx: Transaction, places: Sequence[int]) -> list[int]:
