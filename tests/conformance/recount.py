@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -47,8 +48,14 @@ def check_tables(db: Database) -> None:
 def kept_counters(db: Database, queue_id: int) -> dict[str, Any]:
     cursor = db.execute("SELECT * FROM penstock_counter WHERE queue_id = ?", (queue_id,))
     kept = dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
-    _count_the_rest(db, queue_id, kept)
+    if _counts_later(db):
+        _count_the_rest(db, queue_id, kept)
     return kept
+
+
+def _counts_later(db: Database) -> bool:
+    """Only a file's counters may be behind: on PostgreSQL each commit adds rows of its own to them."""
+    return isinstance(db, sqlite3.Connection)
 
 
 def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
@@ -94,7 +101,9 @@ def _recount(db: Database, queue_id: int, cursor: int) -> dict[str, int]:
 
 def _check_places(db: Database, queues: dict[int, str]) -> None:
     stored = db.execute("SELECT queue_id, cursor FROM penstock_counter").fetchall()
-    cursors = {queue_id: _uncounted_leases(db, queue_id, cursor)[1] for queue_id, cursor in stored}
+    cursors = dict(stored)
+    if _counts_later(db):
+        cursors = {queue_id: _uncounted_leases(db, queue_id, cursor)[1] for queue_id, cursor in stored}
     states: dict[int, int] = {}
     for place, queue_id, message_id in db.execute(STATE_ROWS):
         assert place & ID_MAX == message_id

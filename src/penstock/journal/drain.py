@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 from penstock.commands import ForgetJournal
 from penstock.errors import StoreBusy, StoreError
@@ -81,8 +82,7 @@ class Drain:
 
 def _create(folder: Path, options: StreamOptions, first: int, clock: Clock) -> None:
     """Whole or not at all, whoever else does the same at this moment."""
-    fresh = folder.with_name(f"{folder.name}.{os.getpid()}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = folder.with_name(f"{folder.name}.{uuid4().hex}.new")
     Log.create(fresh, NAME, options, first=first, clock=clock).close()
     try:
         with typed_errors(f"making the folder {folder}"):

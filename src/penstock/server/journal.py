@@ -49,6 +49,7 @@ class JournalKeeper:
     async def finish(self) -> None:
         """Copy the rest, so that the log is whole when the server has gone."""
         try:
+            await self._apart(lambda: None)
             while await self._step():
                 pass
         except PenstockError as error:
@@ -58,7 +59,7 @@ class JournalKeeper:
 
     async def _turn(self) -> float:
         if self._drain is None:
-            self._drain = await self._apart(lambda: Drain.open(self._store, self._folder))
+            await self._apart(self._open)
             if self._drain is None:
                 return RETRY_SECONDS
         copied = await self._step()
@@ -67,6 +68,10 @@ class JournalKeeper:
             self._trim_at = time.monotonic() + TRIM_SECONDS
             await self._apart(self._drain.trim)
         return BUSY_SECONDS if copied else IDLE_SECONDS
+
+    def _open(self) -> None:
+        # Here and not by whoever waits for it, who may be cancelled: it holds a lock that must be let go.
+        self._drain = Drain.open(self._store, self._folder)
 
     async def _step(self) -> bool:
         if self._drain is None:
