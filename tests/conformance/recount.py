@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.identity import ID_BITS, ID_MAX
+from penstock.store.shared import GAUGES
 from penstock.store.sqlite.queues import UNCOUNTED_MAX
-
-GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 
 COUNTED = {
     "scheduled": "SELECT count(*) FROM penstock_scheduled WHERE queue_id = ?",
