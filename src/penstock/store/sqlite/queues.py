@@ -13,7 +13,9 @@ from penstock.store.migrate import load_sql
 from penstock.store.shared import GAUGES, TOTALS, decode_options
 
 SQL = load_sql("penstock.store.sqlite", "counter")
-LOAD, LAST_ID, END_MINUTE = SQL["load"], SQL["last_id"], SQL["end_minute"]
+LAST_ID, END_MINUTE = SQL["last_id"], SQL["end_minute"]
+LOAD = SQL["queue"] + " WHERE q.name = ?"
+LIST = SQL["queue"] + " WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, length(?2)) = ?2 ORDER BY q.name LIMIT ?"
 
 KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
 
