@@ -68,16 +68,16 @@ def note_leased(
     tx: Transaction,
     queue: Queue,
     messages: Sequence[LeasedMessage],
-    until: int,
-    worker: str | None,
+    workers: Sequence[str | None],
     first_leased: dict[int, int],
     marks: int = 0,
 ) -> None:
     now = tx.now
     rows = [
-        (each.id, each.created_at, first_leased.get(each.id, now), now, until, each.attempts, 0, 0) for each in messages
+        (each.id, each.created_at, first_leased.get(each.id, now), now, each.leased_until, each.attempts, 0, 0)
+        for each in messages
     ]
-    details = None if worker is None else [encode_detail(worker=worker)] * len(rows)
+    details = [encode_detail(worker=worker) for worker in workers] if any(workers) else None
     tx.journal.note(Kind.LEASED, queue, rows, marks, details)
 
 

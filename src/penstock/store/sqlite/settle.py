@@ -39,6 +39,35 @@ def ack(tx: Transaction, command: Ack) -> SettledAll:
     return SettledAll(results)
 
 
+def ack_together(tx: Transaction, name: str, commands: Sequence[Ack]) -> list[SettledAll] | None:
+    """Acks of leases that were given out here just now, for which nothing need be looked up."""
+    queue = tx.find(name)
+    if queue is None:
+        return None
+    ended: list[Ended] = []
+    leases: list[tuple[int, int, int, bytes]] = []
+    for item in (item for command in commands for item in command.items):
+        fresh = tx.fresh.get(item.id)
+        if fresh is None or item.token != fresh[1].hex() or fresh[0] <= tx.now:
+            return None
+        until, token, leased_at, pushed_at = fresh
+        leases.append((queue.id, until, item.id, token))
+        ended.append(Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at))
+    if len({lease[2] for lease in leases}) < len(leases):
+        return None
+    for lease in leases:
+        del tx.fresh[lease[2]]
+    if tx.connection.executemany(END_FRESH, leases).rowcount != len(leases):
+        # One was extended, say. Alone, each finds out for itself.
+        raise NotAsRemembered
+    finish(tx, queue, ended)
+    return [SettledAll([OK] * len(command.items)) for command in commands]
+
+
+class NotAsRemembered(Exception):
+    """The file is not as this process believed; the batch is undone and carried out one by one."""
+
+
 def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     """Archive or delete messages whose leases have ended well."""
     if queue.noted:
@@ -64,10 +93,10 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    if len(ended) == 1 and ended[0].pushed_at is not None:
-        lease = ended[0]
-        row = (lease.id, lease.pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
-        tx.journal.note(Kind.ACKED, queue, [row], kept)  # type: ignore[list-item]
+    if ended[0].pushed_at is not None:
+        # So it is with all of them: plain messages at their first lease.
+        rows = [(e.id, e.pushed_at or 0, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended]
+        tx.journal.note(Kind.ACKED, queue, rows, kept)
         return
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
@@ -155,6 +184,7 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
 def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> Settled:
     if not 0 < item.id <= ID_MAX:
         return Settled.UNKNOWN
+    tx.fresh.pop(item.id, None)
     for at, token in _whereabouts(tx, queue, item):
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
             tx.execute(SQL["note_extension"], (item.id, until))

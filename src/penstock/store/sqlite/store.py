@@ -11,48 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
-from penstock.commands import (
-    Ack,
-    AddKey,
-    CatchUp,
-    Command,
-    Configure,
-    Drop,
-    Extend,
-    ForgetJournal,
-    Lease,
-    Nack,
-    Pause,
-    Purge,
-    Push,
-    Redrive,
-    Release,
-    Remove,
-    RemoveKey,
-    SetSecret,
-    Settled,
-    SettledAll,
-    Sweep,
-    Take,
-    Transact,
-    Transacted,
-)
-from penstock.errors import (
-    InvalidInput,
-    LeaseLost,
-    PenstockError,
-    StoreBusy,
-    StoreClosed,
-    StoreError,
-    UnknownMessage,
-    WrongType,
-)
+from penstock.commands import Command
+from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
 from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
-from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.backup import backup
-from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.connection import (
     MEMORY,
     WAL_PAGES,
@@ -64,12 +28,9 @@ from penstock.store.sqlite.connection import (
     translate,
     translated,
 )
-from penstock.store.sqlite.journal import forget_journal
-from penstock.store.sqlite.lease import catch_up, lease, take
-from penstock.store.sqlite.push import push
+from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
-from penstock.store.sqlite.settle import ack, extend, nack, release
 from penstock.store.sqlite.transaction import JOURNAL, Transaction
 
 T = TypeVar("T")
@@ -217,12 +178,7 @@ class SqliteStore(OneLane):
         """Everything of a batch but its commit. Whoever calls rolls back what fails."""
         tx = self._transaction
         self._begin(busy_ms, self._durable(commands))
-        outcomes: list[Any] = []
-        for command in commands:
-            try:
-                outcomes.append(HANDLERS[type(command)](tx, command))
-            except PenstockError as error:
-                outcomes.append(error)
+        outcomes = carry_out_all(tx, commands)
         tx.write_counters()
         tx.write_journal()
         return outcomes
@@ -465,59 +421,3 @@ class Prepared:
     def release(self) -> None:
         self._store._held = False
         self._store._lock.release()
-
-
-def carry_out(tx: Transaction, command: Command[Any]) -> Any:
-    return HANDLERS[type(command)](tx, command)
-
-
-def transact(tx: Transaction, command: Transact) -> Transacted:
-    tx.write_counters()
-    mark = tx.journal.mark()
-    tx.execute("SAVEPOINT transact")
-    try:
-        outcomes = [carry_out(tx, each) for each in command.commands]
-        for each, outcome in zip(command.commands, outcomes, strict=True):
-            if isinstance(outcome, SettledAll):
-                _require_settled(each, outcome)
-    except PenstockError:
-        tx.execute("ROLLBACK TO transact")
-        tx.execute("RELEASE transact")
-        tx.journal.go_back(mark)
-        tx.forget_queues()
-        raise
-    tx.write_counters()
-    tx.execute("RELEASE transact")
-    return Transacted(outcomes)
-
-
-def _require_settled(command: Any, outcome: SettledAll) -> None:
-    for item, result in zip(command.items, outcome.results, strict=True):
-        if result is Settled.STALE:
-            raise LeaseLost(item.id)
-        if result is Settled.UNKNOWN:
-            raise UnknownMessage(command.queue, item.id)
-
-
-HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
-    Push: push,
-    Lease: lease,
-    Take: take,
-    CatchUp: catch_up,
-    Ack: ack,
-    Nack: nack,
-    Extend: extend,
-    Release: release,
-    Remove: remove,
-    Purge: purge,
-    Redrive: redrive,
-    Sweep: sweep,
-    Configure: configure,
-    Pause: pause,
-    Drop: drop,
-    AddKey: access.add_key,
-    RemoveKey: access.remove_key,
-    SetSecret: access.set_secret,
-    Transact: transact,
-    ForgetJournal: forget_journal,
-}
