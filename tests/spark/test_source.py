@@ -89,6 +89,27 @@ def test_rows_become_messages_once_even_if_written_twice(spark: Any, work: Work)
     assert [message.priority for message in leased] == sorted((n % 3 for n in range(2500)), reverse=True)
 
 
+def test_a_write_that_could_not_be_pushed_is_finished_by_the_same_write(spark: Any, work: Work, tmp_path: Path) -> None:
+    broken, staging = tmp_path / "penstock.db", tmp_path / "staging"
+    broken.write_bytes(b"not a database" * 1000)
+    frame = spark.range(50).selectExpr("concat('to ', id) AS payload")
+    writer = frame.write.format("penstock").mode("append").options(queue="mail", name="a/b", staging=str(staging))
+    with pytest.raises(PySparkException, match="NotADatabase"):
+        writer.save(str(broken))
+    writer.save(str(work.data))
+    assert sorted(message.payload.decode() for message in work.lease("mail", 100)) == sorted(
+        f"to {number}" for number in range(50)
+    )
+    assert not list(staging.glob("*.arrow"))
+
+
+def test_a_name_that_another_queues_write_had_is_refused(spark: Any, work: Work) -> None:
+    frame = spark.range(3).selectExpr("cast(id AS string) AS payload")
+    frame.write.format("penstock").options(queue="one", name="import").mode("append").save(str(work.data))
+    with pytest.raises(PySparkException, match="went into the queue 'one'"):
+        frame.write.format("penstock").options(queue="two", name="import").mode("append").save(str(work.data))
+
+
 def test_a_streaming_sink_pushes_each_row_once(spark: Any, work: Work, tmp_path: Path) -> None:
     work.push("a", "b", "c", queue="from")
     work.drained()

@@ -8,7 +8,6 @@ decision of the first time, and goes on where that one had come to.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 import uuid
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from penstock import connect
-from penstock.errors import InvalidInput, TryLater
+from penstock.errors import Conflict, InvalidInput, TryLater
 from penstock.log.files import DISK, replace
 from penstock.model import Content, NewMessage
 from penstock.pipeline.options import WriteOptions
@@ -43,14 +43,17 @@ CHUNK_MESSAGES = 1_000
 CHUNK_BYTES = 4 << 20
 STALLED_SECONDS_MAX = 600.0
 BATCHES_REMEMBERED = 16
+RUN_LETTERS_MAX = 250
 _MANIFEST = "manifest"
 
 Advance = Callable[[int], None]
+Messages = list[WriterCommitMessage | None]
 
 
 class Manifest(Struct):
     """What a batch consists of, once decided, and how far its push has come."""
 
+    queue: str
     files: list[str]
     rows: int
     done: int = 0
@@ -81,33 +84,41 @@ class _Writing:
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         return Staged(file, rows, query)
 
-    def _publish(self, messages: Sequence[WriterCommitMessage | None], run: str, batch: int) -> None:
-        staged = [each for each in messages if isinstance(each, Staged) and each.file is not None]
-        batch_of = Batch(self.options, run, batch)
-        batch_of.decide([each.file for each in staged if each.file], sum(each.rows for each in staged))
-        batch_of.push()
-
-    def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        for each in messages:
-            if isinstance(each, Staged) and each.file is not None:
-                (self.options.staging / each.file).unlink(missing_ok=True)
-
 
 class QueueWriter(_Writing, DataSourceArrowWriter):
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._publish(messages, self.run, 0)
+    def commit(self, messages: Messages) -> None:
+        batch = self._batch()
+        batch.publish(_staged(messages))
+        self._forget_unnamed(batch)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._discard(messages)
+    def abort(self, messages: Messages) -> None:
+        batch = self._batch()
+        self._forget_unnamed(batch)
+        batch.discard(_staged(messages))
+
+    def _batch(self) -> Batch:
+        return Batch(self.options, self.run)
+
+    def _forget_unnamed(self, batch: Batch) -> None:
+        """Nobody can ask for the same write again."""
+        if self.options.name is None:
+            batch.forget()
 
 
 class QueueStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        query = next((each.query for each in messages if isinstance(each, Staged) and each.query), None)
-        self._publish(messages, self.options.name or query or self.run, batchId)
+    def commit(self, messages: Messages, batchId: int) -> None:
+        self._batch(messages, batchId).publish(_staged(messages))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._discard(messages)
+    def abort(self, messages: Messages, batchId: int) -> None:
+        self._batch(messages, batchId).discard(_staged(messages))
+
+    def _batch(self, messages: Messages, number: int) -> Batch:
+        query = next((each.query for each in messages if isinstance(each, Staged) and each.query), None)
+        return Batch(self.options, self.options.name or query or self.run, number)
+
+
+def _staged(messages: Messages) -> list[Staged]:
+    return [each for each in messages if isinstance(each, Staged) and each.file is not None]
 
 
 def check_columns(names: Iterable[str]) -> None:
@@ -146,27 +157,44 @@ class Batch:
 
     def __init__(self, options: WriteOptions, run: str, batch: int = 0) -> None:
         self._options = options
+        name = "run-" + quote(run, safe="")
+        if len(name) > RUN_LETTERS_MAX:
+            raise InvalidInput("the name of this write is too long", field="name", hint="some 200 letters are enough")
         self._key = f"{run}:{batch}"
         self._batch = batch
-        self._runs = options.staging / ("run-" + re.sub(r"[^A-Za-z0-9._-]", "_", run))
+        self._runs = options.staging / name
         self._folder = self._runs / f"{batch:020}"
 
     def manifest(self) -> Manifest | None:
-        try:
-            return msgspec.json.decode((self._folder / _MANIFEST).read_bytes(), type=Manifest)
-        except FileNotFoundError:
-            return None
+        found = self._decided()
+        if found is not None and found.queue != self._options.queue:
+            raise Conflict(
+                f"a write of this name went into the queue {found.queue!r}", hint="give this one a name of its own"
+            )
+        return found
+
+    def publish(self, staged: Sequence[Staged]) -> None:
+        if staged or self.manifest() is not None:
+            self.decide([each.file for each in staged if each.file], sum(each.rows for each in staged))
+            self.push()
+
+    def discard(self, staged: Sequence[Staged]) -> None:
+        """What was staged for nothing. Spark says so after a failed push, too: what was decided on is still wanted."""
+        decided = self._decided()
+        self._remove({each.file for each in staged if each.file} - set(decided.files if decided else ()))
+
+    def forget(self) -> None:
+        shutil.rmtree(self._runs, ignore_errors=True)
 
     def decide(self, files: Sequence[str], rows: int) -> Manifest:
         """These files it is, unless it was decided before."""
         decided = self.manifest()
         if decided is not None:
-            for file in set(files) - set(decided.files):
-                (self._options.staging / file).unlink(missing_ok=True)
+            self._remove(set(files) - set(decided.files))
             return decided
         self._folder.mkdir(parents=True, exist_ok=True)
         DISK.sync_folder(self._options.staging)
-        decided = Manifest(sorted(files), rows)
+        decided = Manifest(self._options.queue, sorted(files), rows)
         self._save(decided)
         return decided
 
@@ -174,8 +202,12 @@ class Batch:
         """All that is not yet in the queue. At most `rate` messages a second."""
         manifest = self.manifest()
         assert manifest is not None
-        if manifest.finished:
-            return manifest
+        if not manifest.finished:
+            self._push_rest(manifest, rate, advance)
+        self._tidy(manifest)
+        return manifest
+
+    def _push_rest(self, manifest: Manifest, rate: float | None, advance: Advance) -> None:
         with connect(self._options.url, token=self._options.token) as client:
             client.create_queue(self._options.queue, exist_ok=True)
             began, sent = time.monotonic(), 0
@@ -187,8 +219,6 @@ class Batch:
                 advance(len(chunk))
                 if rate is not None:
                     time.sleep(max(0.0, began + sent / rate - time.monotonic()))
-        self._tidy(manifest)
-        return manifest
 
     def _chunks(self, manifest: Manifest) -> Iterator[list[NewMessage]]:
         chunk: list[NewMessage] = []
@@ -224,15 +254,24 @@ class Batch:
                     raise
                 time.sleep(max(0.05, error.retry_after_ms / 1000))
 
+    def _decided(self) -> Manifest | None:
+        try:
+            return msgspec.json.decode((self._folder / _MANIFEST).read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            return None
+
     def _save(self, manifest: Manifest) -> None:
         replace(DISK, self._folder / _MANIFEST, msgspec.json.encode(manifest))
 
     def _tidy(self, manifest: Manifest) -> None:
-        for file in manifest.files:
-            (self._options.staging / file).unlink(missing_ok=True)
+        self._remove(manifest.files)
         for old in self._runs.iterdir():
             if old.name < f"{max(0, self._batch - BATCHES_REMEMBERED):020}":
                 shutil.rmtree(old, ignore_errors=True)
+
+    def _remove(self, files: Iterable[str]) -> None:
+        for file in files:
+            (self._options.staging / file).unlink(missing_ok=True)
 
 
 def message_of(row: dict[str, Any], key: str) -> NewMessage:
