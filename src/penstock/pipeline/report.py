@@ -106,11 +106,13 @@ def _depths(minutes: pa.Table, first: datetime, last: datetime) -> Points:
     """At the end of each stretch; a queue in which nothing happened keeps what it held."""
     rows, _ = _buckets(minutes.sort_by("minute"), first, last)
     held: dict[str, int] = {}
-    total: dict[float, int] = {}
+    now = 0
+    total: dict[float, float] = {}
     for queue, bucket, depth in zip(*(rows[name].to_pylist() for name in ("queue", "bucket", "depth")), strict=True):
+        now += depth - held.get(queue, 0)
         held[queue] = depth
-        total[bucket] = sum(held.values()) if len(held) < QUEUES_SHOWN else total.get(bucket, 0) + depth
-    return {"depth": sorted(total.items())}
+        total[bucket] = now
+    return {"depth": list(total.items())}
 
 
 def _hours(minutes: pa.Table) -> dict[tuple[str, int], float]:
