@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import DB_NAME, JSON, Command, reporting, with_options
+from penstock.cli.common import DB_NAME, JSON, Command, Failed, reporting, with_options
 from penstock.cli.lazy import LazyGroup
 from penstock.cli.pipeline_progress import Display
+from penstock.errors import CannotOpen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +60,6 @@ class Places:
         return journal_folder(self.database)
 
     def lake(self, *, existing: bool = True) -> Lake:
-        from penstock.errors import CannotOpen
         from penstock.pipeline.lake import Lake
 
         lake = Lake(self.lake_folder)
@@ -73,6 +74,8 @@ def on_lake(command: Command) -> Command:
     @wraps(command)
     def run(data: str | None, db: str | None, lake: str | None, **rest: Any) -> None:
         with reporting():
+            if find_spec("deltalake") is None or find_spec("pyspark") is None:
+                raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock[spark]'")
             command(Places(data, db, lake), **rest)
 
     return with_options(run, [DATA, DB, LAKE, JSON])
@@ -103,3 +106,15 @@ def session(
     finally:
         display.doing("stopping Spark")
         spark.stop()
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Around what a user's own SQL or files can make fail: Spark's reason, without its stack."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise Failed(str(error).split("\n\n")[0].split("\nJVM stacktrace")[0].strip()) from None

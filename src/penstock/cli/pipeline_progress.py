@@ -14,6 +14,7 @@ class Display:
         self._what = what
         self._bar: Any = None
         self._task: Any = None
+        self._total = 0
 
     def __enter__(self) -> Display:
         if sys.stderr.isatty():
@@ -36,9 +37,11 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self._what}: {what}")
 
-    def total(self, count: int | None) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, total=count)
+    def more(self, count: int) -> None:
+        """So much is to be done, beside what was said before."""
+        self._total += count
+        if self._bar is not None and self._total:
+            self._bar.update(self._task, total=self._total)
 
     def done(self, count: int, told: str = "") -> None:
         if self._bar is not None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import QUEUE, Failed, server_of
+from penstock.cli.common import QUEUE, server_of
 from penstock.cli.output import Output, note
-from penstock.cli.pipeline import Places, on_spark, session
+from penstock.cli.pipeline import Places, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
 if TYPE_CHECKING:
@@ -94,31 +94,30 @@ def _push(
     memory: str,
 ) -> None:
     out = Output(as_json)
+    options = _options(places, to, run, url, token)
     with Display(what) as display:
         from penstock.pipeline.sink import Batch
 
-        batch = Batch(_options(places, to, run, url, token), run)
+        batch = Batch(options, run)
         manifest = batch.manifest()
         if manifest is None:
             with session(places, display, master, memory, brief=True) as spark:
                 from penstock.pipeline.replay import stage_frame
 
                 display.doing("gathering")
-                try:
+                with asking():
                     frame = rows(spark)
-                    if dry_run:
-                        _tell(out, frame.count(), 0, run)
-                        return
-                    staged = stage_frame(frame, _options(places, to, run, url, token).staging)
-                except Exception as error:
-                    raise Failed(str(error).split("\n\n")[0].strip()) from None
-            manifest = batch.decide(*staged)
+                    files, matched = ([], frame.count()) if dry_run else stage_frame(frame, options.staging)
+            if not files:
+                _tell(out, matched, 0, run)
+                return
+            manifest = batch.decide(files, matched)
         elif manifest.finished:
             note("this run is done already; --run NAME makes another")
         before = manifest.done
-        display.doing("pushing")
-        display.total(manifest.rows - before)
         if not dry_run:
+            display.doing("pushing")
+            display.more(manifest.rows - before)
             manifest = batch.push(rate=rate, advance=display.done)
     _tell(out, manifest.rows, manifest.done - before, run)
 

@@ -11,6 +11,7 @@ import click
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import Places, on_spark, session
 from penstock.cli.pipeline_progress import Display
+from penstock.errors import CannotOpen
 
 if TYPE_CHECKING:
     from penstock.pipeline.run import Pipeline, Step
@@ -67,6 +68,8 @@ def run(
                     _wait(pipeline, every)
                     _drain(places)
     told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
+    if told["offset"] == 0:
+        note("the journal is empty; a file that LiteQueue made has one only with journal=True")
     out.show(told, lambda: out.fields(told))
 
 
@@ -80,16 +83,19 @@ def _drain(places: Places) -> None:
     if places.database.exists():
         with closing(SqliteStore(places.database)) as store:
             drain_once(store, str(places.database))
+    elif not places.journal.exists():
+        raise CannotOpen(f"there is no file {places.database}", hint="--data names a server's folder, --db a file")
 
 
 def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:
-    display.total(pipeline.log.next_offset - pipeline.position())
+    display.more(pipeline.log.next_offset - pipeline.position())
     for step in pipeline.steps():
         told["events"] += step.events
         told["steps"] += 1
         told["lost"] += step.lost
-        told["offset"], told["lag"] = step.end, step.lag
         display.done(step.end - step.start, _rate(step))
+    told["offset"] = pipeline.position()
+    told["lag"] = pipeline.log.next_offset - told["offset"]
 
 
 def _rate(step: Step) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from penstock.cli.common import Failed
 from penstock.cli.output import Output, note, write
-from penstock.cli.pipeline import Places, on_spark, session
+from penstock.cli.pipeline import Places, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
 if TYPE_CHECKING:
@@ -40,12 +39,10 @@ def sql(
 
         with tables_in(spark, lake, _queues(places)):
             display.doing("asking")
-            try:
+            with asking():
                 frame = spark.sql(query)
                 whole = as_csv or as_json or parquet is not None
                 found = (frame if whole else frame.limit(ROWS_SHOWN + 1)).toArrow()
-            except Exception as error:
-                raise Failed(_first_line(error)) from None
     _show(found, as_csv, as_json, parquet)
 
 
@@ -76,10 +73,6 @@ def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) ->
 
 def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n\n")[0].split("\nJVM stacktrace")[0].strip()
 
 
 def _queues(places: Places) -> list[QueueInfo]:

@@ -81,7 +81,7 @@ def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
     JSON: [{"table", "rows", "missing", "unexpected"}]
     """
     out, lake = Output(as_json), places.lake()
-    rows = []
+    rows, good = [], True
     with Display("verify") as display:
         lock = lake.lock()
         try:
@@ -91,12 +91,13 @@ def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
                 display.doing("comparing")
                 for verdict in verdicts(spark, lake):
                     rows.append(msgspec.structs.asdict(verdict))
+                    good = good and verdict.good
                     display.doing(verdict.table)
         finally:
             lock.close()
     headings = ("table", "rows", "missing", "unexpected")
     out.show(rows, lambda: out.table(headings, [[row[name] for name in headings] for row in rows], empty="no tables"))
-    if any(row["missing"] or row["unexpected"] for row in rows):
+    if not good:
         raise Failed("the lake is not what its events say: `penstock pipeline run` into a new --lake makes it anew")
 
 
