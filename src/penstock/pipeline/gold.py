@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.journal.events import Mark
-from penstock.pipeline.silver import between_ms
+from penstock.pipeline.silver import between_ms, has, queue_removed
 from penstock.pipeline.tables import COUNTS, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SHARES, STATES
 
 PATTERN_LETTERS_MAX = 200
@@ -19,7 +19,7 @@ _LAPSED_ERROR = "the lease expired"
 def minutes_of(events: DataFrame) -> DataFrame:
     """What these events add to each minute of each queue."""
     kind = F.col("kind")
-    letter = _has(Mark.DEAD_LETTER)
+    letter = has(Mark.DEAD_LETTER)
     waits = F.when((kind == "leased") & (F.col("attempts") == 1) & ~letter, between_ms("pushed_at", "leased_at"))
     serves = F.when(kind == "acked", between_ms("leased_at", "at"))
     changes = _changes()
@@ -147,10 +147,9 @@ def pattern_of(text: Column) -> Column:
 
 def _changes() -> dict[str, Column]:
     """By state, what an event adds to the number of messages in it."""
-    kind, letter = F.col("kind"), _has(Mark.DEAD_LETTER)
-    leased, kept, gone = _has(Mark.LEASED), _has(Mark.KEPT), _has(Mark.GONE)
-    dropped = (kind == "queue") & (F.get_json_object("details", "$.what") == "removed")
-    removed = kind == "removed"
+    kind, letter = F.col("kind"), has(Mark.DEAD_LETTER)
+    leased, kept, gone = has(Mark.LEASED), has(Mark.KEPT), has(Mark.GONE)
+    dropped, removed = queue_removed(), kind == "removed"
 
     def held(state: str) -> Column:
         return -F.get_json_object("details", f"$.{state}").cast("long")
@@ -191,7 +190,3 @@ def _quantiles() -> dict[str, Column]:
 
 def _sums(names: Iterable[str]) -> list[Column]:
     return [F.sum(name).alias(name) for name in names]
-
-
-def _has(mark: Mark) -> Column:
-    return F.col("marks").bitwiseAND(int(mark)) != 0

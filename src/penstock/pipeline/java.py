@@ -33,10 +33,6 @@ class Java(Struct, frozen=True):
     version: str
     origin: Literal["machine", "wheel"]
 
-    @property
-    def release(self) -> int:
-        return _leading_number(self.version)
-
 
 def find_java() -> Java:
     passed_over = []
@@ -59,7 +55,10 @@ def cache_folder() -> Path:
     """For what can be made again."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "penstock"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotOpen(f"cannot make {folder}: {error.strerror}", hint="set XDG_CACHE_HOME") from error
     return folder
 
 

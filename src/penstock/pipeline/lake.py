@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LOCK = "lock"
 CHECKPOINT_COMMITS = 50
-VACUUM_HOURS = 7 * 24
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 2 days",
@@ -84,7 +83,12 @@ class LakeTable:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not DeltaTable.is_deltatable(str(self.folder)):
             DeltaTable.create(
-                self.folder, self.table.schema, mode="ignore", name=self.table.name, configuration=_CONFIGURATION
+                self.folder,
+                self.table.schema,
+                mode="ignore",
+                name=self.table.name,
+                description=self.table.about,
+                configuration=_CONFIGURATION,
             )
         there = {field.name for field in self.delta.schema().fields}
         missing = [field for field in self.table.schema if field.name not in there]
@@ -178,7 +182,7 @@ class LakeTable:
         self.refresh()
         return {"removed": found["numFilesRemoved"], "added": found["numFilesAdded"]}
 
-    def vacuum(self, hours: int = VACUUM_HOURS) -> int:
+    def vacuum(self, hours: int) -> int:
         """Remove files that no version of the last hours needs, and what killed tasks left behind."""
         removed = self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
         self.refresh()

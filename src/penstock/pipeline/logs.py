@@ -101,7 +101,7 @@ class ServerLog:
         at = part.start
         while at < part.end:
             limit = min(PAGE_RECORDS, part.end - at)
-            body, following = self._ask("GET", f"/records?from={at}&limit={limit}", accept=ARROW)
+            body, following = self._ask("GET", f"/records?from={at}&limit={limit}", accept=ARROW, offset=at)
             for batch in pa.ipc.open_stream(body):
                 yield batch.select(list(columns)).cast(pa.schema([RECORDS.field(name) for name in columns]))
             if following is None or following <= at:
@@ -119,7 +119,9 @@ class ServerLog:
         body, _ = self._ask("GET", "")
         return msgspec.json.decode(body, type=dict[str, Any])
 
-    def _ask(self, method: str, path: str, body: bytes | None = None, accept: str = "*/*") -> tuple[bytes, int | None]:
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, accept: str = "*/*", offset: int = 0
+    ) -> tuple[bytes, int | None]:
         request = Request(self._url + path, body, {"Accept": accept}, method=method)
         if body is not None:
             request.add_header("Content-Type", "application/json")
@@ -130,11 +132,11 @@ class ServerLog:
                 following = response.headers.get("x-penstock-next")
                 return response.read(), None if following is None else int(following)
         except HTTPError as error:
-            raise self._refused(error) from None
+            raise self._refused(error, offset) from None
         except (URLError, TimeoutError) as error:
             raise Unreachable(f"no answer from {self._url}: {error}", maybe_done=False) from None
 
-    def _refused(self, error: HTTPError) -> Exception:
+    def _refused(self, error: HTTPError, offset: int) -> Exception:
         text = error.read(2000).decode(errors="replace")
         match error.code:
             case 401 | 403:
@@ -142,7 +144,7 @@ class ServerLog:
             case 404:
                 return UnknownStream(self.name)
             case 410:
-                return OffsetTrimmed(self.name, 0, self.first_offset)
+                return OffsetTrimmed(self.name, offset, self.first_offset)
             case 400 | 422:
                 return InvalidInput(text)
         return ServerFault(f"the server answered {error.code}: {text}", status=error.code)

@@ -90,11 +90,8 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2" if local else "32",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
-        "spark.sql.files.maxPartitionBytes": "134217728",
-        "spark.sql.parquet.mergeSchema": "false",
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
         "spark.sql.warehouse.dir": str(cache_folder() / "warehouse"),
     } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
 
@@ -120,8 +117,8 @@ def _class_archive(java: Java) -> list[str]:
     quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off"]
     for left in archive.parent.glob(f"{archive.name}.*"):
         # Written by a Java at its end, which may come after that of the Python that started it.
-        if time.time() - left.stat().st_mtime > SETTLED_SECONDS:
-            with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # Another took it.
+            if time.time() - left.stat().st_mtime > SETTLED_SECONDS:
                 left.rename(archive)
     if archive.exists():
         return [f"-XX:SharedArchiveFile={archive}", *quiet]

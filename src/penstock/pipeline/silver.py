@@ -18,9 +18,9 @@ def finished_lives(events: DataFrame) -> DataFrame:
 
     A dead letter's life ended when it died, an archived message's when it was acked: what befalls them later ends none.
     """
-    ended = events.where(F.col("kind").isin(*ENDS) & ~_has(Mark.DEAD_LETTER))
-    ended = ended.where((F.col("kind") != "removed") | ~_has(Mark.KEPT))
-    outcome = F.when((F.col("kind") == "dead") & _has(Mark.GONE), "failed").otherwise(F.col("kind"))
+    ended = events.where(F.col("kind").isin(*ENDS) & ~has(Mark.DEAD_LETTER))
+    ended = ended.where((F.col("kind") != "removed") | ~has(Mark.KEPT))
+    outcome = F.when((F.col("kind") == "dead") & has(Mark.GONE), "failed").otherwise(F.col("kind"))
     known = F.col("kind") != "removed"
     details = F.from_json("details", _DETAILS)
     return _shaped(
@@ -76,10 +76,14 @@ def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFram
 
 def removal_events(events: DataFrame) -> DataFrame:
     """That whole queues were removed."""
-    return events.where((F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed"))
+    return events.where(queue_removed())
 
 
-def _has(mark: Mark) -> Column:
+def queue_removed() -> Column:
+    return (F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed")
+
+
+def has(mark: Mark) -> Column:
     return F.col("marks").bitwiseAND(int(mark)) != 0
 
 
