@@ -209,7 +209,8 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     if keys:
         tx.connection.executemany(SQL["keep_key"], keys)
     if queue.noted:
-        note_pushed(tx, queue, rows, {row[3]: row[5] for row in ready + scheduled})
+        expiries = {row[3]: row[5] for row in ready + scheduled} if ready or scheduled else None
+        note_pushed(tx, queue, rows, expiries)
     queue.newest_at = in_order_at
     queue.last_id = tx.last_id
     queue.scheduled += len(scheduled)

@@ -93,9 +93,9 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    if ended[0].pushed_at is not None:
-        # So it is with all of them: plain messages at their first lease.
-        rows = [(e.id, e.pushed_at or 0, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended]
+    rows = [(e.id, e.pushed_at, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended if e.pushed_at is not None]
+    if len(rows) == len(ended):
+        # Plain messages, at their first lease.
         tx.journal.note(Kind.ACKED, queue, rows, kept)
         return
     # Dead letters among them are told apart: a mark is one for all.
@@ -256,10 +256,15 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [Ended(*row) for row in rows.fetchall()]
+    ended = [_remembered(tx, Ended(*row)) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
+
+
+def _remembered(tx: Transaction, lease: Ended) -> Ended:
+    fresh = tx.fresh.pop(lease.id, None)
+    return lease if fresh is None else lease._replace(pushed_at=fresh[3])
 
 
 def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:

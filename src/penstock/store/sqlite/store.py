@@ -36,7 +36,7 @@ from penstock.store.sqlite.transaction import JOURNAL, Transaction
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
-JOURNAL_BACKLOG_MAX = 2_000
+JOURNAL_BACKLOG_BYTES = 2 << 20
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -60,7 +60,6 @@ class SqliteStore(OneLane):
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
-        self._drained = 0
         self._make_locks()
         forks.register(self)
         with self._lock, self._read_lock:
@@ -130,7 +129,7 @@ class SqliteStore(OneLane):
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._apply_held(commands)
-        if self._transaction.next_offset - self._drained > JOURNAL_BACKLOG_MAX:
+        if self._transaction.noted_bytes > JOURNAL_BACKLOG_BYTES:
             self._relieve()
         return outcomes
 
@@ -138,7 +137,7 @@ class SqliteStore(OneLane):
         """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
         from penstock.journal.drain import drain_once  # It needs the store.
 
-        self._drained = self._transaction.next_offset
+        self._transaction.noted_bytes = 0
         if self.path != MEMORY:
             drain_once(self, self.path)
 
@@ -179,8 +178,7 @@ class SqliteStore(OneLane):
         tx = self._transaction
         self._begin(busy_ms, self._durable(commands))
         outcomes = carry_out_all(tx, commands)
-        tx.write_counters()
-        tx.write_journal()
+        tx.finish()
         return outcomes
 
     def _durable(self, commands: Sequence[Command[Any]]) -> bool:
@@ -253,8 +251,7 @@ class SqliteStore(OneLane):
                 tx = Transaction(connection, self.salt)
                 tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
-                tx.write_counters()
-                tx.write_journal()
+                tx.finish()
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
                     connection.execute("COMMIT")
@@ -332,6 +329,10 @@ class SqliteStore(OneLane):
             self._open_reader()
             return patiently(at_one_moment, self._busy_ms)
 
+    @property
+    def journal_waits(self) -> bool:
+        return bool(self._transaction.journal)
+
     def journal_bounds(self) -> tuple[int, int]:
         first, following = self._see(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
         return first or 0, following or 0
@@ -388,7 +389,7 @@ class SqliteStore(OneLane):
 
     def close(self) -> None:
         """Safe to call again."""
-        if not self._closed and self._transaction.next_offset > self._drained:
+        if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
             self._relieve()
         with self._lock, self._read_lock:
             self._closed = True
