@@ -31,6 +31,7 @@ from penstock.store.sqlite.connection import (
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
+from penstock.store.sqlite.settle import NotAsRemembered
 from penstock.store.sqlite.transaction import JOURNAL, Transaction
 
 T = TypeVar("T")
@@ -149,9 +150,9 @@ class SqliteStore(OneLane):
                 return self._apply(commands)
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
-            except Exception:
+            except Exception as error:
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
-                if len(commands) == 1:
+                if len(commands) == 1 and not isinstance(error, NotAsRemembered):
                     raise
             with translated(self.path):
                 return [self._apply_alone(command) for command in commands]
@@ -214,7 +215,7 @@ class SqliteStore(OneLane):
             return None
         except BaseException as error:
             self._lock.release()
-            if isinstance(error, StoreError) or len(commands) == 1:
+            if isinstance(error, StoreError) or (len(commands) == 1 and not isinstance(error, NotAsRemembered)):
                 raise
             return None
         self._held = True
