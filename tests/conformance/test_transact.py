@@ -186,3 +186,12 @@ def test_acks_side_by_side_find_a_lease_that_another_process_took_away(shared: S
     shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])
     told = shared.apply([Ack(queue="q", items=[item]) for item in items])
     assert [each.results[0] for each in told] == [Settled.OK, Settled.UNKNOWN, Settled.OK]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_one_ack_of_many_finds_a_lease_that_another_process_took_away(shared: StoreUnderTest, limit: int) -> None:
+    shared.push(*"abc")
+    items = [SettleItem(m.id, m.token) for _ in range(3 // limit) for m in shared.lease(limit=limit)]
+    shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])
+    assert shared.do(Ack(queue="q", items=items)).results == [Settled.OK, Settled.UNKNOWN, Settled.OK]
+    assert shared.counts() == {}

@@ -10,6 +10,7 @@ from penstock.commands import (
     Ack,
     AddKey,
     CatchUp,
+    CatchUpJournal,
     Command,
     Configure,
     Drop,
@@ -36,7 +37,7 @@ from penstock.errors import LeaseLost, PenstockError, UnknownMessage
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.configure import configure, drop, pause
-from penstock.store.sqlite.journal import forget_journal
+from penstock.store.sqlite.journal import catch_up_journal, forget_journal
 from penstock.store.sqlite.lease import catch_up, lease, lease_together, take
 from penstock.store.sqlite.push import push, push_together
 from penstock.store.sqlite.settle import ack, ack_together, extend, nack, release
@@ -74,7 +75,7 @@ def carry_out(tx: Transaction, command: Command[Any]) -> Any:
 
 
 def transact(tx: Transaction, command: Transact) -> Transacted:
-    tx.write_counters()
+    tx.count()
     mark = tx.journal.mark()
     tx.execute("SAVEPOINT transact")
     try:
@@ -122,6 +123,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     SetSecret: access.set_secret,
     Transact: transact,
     ForgetJournal: forget_journal,
+    CatchUpJournal: catch_up_journal,
 }
 TOGETHER: dict[type[Command[Any]], Together] = {Push: push_together, Lease: lease_together, Ack: ack_together}
 """For neighbours that concern one queue. None where they have to be carried out one by one after all."""

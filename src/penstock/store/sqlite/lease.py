@@ -136,6 +136,8 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     if plain:
         last = plain[-1][0]
         tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
+        for row in plain:
+            tx.remember(row[0] & ID_MAX, (until, token, tx.now, row[1]))
         queue.cursor = last
     queue.ready -= len(messages)
     queue.leased += len(messages)

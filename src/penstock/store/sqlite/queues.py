@@ -151,6 +151,10 @@ class Queue:
         """Whether what happens to its messages goes into the journal."""
         return self.journals and self.options.journal != "off"
 
+    @property
+    def uncounted(self) -> bool:
+        return bool(self.uncounted_pushes or self.uncounted_leases)
+
     def place(self, message_id: int, *, plain: bool) -> int:
         lane: int = self.plain_start if plain else self.plain_end
         return lane | message_id
@@ -158,6 +162,14 @@ class Queue:
     @property
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
+
+    def may_push_uncounted(self, now: int) -> bool:
+        """Whether one more plain push can be left for later, and nothing else is due."""
+        return (
+            self.uncounted_pushes < UNCOUNTED_MAX
+            and self.newest_at <= now < min(self.lapse_at, self.due_at, self.expiry_at, (self.minute + 1) * 60_000)
+            and (self._was_busy or "/" not in self.name)
+        )
 
     def leave_uncounted(self, now: int) -> bool:
         """Leave what this transaction pushed and leased, if that is all, for the queue's next other change to count.

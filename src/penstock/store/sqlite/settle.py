@@ -33,39 +33,53 @@ OK = Settled.OK
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
-    results, ended = _end_leases(tx, queue, command.items)
+    if len(command.items) > 1 and (ended := _end_fresh(tx, queue, command.items)):
+        results = [OK] * len(ended)
+    else:
+        results, ended = _end_leases(tx, queue, command.items)
     if ended:
         finish(tx, queue, ended)
     return SettledAll(results)
 
 
 def ack_together(tx: Transaction, name: str, commands: Sequence[Ack]) -> list[SettledAll] | None:
-    """Acks of leases that were given out here just now, for which nothing need be looked up."""
     queue = tx.find(name)
     if queue is None:
         return None
-    ended: list[Ended] = []
-    leases: list[tuple[int, int, int, bytes]] = []
-    for item in (item for command in commands for item in command.items):
-        fresh = tx.fresh.get(item.id)
-        if fresh is None or item.token != fresh[1].hex() or fresh[0] <= tx.now:
-            return None
-        until, token, leased_at, pushed_at = fresh
-        leases.append((queue.id, until, item.id, token))
-        ended.append(Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at))
-    if len({lease[2] for lease in leases}) < len(leases):
+    ended = _end_fresh(tx, queue, [item for command in commands for item in command.items])
+    if ended is None:
         return None
-    for lease in leases:
-        del tx.fresh[lease[2]]
-    if tx.connection.executemany(END_FRESH, leases).rowcount != len(leases):
-        # One was extended, say. Alone, each finds out for itself.
-        raise NotAsRemembered
     finish(tx, queue, ended)
     return [SettledAll([OK] * len(command.items)) for command in commands]
 
 
 class NotAsRemembered(Exception):
-    """The file is not as this process believed; the batch is undone and carried out one by one."""
+    """The file is not as this process believed: what was done is undone, and done again by looking."""
+
+
+def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Ended] | None:
+    """Leases that were given out here just now, all of them, without looking at them."""
+    known, now, lane = tx.fresh, tx.now, queue.plain_start
+    ended: list[Ended] = []
+    leases: dict[int, tuple[int, int, int, bytes]] = {}
+    for item in items:
+        fresh = known.get(item.id)
+        if fresh is None or item.token != fresh[1].hex() or fresh[0] <= now or item.id in leases:
+            return None
+        until, token, leased_at, pushed_at = fresh
+        leases[item.id] = (queue.id, until, item.id, token)
+        ended.append(Ended(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at))
+    for message_id in leases:
+        del known[message_id]
+    first, last = min(leases), max(leases)
+    _, until, _, token = leases[first]
+    if last - first == len(leases) - 1 and all(lease[3] == token for lease in leases.values()):
+        done = tx.execute(SQL["end_fresh_range"], (queue.id, until, first, last, token)).rowcount
+    else:
+        done = tx.connection.executemany(END_FRESH, leases.values()).rowcount
+    if done != len(leases):
+        raise NotAsRemembered
+    return ended
 
 
 def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
@@ -93,9 +107,9 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    if ended[0].pushed_at is not None:
-        # So it is with all of them: plain messages at their first lease.
-        rows = [(e.id, e.pushed_at or 0, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended]
+    rows = [(e.id, e.pushed_at, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended if e.pushed_at is not None]
+    if len(rows) == len(ended):
+        # Plain messages, at their first lease.
         tx.journal.note(Kind.ACKED, queue, rows, kept)
         return
     # Dead letters among them are told apart: a mark is one for all.
@@ -256,10 +270,15 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [Ended(*row) for row in rows.fetchall()]
+    ended = [_remembered(tx, Ended(*row)) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
+
+
+def _remembered(tx: Transaction, lease: Ended) -> Ended:
+    fresh = tx.fresh.pop(lease.id, None)
+    return lease if fresh is None else lease._replace(pushed_at=fresh[3])
 
 
 def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:

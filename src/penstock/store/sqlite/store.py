@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
-from penstock.commands import Command
+from penstock.commands import Command, Push, Pushed
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
 from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
@@ -24,19 +24,22 @@ from penstock.store.sqlite.connection import (
     commits_itself,
     connect,
     full_path,
+    is_busy,
     patiently,
     translate,
     translated,
 )
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
+from penstock.store.sqlite.push import push_alone
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
+from penstock.store.sqlite.settle import NotAsRemembered
 from penstock.store.sqlite.transaction import JOURNAL, Transaction
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
-JOURNAL_BACKLOG_MAX = 2_000
+JOURNAL_BACKLOG_BYTES = 2 << 20
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -60,7 +63,6 @@ class SqliteStore(OneLane):
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
-        self._drained = 0
         self._make_locks()
         forks.register(self)
         with self._lock, self._read_lock:
@@ -130,7 +132,7 @@ class SqliteStore(OneLane):
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._apply_held(commands)
-        if self._transaction.next_offset - self._drained > JOURNAL_BACKLOG_MAX:
+        if self._transaction.noted_bytes > JOURNAL_BACKLOG_BYTES:
             self._relieve()
         return outcomes
 
@@ -138,7 +140,7 @@ class SqliteStore(OneLane):
         """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
         from penstock.journal.drain import drain_once  # It needs the store.
 
-        self._drained = self._transaction.next_offset
+        self._transaction.noted_bytes = 0
         if self.path != MEMORY:
             drain_once(self, self.path)
 
@@ -147,15 +149,29 @@ class SqliteStore(OneLane):
             if not self._writer_open:
                 self._open_writer()
             try:
+                if self._transaction.is_writer and len(commands) == 1 and type(commands[0]) is Push:
+                    pushed = self._push_alone(commands[0])
+                    if pushed is not None:
+                        return [pushed]
                 return self._apply(commands)
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
-            except Exception:
+            except Exception as error:
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
-                if len(commands) == 1:
+                if len(commands) == 1 and not isinstance(error, NotAsRemembered):
                     raise
             with translated(self.path):
                 return [self._apply_alone(command) for command in commands]
+
+    def _push_alone(self, command: Push) -> Pushed | None:
+        if self._synchronous is not (self.durability == "full"):
+            return None
+        try:
+            return push_alone(self._transaction, command, self._clock())
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return None
 
     def _apply_alone(self, command: Command[Any]) -> Any:
         try:
@@ -179,8 +195,7 @@ class SqliteStore(OneLane):
         tx = self._transaction
         self._begin(busy_ms, self._durable(commands))
         outcomes = carry_out_all(tx, commands)
-        tx.write_counters()
-        tx.write_journal()
+        tx.finish()
         return outcomes
 
     def _durable(self, commands: Sequence[Command[Any]]) -> bool:
@@ -216,7 +231,7 @@ class SqliteStore(OneLane):
             return None
         except BaseException as error:
             self._lock.release()
-            if isinstance(error, StoreError) or len(commands) == 1:
+            if isinstance(error, StoreError) or (len(commands) == 1 and not isinstance(error, NotAsRemembered)):
                 raise
             return None
         self._held = True
@@ -253,8 +268,7 @@ class SqliteStore(OneLane):
                 tx = Transaction(connection, self.salt)
                 tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
-                tx.write_counters()
-                tx.write_journal()
+                tx.finish()
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
                     connection.execute("COMMIT")
@@ -332,6 +346,10 @@ class SqliteStore(OneLane):
             self._open_reader()
             return patiently(at_one_moment, self._busy_ms)
 
+    @property
+    def journal_waits(self) -> bool:
+        return bool(self._transaction.journal)
+
     def journal_bounds(self) -> tuple[int, int]:
         first, following = self._see(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
         return first or 0, following or 0
@@ -388,7 +406,7 @@ class SqliteStore(OneLane):
 
     def close(self) -> None:
         """Safe to call again."""
-        if not self._closed and self._transaction.next_offset > self._drained:
+        if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
             self._relieve()
         with self._lock, self._read_lock:
             self._closed = True
