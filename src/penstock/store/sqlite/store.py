@@ -168,10 +168,12 @@ class SqliteStore(OneLane):
             return None
         try:
             return push_alone(self._transaction, command, self._clock())
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            return None
+        except BaseException as error:
+            # It may have been interrupted between the commit and what is remembered of it.
+            self._transaction.forget()
+            if isinstance(error, sqlite3.OperationalError) and is_busy(error):
+                return None
+            raise
 
     def _apply_alone(self, command: Command[Any]) -> Any:
         try:

@@ -23,6 +23,8 @@ JOURNAL = load_sql("penstock.store.sqlite", "journal")
 class Transaction:
     __slots__ = (
         "_ahead",
+        "_another_claims",
+        "_changes_before",
         "_pushed_last",
         "_queues",
         "_touched",
@@ -61,8 +63,9 @@ class Transaction:
         self.now = self.journal.now = now
         if self._uncounted_in < 0:
             self._uncounted_in, name, journal, writer = self.execute(SQL["uncounted_in"]).fetchone()
-            if writer:
-                self.execute(SQL["set_writer"], (0,))
+            self.is_writer = writer == self.writer
+            self._another_claims = bool(writer) and not self.is_writer
+            self._changes_before = self.connection.total_changes
             if name is not None and journal:
                 # What is told of it comes before all that happens from now on.
                 self.find(name)
@@ -77,6 +80,8 @@ class Transaction:
         self._touched: dict[int, Queue] = {}
         self._ahead: Queue | None = None
         """The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either."""
+        self._another_claims, self._changes_before = False, 0
+        """Whether another process is to learn that it is not the last to have written, once there is a change."""
         self.is_writer = False
         """Whether the file says that nobody else has written since this process last did."""
         self.last_id = self.next_offset = -1
@@ -180,6 +185,12 @@ class Transaction:
 
     def finish(self) -> None:
         """Write counters and journal, or leave both for later: the journal tells what the counters count."""
+        self._count_and_tell()
+        if self._another_claims and self.connection.total_changes != self._changes_before:
+            self.execute(SQL["set_writer"], (0,))
+            self._another_claims = False
+
+    def _count_and_tell(self) -> None:
         self.write_counters()
         if not self.journal:
             return
