@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,10 @@ from msgspec import Meta, Struct
 from penstock.errors import InvalidInput
 
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
+
+
+def _own_name() -> str:
+    return f"worker-{socket.gethostname()}-{os.getpid()}"[:255]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +50,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wait_ms_default: Annotated[int, Meta(ge=0, le=600_000)] = 20_000
     wait_ms_max: Annotated[int, Meta(ge=0, le=600_000)] = 60_000
     polls_max: Count = 20_000
+    tree_timeout_ms: Annotated[int, Meta(ge=0, le=600_000)] = 30_000
+    """How long a pop of the tree face waits when it does not say."""
+    tree_batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    worker_id: Annotated[str, Meta(min_length=1, max_length=255)] = msgspec.field(default_factory=_own_name)
+    """What this server is called where it hands out messages for consumers that give no name."""
     connections_max: Count = 20_000
     commit_queue_max: Count = 20_000
     wal_bytes_max: Count = 1 << 30
@@ -65,7 +75,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Send traces by OpenTelemetry; its own OTEL_* variables say where to."""
 
 
-PLAIN_NAMES = {"AUTH_TOKEN": "auth_token", "DB_PATH": "db", "GET_LIMIT_DEFAULT": "get_limit_default", "PORT": "port"}
+PLAIN_NAMES = {
+    "AUTH_TOKEN": "auth_token",
+    "DB_PATH": "db",
+    "DEFAULT_TIMEOUT": "tree_timeout_ms",
+    "GET_LIMIT_DEFAULT": "get_limit_default",
+    "MAX_BATCH_SIZE": "tree_batch_max",
+    "MAX_CONCURRENT_POLLS": "polls_max",
+    "MAX_TIMEOUT": "wait_ms_max",
+    "PORT": "port",
+    "WORKER_ID": "worker_id",
+}
 LISTS = {"cors_origins"}
 PLACES = {"data", "db", "store"}
 

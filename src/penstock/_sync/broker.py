@@ -305,6 +305,12 @@ class Broker:
         self._catch_up(queue)
         return self._committer.call(lambda: self.store.get(queue, message_id))
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """The queue and id of messages by their UUIDs or global keys."""
+        if len(names) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(names)} names in one batch", hint=f"at most {self.limits.batch_messages}")
+        return self._committer.call(lambda: self.store.locate(names))
+
     def stats(self, queue: str) -> QueueStats:
         self._catch_up(queue)
         return self._committer.call(lambda: self.store.stats(queue))

@@ -18,6 +18,7 @@ from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
 from penstock.server.faces.journal import JournalFace
 from penstock.server.faces.streams import StreamFace
+from penstock.server.faces.tree import Tree
 from penstock.server.http import Request, Response
 from penstock.server.openapi import describe
 from penstock.server.problems import to_response
@@ -64,6 +65,7 @@ class App:
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
             *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
+            *Tree(self.broker, self.settings, signatures).routes(),
             *operations.routes(),
         ]
         if self.journal is not None:

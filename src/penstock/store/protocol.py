@@ -66,6 +66,12 @@ class Store(Applies, Protocol):
 
     def get(self, queue: str, message_id: int) -> Message | None: ...
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """The queue and id of the messages that have these UUIDs, or were pushed with these global keys.
+
+        None for a message that is known to be gone; one that a key leads to may be gone, too.
+        """
+
     def find_queue(self, queue: str) -> QueueInfo | None: ...
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...

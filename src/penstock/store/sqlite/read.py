@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidInput, UnknownQueue
-from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.model import Failure, Message, QueueInfo, QueueStats, State
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.latency import latency_since
@@ -43,6 +43,12 @@ class Reader:
         if queue is None:
             raise UnknownQueue(name)
         return queue
+
+    def locate(self, name: str) -> tuple[str, int] | None:
+        message_id = message_id_of(name, self._salt)
+        statement, value = ("global_key", name) if message_id is None else ("home_of", message_id)
+        found: tuple[str, int] | None = self._execute(SQL[statement], (value,)).fetchone()
+        return found
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         rows = self._execute(SQL["queues"], (after or "", prefix, limit))

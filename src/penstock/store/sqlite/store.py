@@ -333,6 +333,9 @@ class SqliteStore:
     def get(self, queue: str, message_id: int) -> Message | None:
         return self._read(lambda reader: reader.get(queue, message_id))
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return self._read(lambda reader: [reader.locate(name) for name in names])
+
     def find_queue(self, queue: str) -> QueueInfo | None:
         found = self._read(lambda reader: reader.find(queue))
         return None if found is None else found.info()
