@@ -19,8 +19,8 @@ from .load import Load, Window
 
 LINES = 20
 PER_S = 200
-# Its own loop is where a thread of a pool waits for work.
-WAITING = ("_worker",)
+# Its own loop is where a thread waits for work.
+WAITING = ("_worker", "Writer._work")
 FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*?)(:\d+)?\)$")
 
 

@@ -34,6 +34,7 @@ from penstock.errors import (
     StoreBusy,
     StoreClosed,
     StoreError,
+    StoreUnreachable,
     StreamExists,
     StreamInUse,
     TryLater,
@@ -43,6 +44,7 @@ from penstock.errors import (
     UnknownQueue,
     UnknownStream,
     Unreachable,
+    Unsupported,
     WrongType,
 )
 
@@ -110,6 +112,7 @@ __all__ = [
     "StoreBusy",
     "StoreClosed",
     "StoreError",
+    "StoreUnreachable",
     "Stream",
     "StreamExists",
     "StreamInUse",
@@ -123,6 +126,7 @@ __all__ = [
     "UnknownQueue",
     "UnknownStream",
     "Unreachable",
+    "Unsupported",
     "Worker",
     "WrongType",
     "connect",

@@ -25,17 +25,30 @@ T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
 
 
+Batch = list[tuple[Command[Any], "asyncio.Future[Any]"]]
+
+
+class _Lane:
+    """Commands that wait for a batch of their kind, and the task that commits them; one batch at a time."""
+
+    __slots__ = ("running", "waiting", "writer")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
+        self.running: asyncio.Task[None] | None = None
+        self.writer = Writer()
+
+
 class Committer:
-    """One batch is with the store at any time. Its statements run on the event loop, where they cost least; only the
-    wait for the disk, and for other processes' locks, is on a thread, while the loop gathers the next batch.
+    """As many batches are with the store at once as it has lanes. Where it can, statements run on the event loop, where
+    they cost least; the wait for the disk, or for a database's answers, is on a thread, while the next batch gathers.
     """
 
     def __init__(self, store: Applies, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
         self._store = store
         self._undo = undo
-        self._waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
-        self._running: asyncio.Task[None] | None = None
-        self._writer = Writer()
+        self._lanes = [_Lane() for _ in range(store.lanes)]
+        self._waiting = 0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-read")
         self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
         self._closed = False
@@ -46,13 +59,13 @@ class Committer:
     @property
     def depth(self) -> int:
         """Commands that wait for a batch."""
-        return len(self._waiting)
+        return self._waiting
 
     async def submit(self, command: Command[T]) -> T:
         if self._closed:
             raise StoreClosed("the broker is shutting down")
-        if len(self._waiting) >= self.depth_max:
-            raise TryLater(f"{len(self._waiting)} commands wait for the disk already", retry_after_ms=1_000)
+        if self._waiting >= self.depth_max:
+            raise TryLater(f"{self._waiting} commands wait for the disk already", retry_after_ms=1_000)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enqueue(command, future)
         try:
@@ -75,33 +88,36 @@ class Committer:
         self._enqueue(command, future)
 
     def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
-        self._waiting.append((command, future))
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+        lane = self._lanes[self._store.lane(command)]
+        lane.waiting.append((command, future))
+        self._waiting += 1
+        if lane.running is None:
+            lane.running = asyncio.get_running_loop().create_task(self._run(lane))
 
-    async def _run(self) -> None:
+    async def _run(self, lane: _Lane) -> None:
         try:
-            while self._waiting:
-                batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-                while self._waiting and len(batch) < BATCH_COMMANDS_MAX:
-                    command, future = self._waiting.popleft()
+            while lane.waiting:
+                batch: Batch = []
+                while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
+                    command, future = lane.waiting.popleft()
+                    self._waiting -= 1
                     # Whoever has gone before the batch was taken asks for nothing any more.
                     if not future.cancelled():
                         batch.append((command, future))
                 if batch:
-                    await self._commit(batch)
+                    await self._commit(batch, lane.writer)
                     # One turn to answer, one to read: what is asked in return may be in the next batch.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
         finally:
-            self._running = None
+            lane.running = None
 
-    async def _commit(self, batch: list[tuple[Command[Any], asyncio.Future[Any]]]) -> None:
+    async def _commit(self, batch: Batch, writer: Writer) -> None:
         started = time.perf_counter()
         commands = [command for command, _ in batch]
         outcomes: Sequence[Any]
         try:
-            outcomes = await self._carry_out(commands)
+            outcomes = await self._carry_out(commands, writer)
         except PenstockError as error:
             outcomes = [copy(error) for _ in batch]
         except Exception as error:
@@ -116,13 +132,13 @@ class Committer:
             else:
                 future.set_result(outcome)
 
-    async def _carry_out(self, commands: Sequence[Command[Any]]) -> Sequence[Any]:
+    async def _carry_out(self, commands: Sequence[Command[Any]], writer: Writer) -> Sequence[Any]:
         prepared = self._store.prepare(commands)
         if prepared is None:
-            return await self._writer.run(lambda: self._store.apply(commands))
+            return await writer.run(lambda: self._store.apply(commands))
         try:
             if prepared.waits_for_disk:
-                await self._writer.run(prepared.commit)
+                await writer.run(prepared.commit)
             else:
                 prepared.commit()
         finally:
@@ -142,9 +158,10 @@ class Committer:
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
         self._closed = True
-        while self._running is not None:
-            await asyncio.wait([self._running])
-        self._writer.close()
+        while running := [lane.running for lane in self._lanes if lane.running is not None]:
+            await asyncio.wait(running)
+        for lane in self._lanes:
+            lane.writer.close()
         for executor in (self._reader, self._long_reader):
             executor.shutdown()
 

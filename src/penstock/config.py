@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Struct
@@ -33,6 +34,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A SQLite file elsewhere than in the data folder."""
     store: str | None = None
     """A database instead of a file: sqlite:///path or postgresql://…"""
+    pool_size: Annotated[int, Meta(ge=2, le=1_000)] | None = None
+    """Connections to a PostgreSQL; by default as many as are of use."""
     auth_token: str | None = None
     insecure: bool = False
     """Listen beyond this machine without a token."""
@@ -78,6 +81,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 PLAIN_NAMES = {
     "AUTH_TOKEN": "auth_token",
     "DB_PATH": "db",
+    "DB_POOL_SIZE": "pool_size",
     "DEFAULT_TIMEOUT": "tree_timeout_ms",
     "GET_LIMIT_DEFAULT": "get_limit_default",
     "MAX_BATCH_SIZE": "tree_batch_max",
@@ -146,6 +150,8 @@ def _from_plain_names(environ: Mapping[str, str]) -> dict[str, Any]:
     for name, field in PLAIN_NAMES.items():
         if environ.get(name):
             values[field] = environ[name]
+    if environ.get("PG_HOST"):
+        values["store"] = _postgres_url(environ)
     listen = environ.get("LISTEN_ADDR")
     if listen:
         values |= _listen_address(listen)
@@ -167,6 +173,13 @@ def _listen_address(text: str) -> dict[str, Any]:
         raise InvalidInput(f"LISTEN_ADDR is host:port or :port, not {text!r}", field="LISTEN_ADDR")
     # A bare port has always meant every interface.
     return {"host": host.strip("[]") or "0.0.0.0", "port": port}
+
+
+def _postgres_url(environ: Mapping[str, str]) -> str:
+    user, password = quote(environ.get("PG_USER", "postgres"), safe=""), environ.get("PG_PASSWORD")
+    secret = f":{quote(password, safe='')}" if password else ""
+    host, database = quote(environ["PG_HOST"], safe=":[]"), quote(environ.get("PG_DB", "postgres"), safe="")
+    return f"postgresql://{user}{secret}@{host}:{environ.get('PG_PORT', '5432')}/{database}"
 
 
 def _is_address(text: str) -> bool:

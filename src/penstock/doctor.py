@@ -16,8 +16,8 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock.lite import LiteQueue
 from penstock.model import DAY_MS, system_clock
+from penstock.store.shared import GAUGES
 from penstock.store.sqlite.connection import connect, translated
-from penstock.store.sqlite.queues import GAUGES
 from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
 
 Level = Literal["ok", "note", "problem"]

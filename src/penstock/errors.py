@@ -26,6 +26,7 @@ PenstockError
 │   └── RateLimited
 ├── StoreError              the file or database itself
 │   ├── StoreBusy
+│   ├── StoreUnreachable    no connection to the database (also a ConnectionError)
 │   ├── StoreClosed
 │   ├── CannotOpen
 │   ├── NotADatabase
@@ -35,6 +36,7 @@ PenstockError
 │   ├── LogFailed           a write failed; the log must be opened again
 │   └── Damaged
 │       └── CorruptRecord   carries its place, never its bytes
+├── Unsupported             what this store cannot do
 ├── AccessDenied            only over HTTP
 │   ├── Unauthorized        no credential, or an unknown one
 │   └── Forbidden           a credential without that right
@@ -280,6 +282,16 @@ class StoreBusy(StoreError):
     code = "store_busy"
 
 
+class StoreUnreachable(StoreError, ConnectionError):
+    """No connection to the database, or it was lost. With `maybe_done`, what was asked may have been kept."""
+
+    code = "store_unreachable"
+
+    def __init__(self, message: str, *, maybe_done: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.maybe_done = maybe_done
+
+
 class StoreClosed(StoreError):
     code = "store_closed"
 
@@ -329,6 +341,12 @@ class CorruptRecord(Damaged):
         self.offset = offset
         self.segment = segment
         self.position = position
+
+
+class Unsupported(PenstockError):
+    """Not with this kind of store."""
+
+    code = "unsupported"
 
 
 class AccessDenied(PenstockError):

@@ -34,8 +34,22 @@ class _Waiting:
         self.outcome: Any = None
 
 
+class _Lane:
+    """Commands that share batches, one batch at a time: that of whoever has the turn."""
+
+    __slots__ = ("mutex", "turn", "waiting")
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.mutex = threading.Lock()
+        self.waiting: deque[_Waiting] = deque()
+
+
 class ThreadCommitter:
-    """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them."""
+    """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them.
+
+    So in each lane of the store: a batch of one does not wait for that of another.
+    """
 
     def __init__(self, store: Applies, undo: Undo | None = None) -> None:
         self._store = store
@@ -43,47 +57,48 @@ class ThreadCommitter:
         forks.register(self)
 
     def submit(self, command: Command[T]) -> T:
-        if self._turn.acquire(blocking=False):
+        lane = self._only or self._lanes[self._store.lane(command)]
+        if lane.turn.acquire(blocking=False):
             try:
                 outcome: Any = self._store.apply((command,))[0]
             finally:
-                self._hand_over()
+                self._hand_over(lane)
         else:
-            outcome = self._wait(_Waiting(command))
+            outcome = self._wait(lane, _Waiting(command))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    def _wait(self, mine: _Waiting) -> Any:
+    def _wait(self, lane: _Lane, mine: _Waiting) -> Any:
         try:
-            with self._mutex:
-                self._waiting.append(mine)
-            if self._turn.acquire(blocking=False):
+            with lane.mutex:
+                lane.waiting.append(mine)
+            if lane.turn.acquire(blocking=False):
                 # Whoever had the turn may have left before it could see that somebody waits.
-                self._hand_over()
+                self._hand_over(lane)
             mine.gate.acquire()
         except BaseException:
-            self._leave(mine)
+            self._leave(lane, mine)
             raise
         if mine.leads:
             try:
-                self._commit(mine)
+                self._commit(lane, mine)
             finally:
-                self._hand_over()
+                self._hand_over(lane)
         return mine.outcome
 
-    def _leave(self, mine: _Waiting) -> None:
+    def _leave(self, lane: _Lane, mine: _Waiting) -> None:
         """Interrupted while waiting: whoever has gone asks for nothing any more."""
-        with self._mutex:
+        with lane.mutex:
             with suppress(ValueError):
-                self._waiting.remove(mine)
+                lane.waiting.remove(mine)
             leads = mine.leads
         if leads:
-            self._hand_over()
+            self._hand_over(lane)
 
-    def _commit(self, mine: _Waiting) -> None:
-        with self._mutex:
-            others = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_COMMANDS_MAX - 1))]
+    def _commit(self, lane: _Lane, mine: _Waiting) -> None:
+        with lane.mutex:
+            others = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), BATCH_COMMANDS_MAX - 1))]
         batch = [mine, *others]
         outcomes: list[Any] = []
         try:
@@ -99,19 +114,19 @@ class ThreadCommitter:
             for waiting in others:
                 waiting.gate.release()
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, lane: _Lane) -> None:
         """To the one that has waited longest; else the turn is free."""
         while True:
-            if self._waiting:
-                with self._mutex:
-                    if self._waiting:
-                        next_one = self._waiting.popleft()
+            if lane.waiting:
+                with lane.mutex:
+                    if lane.waiting:
+                        next_one = lane.waiting.popleft()
                         next_one.leads = True
                         next_one.gate.release()
                         return
-            self._turn.release()
+            lane.turn.release()
             # One that came just now found the turn taken, and nobody has seen it wait.
-            if not self._waiting or not self._turn.acquire(blocking=False):
+            if not lane.waiting or not lane.turn.acquire(blocking=False):
                 return
 
     def before_fork(self) -> None:
@@ -121,9 +136,8 @@ class ThreadCommitter:
         pass
 
     def after_fork_in_child(self) -> None:
-        self._turn = threading.Lock()
-        self._mutex = threading.Lock()
-        self._waiting: deque[_Waiting] = deque()
+        self._lanes = [_Lane() for _ in range(self._store.lanes)]
+        self._only = self._lanes[0] if len(self._lanes) == 1 else None
 
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
         done(self.submit(command))

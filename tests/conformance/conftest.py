@@ -1,4 +1,4 @@
-"""Every promise is held against every store; PostgreSQL joins by one more entry in STORES."""
+"""Every promise is held against every store."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import Clock, StoreUnderTest
 
 STORES: dict[str, Callable[[Path], StoreUnderTest]] = {
     "sqlite": lambda folder: StoreUnderTest(folder / "penstock.db", persists=True),
     "memory": lambda _: StoreUnderTest(":memory:", persists=False),
+    "postgres": lambda _: PostgresUnderTest(),
 }
-SHARED = [name for name in STORES if name != "memory"]
+SHARED = ["sqlite", "postgres"]
+FILES = ["sqlite", "memory"]
 
 
 def _open(name: str, folder: Path) -> Iterator[StoreUnderTest]:
@@ -36,9 +39,31 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnde
     yield from _open(request.param, tmp_path)
 
 
+@pytest.fixture(params=FILES)
+def in_sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
+    """For what has no meaning on a database server."""
+    yield from _open(request.param, tmp_path)
+
+
+@pytest.fixture
+def on_file(tmp_path: Path) -> Iterator[StoreUnderTest]:
+    """A SQLite file."""
+    yield from _open("sqlite", tmp_path)
+
+
+@pytest.fixture
+def on_server() -> Iterator[PostgresUnderTest]:
+    """A PostgreSQL database."""
+    under_test = PostgresUnderTest()
+    try:
+        yield under_test
+    finally:
+        under_test.close_all()
+
+
 @pytest.fixture
 def clock(request: pytest.FixtureRequest) -> Clock:
     """The clock of the test's store."""
-    name = "shared" if "shared" in request.fixturenames else "store"
+    (name,) = {"store", "shared", "in_sqlite", "on_file", "on_server"} & set(request.fixturenames)
     under_test: StoreUnderTest = request.getfixturevalue(name)
     return under_test.clock

@@ -21,8 +21,10 @@ from tests.conformance.world import UNDONE, Entry, Key, Queue
 
 
 class Model(Operators):
-    def __init__(self, clock: Callable[[], int], salt: int) -> None:
+    def __init__(self, clock: Callable[[], int], salt: int, *, gaps: bool = False) -> None:
+        """With `gaps`, ids that a transaction used and gave up are not given again."""
         super().__init__(clock, salt)
+        self._gaps = gaps
         self._tokens = itertools.count(1)
         self._shared_tokens: dict[str, str] = {}
 
@@ -36,12 +38,16 @@ class Model(Operators):
         return outcomes
 
     def _whole(self, command: c.Command[Any]) -> Any:
-        """Carry out one command, or nothing of it."""
+        """Carry out one command, or nothing of it. What time has moved meanwhile stays so, also if it is refused."""
+        if isinstance(command, c.Push) and command.queue in self.world.queues:
+            self._advance(self.queue(command.queue))
         before = copy.deepcopy(self.world)
         try:
             return getattr(self, "_" + type(command).__name__.lower())(command)
         except PenstockError:
-            self.world = before
+            used, self.world = self.world.last_id, before
+            if self._gaps and isinstance(command, c.Transact):
+                self.world.last_id = used
             raise
 
     def _transact(self, command: c.Transact) -> c.Transacted:

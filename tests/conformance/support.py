@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -38,6 +39,7 @@ from tests.conformance.replay import check_journal
 START_MS = 1_700_000_040_000
 """The first millisecond of a minute."""
 MINUTE_MS = 60_000
+PATIENCE_SECONDS = 30.0
 
 
 class Clock:
@@ -61,13 +63,13 @@ class StoreUnderTest:
         self.path = path
         self.persists = persists
         self.clock = Clock()
-        self._opened: list[SqliteStore] = []
+        self._opened: list[Store] = []
         self.store: Store = self.open_another()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    def open_another(self) -> SqliteStore:
+    def open_another(self) -> Store:
         """One more store on the same database, as another process would have."""
         # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
         store = SqliteStore(self.path, clock=self.clock, durability="relaxed", journal=True)
@@ -194,6 +196,14 @@ class StoreUnderTest:
         """How many messages are in each state that has any."""
         info = self.info(queue)
         return {str(state): getattr(info, state) for state in State if getattr(info, state)}
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """What another process or thread is about to do."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def texts(messages: Iterable[LeasedMessage | Message]) -> list[str]:

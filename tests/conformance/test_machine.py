@@ -17,11 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock import commands as c
 from penstock.errors import PenstockError
 from penstock.model import NewMessage, State
+from penstock.store.postgres import PostgresStore
+from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance import recipes as r
 from tests.conformance.model import Model, without_tokens
+from tests.conformance.postgres_support import Tables
 from tests.conformance.recount import check_tables, kept_keys, last_id
 from tests.conformance.support import Clock
+from tests.postgres import cluster, drop_schema, new_schema
 
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
 """How many to try instead of the same few, for a long run."""
@@ -30,23 +34,39 @@ EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory(prefix="penstock-")
-        self.path = Path(self.folder.name) / "penstock.db"
         self.clock = Clock()
-        self.abandoned: list[SqliteStore] = []
+        self.abandoned: list[Store] = []
+        self.prepare()
         self.stores = [self.open(), self.open()]
         self.turn = 0
-        self.model = Model(self.clock, self.stores[0].salt)
+        self.model = Model(self.clock, self.stores[0].salt, gaps=self.gaps)
         self.leases: r.Leases = []
-        self.db = sqlite3.connect(self.path)
+        self.db = self.look_inside()
 
-    def open(self) -> SqliteStore:
+    gaps = False
+    """Whether a transaction that is undone uses up ids."""
+    busy_exactly = True
+
+    def prepare(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="penstock-")
+        self.path = Path(self.folder.name) / "penstock.db"
+
+    def open(self) -> Store:
         return SqliteStore(self.path, clock=self.clock, durability="relaxed")
+
+    def look_inside(self) -> Any:
+        return sqlite3.connect(self.path)
+
+    def last_id(self) -> int:
+        return last_id(self.db)
 
     def teardown(self) -> None:
         self.db.close()
         for store in (*self.stores, *self.abandoned):
             store.close()
+        self.clean_up()
+
+    def clean_up(self) -> None:
         self.folder.cleanup()
 
     @initialize(options=st.lists(st.one_of(st.just({}), r.changes), min_size=len(r.QUEUES), max_size=len(r.QUEUES)))
@@ -205,8 +225,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def counters_are_right(self) -> None:
-        check_tables(self.db)
-        assert last_id(self.db) == self.model.world.last_id
+        check_tables(self.db, busy_exactly=self.busy_exactly)
+        assert self.last_id() == self.model.world.last_id
         assert kept_keys(self.db) == {at: key.id for at, key in self.model.world.keys.items()}
 
     @invariant()
@@ -223,15 +243,42 @@ class Machine(RuleBasedStateMachine):
                     assert store.get(name, message.id) == message
 
 
+class PostgresMachine(Machine):
+    gaps = True
+    busy_exactly = False
+
+    def prepare(self) -> None:
+        self.schema = new_schema()
+
+    def open(self) -> Store:
+        return PostgresStore(cluster().url, schema=self.schema, clock=self.clock)
+
+    def look_inside(self) -> Any:
+        return Tables(cluster().url, self.schema)
+
+    def last_id(self) -> int:
+        found: int = self.db.last_id()
+        return found
+
+    def clean_up(self) -> None:
+        drop_schema(self.schema)
+
+
+def settled(examples: int) -> settings:
+    return settings(
+        derandomize=EXAMPLES is None,
+        max_examples=int(EXAMPLES or examples),
+        stateful_step_count=40,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        # Shrinking takes minutes: it is for whoever looks for the cause.
+        phases=[Phase.generate] if EXAMPLES is None else list(Phase),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(
-    derandomize=EXAMPLES is None,
-    max_examples=int(EXAMPLES or 100),
-    stateful_step_count=40,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    # Shrinking takes minutes: it is for whoever looks for the cause.
-    phases=[Phase.generate] if EXAMPLES is None else list(Phase),
-    suppress_health_check=list(HealthCheck),
-)
+TestMachine.settings = settled(100)
+TestPostgresMachine = PostgresMachine.TestCase
+TestPostgresMachine.settings = settled(40)

@@ -16,67 +16,67 @@ from tests.conformance.support import StoreUnderTest, push_command, texts
 
 
 @pytest.fixture
-def mine(shared: StoreUnderTest) -> Iterator[sqlite3.Connection]:
+def mine(on_file: StoreUnderTest) -> Iterator[sqlite3.Connection]:
     """A connection of the user's own."""
-    connection = sqlite3.connect(shared.path)
+    connection = sqlite3.connect(on_file.path)
     connection.execute("CREATE TABLE mine (x)")
     yield connection
     connection.close()
 
 
-def test_a_push_is_part_of_the_users_own_transaction(shared: StoreUnderTest, mine: sqlite3.Connection) -> None:
+def test_a_push_is_part_of_the_users_own_transaction(on_file: StoreUnderTest, mine: sqlite3.Connection) -> None:
     mine.execute("INSERT INTO mine VALUES (1)")
-    shared.apply_on(mine, [push_command("a"), push_command("b", "n/t/x")])
-    assert shared.find_queue("q") is None
+    on_file.apply_on(mine, [push_command("a"), push_command("b", "n/t/x")])
+    assert on_file.find_queue("q") is None
     mine.commit()
-    shared.apply_on(mine, [push_command("rolled back")])
+    on_file.apply_on(mine, [push_command("rolled back")])
     mine.rollback()
-    assert shared.push("c") == [3]
-    assert (shared.drain(), texts(shared.try_lease(scope="n").messages)) == (["a", "c"], ["b"])
+    assert on_file.push("c") == [3]
+    assert (on_file.drain(), texts(on_file.try_lease(scope="n").messages)) == (["a", "c"], ["b"])
     check_tables(mine)
 
 
 def test_the_users_rollback_undoes_a_push_that_opened_the_transaction(
-    shared: StoreUnderTest, mine: sqlite3.Connection
+    on_file: StoreUnderTest, mine: sqlite3.Connection
 ) -> None:
-    shared.make()
-    shared.apply_on(mine, [push_command("a")])
+    on_file.make()
+    on_file.apply_on(mine, [push_command("a")])
     mine.rollback()
-    assert shared.counts() == {}
+    assert on_file.counts() == {}
 
 
 def test_a_refused_command_leaves_the_users_transaction_usable(
-    shared: StoreUnderTest, mine: sqlite3.Connection
+    on_file: StoreUnderTest, mine: sqlite3.Connection
 ) -> None:
-    shared.make()
+    on_file.make()
     mine.execute("INSERT INTO mine VALUES (1)")
     with pytest.raises(UnknownQueue):
-        shared.apply_on(mine, [push_command("undone"), Lease(queue="none")])
-    shared.apply_on(mine, [push_command("kept")])
+        on_file.apply_on(mine, [push_command("undone"), Lease(queue="none")])
+    on_file.apply_on(mine, [push_command("kept")])
     mine.commit()
     check_tables(mine)
     assert mine.execute("SELECT count(*) FROM mine").fetchone() == (1,)
-    shared.push("next")
-    assert shared.drain() == ["kept", "next"]
+    on_file.push("next")
+    assert on_file.drain() == ["kept", "next"]
 
 
 @pytest.mark.parametrize("factory", [sqlite3.Row, lambda _cursor, row: {"odd": row}])
 def test_the_users_own_way_of_reading_rows_does_no_harm(
-    shared: StoreUnderTest, mine: sqlite3.Connection, factory: Callable[..., object]
+    on_file: StoreUnderTest, mine: sqlite3.Connection, factory: Callable[..., object]
 ) -> None:
     mine.row_factory, mine.text_factory = factory, bytes
-    shared.apply_on(
+    on_file.apply_on(
         mine, [push_command("a"), Push(queue="q", messages=[NewMessage(payload=b"b", priority=1, key="k")])]
     )
-    (leased,) = shared.apply_on(mine, [Lease(queue="q", limit=2)])
+    (leased,) = on_file.apply_on(mine, [Lease(queue="q", limit=2)])
     mine.commit()
     assert texts(leased.messages) == ["b", "a"]
     assert leased.messages[0].key == "k"
     assert (mine.row_factory, mine.text_factory) == (factory, bytes)
 
 
-def test_a_connection_to_another_file_is_refused(shared: StoreUnderTest, tmp_path: Path) -> None:
+def test_a_connection_to_another_file_is_refused(on_file: StoreUnderTest, tmp_path: Path) -> None:
     for other in (sqlite3.connect(tmp_path / "other.db"), sqlite3.connect(":memory:")):
         with pytest.raises(InvalidInput):
-            shared.apply_on(other, [push_command("a")])
+            on_file.apply_on(other, [push_command("a")])
         other.close()

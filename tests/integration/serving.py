@@ -22,7 +22,7 @@ import uvloop
 
 from penstock.config import Settings
 from penstock.server.app import App
-from penstock.server.serve import listen, open_store, serve
+from penstock.server.serve import listen, opened, serve
 
 PATIENCE = 60.0
 RUN = "from penstock.cli import main; main()"
@@ -116,7 +116,7 @@ class Running:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        store, path = open_store(self.settings)
+        store, path = opened(self.settings)
         self.path = Path(path)
         await serve(self.settings, store, path, self._listener, stop=self._stop, ready=self._begin)
 

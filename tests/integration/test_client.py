@@ -1,4 +1,4 @@
-"""The SDK does the same over a file and over a server, for coroutines and for threads."""
+"""The SDK does the same over a file, a database and a server, for coroutines and for threads."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from penstock import (
 )
 from tests.integration.client_support import Sdk
 from tests.integration.serving import Running, running
+from tests.postgres import cluster, drop_schema, new_schema
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -36,11 +37,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgres", "http"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/tasks.db"
-    return f"http://127.0.0.1:{request.getfixturevalue('server').port}"
+        yield f"sqlite:///{tmp_path}/tasks.db"
+    elif request.param == "postgres":
+        schema = new_schema()
+        yield f"{cluster().url}&schema={schema}"
+        drop_schema(schema)
+    else:
+        yield f"http://127.0.0.1:{request.getfixturevalue('server').port}"
 
 
 @pytest.fixture(params=["async", "sync"])
@@ -428,7 +434,7 @@ async def _push(queue: Any, payload: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "url_", ["tasks.db", "/tmp/tasks.db", "sqlite://", "sqlite:///", "postgresql://h/db", "ftp://h", ""]
+    "url_", ["tasks.db", "/tmp/tasks.db", "sqlite://", "sqlite:///", "mysql://h/db", "ftp://h", ""]
 )
 def test_a_url_says_what_to_connect_to(url_: str) -> None:
     with pytest.raises(InvalidInput) as caught:

@@ -108,6 +108,14 @@ def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert client.get("/journal").status == 404
 
 
+def test_a_server_that_is_stopped_at_once_leaves_a_whole_journal(tmp_path: Path) -> None:
+    for number in range(5):
+        folder = tmp_path / str(number)
+        with running(folder) as server, server.client() as client:
+            client.post(f"{client.queue('q')}/messages", {"payload": 1})
+        assert [event.kind for event in log_events(journal_folder(folder / "penstock.db"))] == ["queue", "pushed"]
+
+
 def test_who_redrove_is_told(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     client.post(f"{queue}/messages", {"payload": 1})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import penstock
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client, Running
 from tests.integration.streaming import ARROW, append, arrow, create, data_of, rows
@@ -378,3 +380,19 @@ def test_json_stays_exact(client: Client, stream: str) -> None:
     body = b'{"records": [{"n": 12345678901234567890, "f": 1.0}]}'
     assert client.post(f"{stream}/records", body).status == 201
     assert b'{"n": 12345678901234567890, "f": 1.0}' in client.get(f"{stream}/records").body
+
+
+def test_without_pyarrow_arrow_is_refused_with_what_to_install(
+    client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = arrow(pa.table({"data": ["x"]}))
+    with penstock.connect(f"http://127.0.0.1:{client.port}") as sdk:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        sent = client.post(f"{stream}/records", body, content_type=ARROW)
+        asked = client.get(f"{stream}/records", accept=ARROW)
+        assert (sent.status, asked.status) == (415, 406)
+        for answer in (sent, asked):
+            assert answer.json["code"] == "missing_extra"
+            assert "pip install 'penstock[arrow]'" in answer.json["hint"]
+        with pytest.raises(penstock.MissingExtra):
+            list(sdk.stream(stream.rpartition("/")[2]).read_arrow())

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Fresh
+from tests.integration.conftest import Fresh, serving_from
 from tests.integration.serving import Answer, Client, Running
 
 PUSH, ACK, BATCH = "/api/v1/push", "/api/v1/ack", "/api/v1/ack/batch"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving_from(request.param, tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 def item(ns: str, payload: Any = "x", task: str = "t", queue: str = "q", **rest: Any) -> dict[str, Any]:

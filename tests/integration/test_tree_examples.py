@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.integration.conftest import serving_from
 from tests.integration.serving import Running
 
 SCRIPT = r"""
@@ -83,6 +85,12 @@ console.log(JSON.stringify(answers))
 FIRST = "550e8400-e29b-41d4-a716-446655440000"
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving_from(request.param, tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 def test_the_examples_word_for_word(server: Running) -> None:

@@ -67,7 +67,7 @@ def together(store: Gated, committer: ThreadCommitter, commands: Sequence[Push])
         first = pool.submit(answer, commands[0])
         assert store.arrived.wait(60)
         others = [pool.submit(answer, command) for command in commands[1:]]
-        wait_until(lambda: len(committer._waiting) == len(others))
+        wait_until(lambda: sum(len(lane.waiting) for lane in committer._lanes) == len(others))
         store.gate.set()
         return [future.result(60) for future in [first, *others]]
 

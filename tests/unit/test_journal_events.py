@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock.errors import Damaged
 from penstock.journal.arrow import SCHEMA, events_table
 from penstock.journal.events import (
-    HEADER_BYTES,
     SHARED_BYTES_MAX,
     Event,
     Kind,
@@ -24,6 +23,7 @@ from penstock.journal.events import (
     encode_events,
 )
 from penstock.journal.recorder import Recorder
+from penstock.log.record import HEADER_BYTES
 
 NOW = 1_700_000_000_000
 times = st.integers(0, NOW * 2)

@@ -16,7 +16,6 @@ from penstock.cli.output import Output, compact, when, write
 
 PAGE = 1_000
 WAIT_MS = 20_000
-FILE_WAIT_MS = 1_000
 
 
 class JournalBackend(Protocol):

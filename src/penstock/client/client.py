@@ -24,7 +24,7 @@ from penstock.client.urls import Server, parse, request_headers
 from penstock.errors import InvalidInput, QueueExists, StreamExists
 from penstock.log.model import StreamInfo
 from penstock.model import QueueInfo
-from penstock.store.sqlite import Durability, SqliteStore
+from penstock.store.opening import Durability, open_store
 
 
 class Client:
@@ -98,12 +98,13 @@ def connect(
     tls: ssl.SSLContext | None = None,
     durability: Durability = "full",
 ) -> Client:
-    """Open a queue file or a server; the client is the same.
+    """Open a queue file, a database or a server; the client is the same.
 
-    `url`: `sqlite:///tasks.db` (relative), `sqlite:////var/lib/tasks.db`, `sqlite:///:memory:`, `http://host:8888` or
-    `https://…`. `timeout` is for one attempt (a poll's waiting comes on top), `retry_for` for all attempts of one call:
-    after a lost connection, when the server is busy or gone, or when a queue is full; 0 never tries again. `linger`
-    lets a request wait so that more calls may join it. `durability` is for files, the others are for servers.
+    `url`: `sqlite:///tasks.db` (relative), `sqlite:////var/lib/tasks.db`, `sqlite:///:memory:`, `http://host:8888`,
+    `https://…` or `postgresql://user@host/database` (in its schema `penstock`, or the one that `?schema=` names).
+    `timeout` is for one attempt (a poll's waiting comes on top), `retry_for` for all attempts of one call: after a lost
+    connection, when the server is busy or gone, or when a queue is full; 0 never tries again. `linger` lets a request
+    wait so that more calls may join it. `durability` is for files and databases, the others are for servers.
     """
     where = parse(url)
     retry_seconds = milliseconds("retry_for", retry_for) / 1000
@@ -112,8 +113,8 @@ def connect(
     if type(connections) is not int or connections < 1:
         raise InvalidInput("connections is an int from 1", field="connections")
     if not isinstance(where, Server):
-        broker = Broker(SqliteStore(where, durability=durability))
-        return Client(Local(broker, LocalStreams(where, retry_seconds), retry_seconds))
+        store = open_store(where, durability=durability)
+        return Client(Local(Broker(store, clock=store.clock), LocalStreams(where, retry_seconds), retry_seconds))
     asker = Asker(
         Connections(where.address(tls), connections),
         where=where.shown,

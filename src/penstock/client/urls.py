@@ -1,4 +1,4 @@
-"""What a URL names: a file, or a server."""
+"""What a URL names: a file, a database, or a server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from penstock.client.link import Address
 from penstock.errors import InvalidInput
+from penstock.store.opening import POSTGRES
 
-SCHEMES = "sqlite:///path, http://host:port or https://host:port"
+SCHEMES = "sqlite:///path, postgresql://user@host/database, http://host:port or https://host:port"
 
 
 class Server(Struct, frozen=True):
@@ -31,11 +32,13 @@ class Server(Struct, frozen=True):
 
 
 def parse(url: str) -> str | Server:
-    """A file's path, or a server."""
+    """A file's path or a database's URL, or a server."""
     if not isinstance(url, str):
         raise InvalidInput(f"a URL is a str, not {type(url).__name__}", field="url", hint=SCHEMES)
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return url.removeprefix("sqlite:///")
+    if url.startswith(POSTGRES):
+        return url
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.identity import SALT_BITS
-from penstock.journal.events import BODIES, COLUMNS, CONTENTS, DETAILS, FIELD_BYTES, HEADER_BYTES, Kind
+from penstock.journal.events import BODIES, COLUMNS, CONTENTS, DETAILS, FIELD_BYTES, Kind
 from penstock.log.arrow import mapped
 from penstock.log.reader import LogReader
-from penstock.log.record import LOST
+from penstock.log.record import HEADER_BYTES, LOST
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

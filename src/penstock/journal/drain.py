@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 from penstock.commands import ForgetJournal
 from penstock.errors import StoreBusy, StoreError
@@ -20,7 +21,7 @@ from penstock.log.model import BATCH_BYTES_MAX, StreamOptions
 from penstock.log.record import sizes_of
 from penstock.log.retention import Wish, trim
 from penstock.model import DAY_MS, Clock, system_clock
-from penstock.store.protocol import JournalRow, Store
+from penstock.store.protocol import Journalled, JournalRow
 
 NAME = "journal"
 STEP_BYTES = 4 << 20
@@ -36,14 +37,14 @@ def journal_folder(path: str | os.PathLike[str]) -> Path:
 class Drain:
     """Holds the log's write lock, so that there is one among all who share the store. Not for several threads."""
 
-    def __init__(self, store: Store, folder: Path, log: Log) -> None:
+    def __init__(self, store: Journalled, folder: Path, log: Log) -> None:
         self._store = store
         self.log = log
         self._consumers = Consumers(folder, NAME, files=DISK, clock=log.clock)
 
     @classmethod
     def open(
-        cls, store: Store, folder: Path, *, options: StreamOptions = OPTIONS, clock: Clock = system_clock
+        cls, store: Journalled, folder: Path, *, options: StreamOptions = OPTIONS, clock: Clock = system_clock
     ) -> Drain | None:
         """None while another has it."""
         first, last = store.journal_bounds()
@@ -81,8 +82,7 @@ class Drain:
 
 def _create(folder: Path, options: StreamOptions, first: int, clock: Clock) -> None:
     """Whole or not at all, whoever else does the same at this moment."""
-    fresh = folder.with_name(f"{folder.name}.{os.getpid()}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = folder.with_name(f"{folder.name}.{uuid4().hex}.new")
     Log.create(fresh, NAME, options, first=first, clock=clock).close()
     try:
         with typed_errors(f"making the folder {folder}"):
@@ -131,7 +131,7 @@ def _cut(data: bytes, sizes: list[int]) -> list[tuple[bytes, list[int]]]:
     return pieces
 
 
-def drain_once(store: Store, path: str) -> None:
+def drain_once(store: Journalled, path: str) -> None:
     """All that is there now, by whoever has the file open; nothing if another is at it."""
     drain = Drain.open(store, journal_folder(path))
     if drain is not None:

@@ -16,12 +16,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import Any
-from zlib import crc32
 
 import msgspec
 
 from penstock.errors import Damaged
 from penstock.identity import message_uuid
+from penstock.log.record import HEADER_BYTES, crc32
 from penstock.model import Content
 
 
@@ -54,7 +54,6 @@ class Mark(IntFlag):
 
 
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
-HEADER_BYTES = 24
 FIELD_BYTES = 88
 COLUMNS = ("id", "pushed_at", "first_leased_at", "leased_at", "until", "attempts", "priority", "content")
 """In this order; bit n of `varies` says that the n-th is an array. An id that does not vary goes up by one."""

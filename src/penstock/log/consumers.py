@@ -22,6 +22,7 @@ from penstock.log.manifest import save
 from penstock.log.model import CONSUMERS_MAX, Consumer
 from penstock.log.record import crc32
 from penstock.model import Clock
+from penstock.store.protocol import OneLane
 from penstock.thread_committer import ThreadCommitter
 
 FILE = "consumers"
@@ -66,7 +67,7 @@ def new_consumer_name() -> str:
     return f"c-{uuid.uuid4().hex}"
 
 
-class Consumers:
+class Consumers(OneLane):
     """All positions in one stream. Safe for threads and processes."""
 
     def __init__(self, folder: Path, stream: str, *, files: Files, clock: Clock) -> None:

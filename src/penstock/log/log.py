@@ -24,6 +24,7 @@ from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
 from penstock.log.recovery import recover
 from penstock.log.segment import Segment
 from penstock.model import Clock, system_clock
+from penstock.store.protocol import OneLane
 from penstock.thread_committer import ThreadCommitter
 
 CHECKPOINT_BYTES = 32 << 20
@@ -83,7 +84,7 @@ class Group:
         self._log.turn.release()
 
 
-class Log(LogReader):
+class Log(OneLane, LogReader):
     """The writer: there is one in all processes, and it reads too. Safe for threads."""
 
     def __init__(

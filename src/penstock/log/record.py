@@ -37,7 +37,7 @@ __all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode",
 
 def encode(payloads: Sequence[Payload], time_ms: int, lengths: Sequence[int] | None = None) -> tuple[bytes, list[int]]:
     """Users' records back to back, and the size of each."""
-    # Every step is one call into C for the whole batch: a loop here would cost as much as the disk.
+    # One call into C a step: as fast as a loop at 100 records, faster only at 1,000.
     if set(map(type, payloads)) != {bytes}:
         return _encode_mixed(payloads, time_ms)
     if lengths is None:

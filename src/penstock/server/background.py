@@ -15,6 +15,7 @@ from penstock.model import NewMessage, QueueOptions
 from penstock.server.journal import JournalKeeper
 from penstock.server.stream_desk import StreamDesk
 from penstock.server.telemetry import LogLines, Metrics
+from penstock.store.sqlite import SqliteStore
 
 CANARY_QUEUE = "penstock.canary"
 CANARY_OPTIONS = QueueOptions(lease_ms=10_000, max_attempts=1, dlq=False, ttl_ms=60_000, journal="off")
@@ -31,8 +32,10 @@ class Background:
         self._log = log
         self._streams = streams
         self._tasks: list[asyncio.Task[None]] = []
-        path = getattr(broker.store, "path", None)
-        self._journal = JournalKeeper(broker, journal_folder(path), metrics, log) if settings.journal and path else None
+        store = broker.store
+        self._journal = None
+        if settings.journal and isinstance(store, SqliteStore):
+            self._journal = JournalKeeper(broker, store, journal_folder(store.path), metrics, log)
 
     def start(self) -> None:
         if not self._tasks:

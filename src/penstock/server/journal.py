@@ -13,6 +13,7 @@ from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.journal.drain import Drain
 from penstock.server.telemetry import LogLines, Metrics
+from penstock.store.protocol import Journalled
 
 T = TypeVar("T")
 BUSY_SECONDS = 0.1
@@ -23,8 +24,9 @@ RETRY_SECONDS = 1.0
 
 
 class JournalKeeper:
-    def __init__(self, broker: Broker, folder: Path, metrics: Metrics, lines: LogLines) -> None:
+    def __init__(self, broker: Broker, store: Journalled, folder: Path, metrics: Metrics, lines: LogLines) -> None:
         self._broker = broker
+        self._store = store
         self._folder = folder
         self._metrics = metrics
         self._lines = lines
@@ -47,6 +49,7 @@ class JournalKeeper:
     async def finish(self) -> None:
         """Copy the rest, so that the log is whole when the server has gone."""
         try:
+            await self._apart(lambda: None)
             while await self._step():
                 pass
         except PenstockError as error:
@@ -56,7 +59,7 @@ class JournalKeeper:
 
     async def _turn(self) -> float:
         if self._drain is None:
-            self._drain = await self._apart(lambda: Drain.open(self._broker.store, self._folder))
+            await self._apart(self._open)
             if self._drain is None:
                 return RETRY_SECONDS
         copied = await self._step()
@@ -65,6 +68,10 @@ class JournalKeeper:
             self._trim_at = time.monotonic() + TRIM_SECONDS
             await self._apart(self._drain.trim)
         return BUSY_SECONDS if copied else IDLE_SECONDS
+
+    def _open(self) -> None:
+        # Here and not by whoever waits for it, who may be cancelled: it holds a lock that must be let go.
+        self._drain = Drain.open(self._store, self._folder)
 
     async def _step(self) -> bool:
         if self._drain is None:

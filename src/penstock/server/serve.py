@@ -24,8 +24,8 @@ from penstock.server.app import App
 from penstock.server.listener import Listener
 from penstock.server.stream_desk import StreamDesk
 from penstock.server.tracing import start_tracing
+from penstock.store.opening import POSTGRES, open_postgres, open_store
 from penstock.store.protocol import Store
-from penstock.store.sqlite import SqliteStore
 
 DB_NAME = "penstock.db"
 FILES_KEPT = 100
@@ -33,11 +33,18 @@ FILES_KEPT = 100
 FILES_WANTED = 65_536
 
 
-def open_store(settings: Settings) -> tuple[Store, str]:
+def opened(settings: Settings) -> tuple[Store, str]:
     """The store that the settings name, and where it is."""
     url = settings.store
+    if url is not None and url.startswith(POSTGRES):
+        database = open_postgres(
+            url, durability=settings.durability, busy_ms=settings.busy_ms, connections=settings.pool_size
+        )
+        return database, database.where
     if url is not None and not url.startswith("sqlite:///"):
-        raise InvalidInput(f"cannot serve from {url.partition('://')[0]}", field="store", hint="sqlite:///path")
+        raise InvalidInput(
+            f"cannot serve from {url.partition('://')[0]}", field="store", hint="sqlite:///path or postgresql://…"
+        )
     if url is not None:
         path = Path(url.removeprefix("sqlite:///"))
     elif settings.db is not None:
@@ -48,7 +55,7 @@ def open_store(settings: Settings) -> tuple[Store, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
-    store = SqliteStore(path, durability=settings.durability, busy_ms=settings.busy_ms, journal=settings.journal)
+    store = open_store(str(path), durability=settings.durability, busy_ms=settings.busy_ms, journal=settings.journal)
     return store, str(path)
 
 
@@ -74,7 +81,7 @@ def run(settings: Settings) -> None:
         raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
     tls_context(settings)
     listener = listen(settings)
-    store, path = open_store(settings)
+    store, path = opened(settings)
     with contextlib.closing(listener):
         # What is here now stays; and of what comes, little is garbage that only a search would find.
         gc.freeze()
@@ -130,8 +137,8 @@ async def serve(
 ) -> None:
     """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
-    broker = Broker(store, limits=limits)
-    streams = StreamDesk(FileStreams(streams_beside(path)))
+    broker = Broker(store, clock=store.clock, limits=limits)
+    streams = StreamDesk(FileStreams(streams_beside(path))) if hasattr(store, "path") else None
     app = App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
     connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
@@ -150,7 +157,8 @@ async def serve(
         await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
         await app.stop()
-        await streams.close()
+        if streams is not None:
+            await streams.close()
         await broker.close()
         if app.tracer is not None:
             app.tracer.close()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import ApiKey, Message, QueueInfo, QueueStats, State
+from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -39,6 +39,13 @@ class Prepared(Protocol):
 class Applies(Protocol):
     """What a committer commits to: a store, or a log."""
 
+    @property
+    def lanes(self) -> int:
+        """How many batches may be with it at once."""
+
+    def lane(self, command: Command[Any]) -> int:
+        """Which of them a command goes with: below `lanes`."""
+
     def apply(self, commands: Sequence[Command[Any]]) -> list[Outcome | PenstockError]:
         """Carry out a batch, each command whole or not at all; answered when it is on disk.
 
@@ -49,8 +56,21 @@ class Applies(Protocol):
         """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
 
 
+class OneLane:
+    """For what carries out one batch after another."""
+
+    lanes = 1
+
+    def lane(self, command: Command[Any]) -> int:
+        return 0
+
+
 class Store(Applies, Protocol):
     """Synchronous, safe for threads. All state is in the database: any number of processes may use one at once."""
+
+    @property
+    def clock(self) -> Clock:
+        """The time that the store goes by, without asking it."""
 
     @property
     def salt(self) -> int:
@@ -84,15 +104,6 @@ class Store(Applies, Protocol):
 
     def find_secret(self, queue: str) -> str | None: ...
 
-    def journal_bounds(self) -> tuple[int, int]:
-        """The first offset that is not forgotten, and the next to be given."""
-
-    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
-        """What was committed from this offset on and not yet forgotten: at least one row if there is any."""
-
-    def sync(self) -> None:
-        """Wait until all that is committed is on disk, also what did not wait when it was."""
-
     def export(self, queue: str) -> Generator[Message, None, None]:
         """All that is in a queue, as of one moment, streamed."""
 
@@ -106,3 +117,16 @@ class Store(Applies, Protocol):
         """Make what is written ahead of the database short again, as far as readers allow."""
 
     def close(self) -> None: ...
+
+
+class Journalled(Store, Protocol):
+    """A store whose journal is drained into a log."""
+
+    def journal_bounds(self) -> tuple[int, int]:
+        """The first offset that is not forgotten, and the next to be given."""
+
+    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
+        """What was committed from this offset on and not yet forgotten: at least one row if there is any."""
+
+    def sync(self) -> None:
+        """Wait until all that is committed is on disk, also what did not wait when it was."""

@@ -105,7 +105,7 @@ def test_threads_that_wait_share_one_sync(log: Log, gated: Gated) -> None:
         first = pool.submit(log.append, [b"first"])
         assert gated.arrived.wait(60)
         others = [pool.submit(log.append, [b"%d" % number]) for number in range(8)]
-        while len(log._committer._waiting) < 8:
+        while len(log._committer._lanes[0].waiting) < 8:
             pass
         assert log.next_offset == 20, "nobody sees what is not on disk"
         gated.gate.set()

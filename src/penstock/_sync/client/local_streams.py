@@ -18,11 +18,12 @@ from penstock._sync.client.retry import Retry
 from penstock.client.stream_types import Appended, joined
 from penstock.client.threads import offload, sleep
 from penstock.client.types import Page
-from penstock.errors import InvalidInput, StoreBusy, StoreClosed
+from penstock.errors import InvalidInput, StoreBusy, StoreClosed, Unsupported
 from penstock.log.model import Consumer, NewRecord, Payload, StreamInfo, StreamOptions, Trimmed
 from penstock.log.model import Page as RecordPage
 from penstock.log.protocol import EARLIEST
 from penstock.log.streams import FileStreams, streams_beside
+from penstock.store.opening import POSTGRES
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.01
@@ -54,6 +55,8 @@ class LocalStreams:
             if self._closed:
                 raise StoreClosed("the client is closed")
             if self._opened is None:
+                if self._path.startswith(POSTGRES):
+                    raise Unsupported("streams are files, and PostgreSQL keeps none yet", hint="sqlite:/// or a server")
                 if self._path == ":memory:":
                     raise InvalidInput("streams are files, and cannot be in memory", field="url")
                 self._opened = FileStreams(streams_beside(self._path))

@@ -9,13 +9,14 @@ from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, encode_detail
 from penstock.model import DAY_MS, State
+from penstock.store.shared import NEVER
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
 from penstock.store.sqlite.advance import SQL as ADVANCE
 from penstock.store.sqlite.configure import SQL
 from penstock.store.sqlite.journal import note_removed, pushed_times
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
-from penstock.store.sqlite.queues import NEVER, Queue
+from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
 MINUTES_KEPT = 30 * 24 * 60

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import ERROR_TEXT_MAX
 from penstock.store.migrate import load_sql
+from penstock.store.shared import NEVER
 from penstock.store.sqlite.journal import error_details, failures, pushed_times
-from penstock.store.sqlite.queues import NEVER, Queue
+from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "advance")

@@ -9,8 +9,9 @@ from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
 from penstock.model import QueueOptions
 from penstock.store.migrate import load_sql
+from penstock.store.shared import encode_options
 from penstock.store.sqlite.journal import note_queue
-from penstock.store.sqlite.queues import Queue, encode_options
+from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "admin")

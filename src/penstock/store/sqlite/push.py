@@ -11,6 +11,7 @@ from penstock.errors import QueueFull, RateLimited, TryLater, UnknownQueue
 from penstock.identity import message_uuid
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
+from penstock.store.shared import CONTENT_CODES
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.journal import note_pushed
@@ -27,8 +28,6 @@ REQUEST_WINDOW_MS = 15 * 60_000
 NO_PLACE = -1
 
 BYTES = Content.BYTES
-CONTENTS = (BYTES, Content.TEXT, Content.JSON)
-CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 
 
 def push(tx: Transaction, command: Push) -> Pushed:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
-
-import msgspec
 
 from penstock.identity import ID_BITS
 from penstock.model import QueueInfo, QueueOptions, Totals
 from penstock.store.migrate import load_sql
+from penstock.store.shared import GAUGES, TOTALS, decode_options
 
 SQL = load_sql("penstock.store.sqlite", "counter")
-LOAD, LAST_ID, END_MINUTE = SQL["load"], SQL["last_id"], SQL["end_minute"]
+LAST_ID, END_MINUTE = SQL["last_id"], SQL["end_minute"]
+LOAD = SQL["queue"] + " WHERE q.name = ?"
+LIST = SQL["queue"] + " WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, length(?2)) = ?2 ORDER BY q.name LIMIT ?"
 
-GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
-TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
 KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
 
 # What a transaction did to a queue, so that only the counters concerned are written. PUSHED, LEASED: plain messages.
@@ -32,17 +30,6 @@ _COLUMNS = {
     SETTLED: ("leased", "archived", "n_acked"),
     ANYTHING: KEPT,
 }
-
-NEVER = 1 << 62
-
-
-@lru_cache(maxsize=4096)
-def decode_options(text: str) -> QueueOptions:
-    return msgspec.json.decode(text, type=QueueOptions)
-
-
-def encode_options(options: QueueOptions) -> str:
-    return msgspec.json.encode(options).decode()
 
 
 def _statement(changed: int) -> tuple[str, Callable[[Any], tuple[int, ...]]]:

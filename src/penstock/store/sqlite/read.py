@@ -13,9 +13,9 @@ from penstock.errors import InvalidInput, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.model import Failure, Message, QueueInfo, QueueStats, State
 from penstock.store.migrate import load_sql
+from penstock.store.shared import CONTENTS, NEVER, TOTALS
 from penstock.store.sqlite.latency import latency_since
-from penstock.store.sqlite.push import CONTENTS
-from penstock.store.sqlite.queues import LOAD, NEVER, TOTALS, Queue
+from penstock.store.sqlite.queues import LIST, LOAD, Queue
 
 SQL = load_sql("penstock.store.sqlite", "read")
 Row = tuple[Any, ...]
@@ -51,7 +51,7 @@ class Reader:
         return found
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
-        rows = self._execute(SQL["queues"], (after or "", prefix, limit))
+        rows = self._execute(LIST, (after or "", prefix, limit))
         return [Queue(row).info() for row in rows]
 
     def peek(self, name: str, state: State, limit: int, after: str | None) -> Page:

@@ -10,6 +10,7 @@ from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, S
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark
 from penstock.model import State, backoff_ms
+from penstock.store.shared import token_bytes
 from penstock.store.sqlite.advance import (
     SETTLE,
     Ended,
@@ -284,11 +285,3 @@ def _why_not(tx: Transaction, queue: Queue, message_id: int) -> Settled:
     places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
     known = tx.execute(SQL["is_known"], (*places, message_id)).fetchone()
     return Settled.STALE if known else Settled.UNKNOWN
-
-
-def token_bytes(token: str) -> bytes:
-    """A token as it is stored; text that never was one matches nothing."""
-    try:
-        return bytes.fromhex(token)
-    except ValueError:
-        return b""

@@ -48,7 +48,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
-from penstock.store.protocol import JournalRow, Progress
+from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.backup import backup
@@ -79,7 +79,9 @@ JOURNAL_BACKLOG_MAX = 2_000
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
-class SqliteStore:
+class SqliteStore(OneLane):
+    """A file has one writer at a time."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -160,6 +162,10 @@ class SqliteStore:
         if self._writer_open:
             self._writer.close()
         self._writer_open = self._reader_open = False
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._apply_held(commands)

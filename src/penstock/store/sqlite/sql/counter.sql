@@ -1,4 +1,5 @@
--- :load
+-- :queue
+-- With what is not counted yet: plain pushes beyond the last id, leases of plain messages beyond the cursor.
 SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
        c.ready, c.scheduled, c.leased, c.dead, c.archived,
        c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed,
@@ -13,7 +14,6 @@ SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.n
          WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) END,
        (SELECT value FROM penstock_setting WHERE name = 'journal')
   FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id
- WHERE q.name = ?
 
 -- :last_id
 SELECT max((SELECT max(last_id) FROM penstock_counter),

@@ -6,8 +6,10 @@ SELECT place, created_at, ifnull(available_at, created_at), priority, content, k
 SELECT q.name, k.id FROM penstock_key k JOIN penstock_queue q ON q.id = k.place >> 45 WHERE k.space = 0 AND k.key = ?
 
 -- :home_of
-SELECT q.name, ?1 FROM penstock_queue q
- WHERE EXISTS (SELECT 1 FROM penstock_message m WHERE m.place IN (q.id << 45 | ?1, (q.id * 2 + 1) << 44 | ?1)) LIMIT 1
+-- An id does not tell its queue. Those of the tree that hold messages are few, and asked first.
+SELECT q.name, ?1 FROM (SELECT name, queue_id FROM penstock_busy UNION ALL SELECT name, id FROM penstock_queue) q
+ WHERE EXISTS (SELECT 1 FROM penstock_message m
+                WHERE m.place IN (q.queue_id << 45 | ?1, (q.queue_id * 2 + 1) << 44 | ?1)) LIMIT 1
 
 -- :ready
 SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
@@ -65,23 +67,6 @@ SELECT attempts, first_leased_at, expires_at FROM penstock_ready
 
 -- :failures
 SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY attempt DESC
-
--- :queues
-SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.newest_at, c.minute, c.tokens, c.tokens_at,
-       c.ready, c.scheduled, c.leased, c.dead, c.archived,
-       c.n_pushed, c.n_leased, c.n_acked, c.n_nacked, c.n_lapsed, c.n_dead, c.n_expired, c.n_redriven, c.n_removed,
-       (SELECT count(*) FROM penstock_message m WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44),
-       (SELECT ifnull(m.available_at, m.created_at) FROM penstock_message m
-         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44 ORDER BY m.place DESC LIMIT 1),
-       (SELECT max(m.place) & 17592186044415 FROM penstock_message m
-         WHERE m.place > (q.id << 45 | c.last_id) AND m.place < (q.id * 2 + 1) << 44),
-       CASE WHEN c.leased <= 256 THEN (SELECT count(*) FROM penstock_lease l
-         WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) ELSE 0 END,
-       CASE WHEN c.leased <= 256 THEN (SELECT max(l.place) FROM penstock_lease l
-         WHERE l.queue_id = q.id AND l.place > c.cursor AND l.place < (q.id * 2 + 1) << 44) END,
-       (SELECT value FROM penstock_setting WHERE name = 'journal')
-  FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id
- WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, length(?2)) = ?2 ORDER BY q.name LIMIT ?
 
 -- :totals_at
 SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed

@@ -1,0 +1,166 @@
+"""What the journal costs: push + lease + ack with it off, without bodies and with them, in turns in one run.
+
+Through a server over HTTP, and embedded in this process. Writes journal.json, .md and .png into benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, ClassVar
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from lib import machine
+from lib.report import as_json
+from lib.scenarios import say
+from matplotlib import pyplot as plt
+from peers.lean_http import Connection
+from peers.penstock_http import PenstockHttp, encode
+from served import plan as plans
+from served.promises import cycles
+from uvloop import run as run_to_end
+
+from penstock import LiteQueue
+
+RESULTS = Path(__file__).parent / "results"
+MODES = ("off", "meta", "full")
+TARGETS = {"meta": 0.92, "full": 0.85}
+SERVED = ((8, 10), (8, 100), (64, 1))
+EMBEDDED = (1, 10, 100)
+SECONDS = 1.5
+BODY = b"x" * 200
+Row = dict[str, Any]
+
+
+class Journalling(PenstockHttp):
+    mode: ClassVar[str]
+
+    async def create(self, queue: str) -> None:
+        admin = await Connection.open(self.port)
+        await admin.request(b"POST", b"/queues", encode({"name": queue, "journal": self.mode}))
+        admin.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        root = Path(name)
+        if machine.filesystem(root) in ("tmpfs", "ramfs"):
+            sys.exit("the temporary folder is in memory, where fsync costs nothing: set TMPDIR to a real disk")
+        rows = [embedded(batch, chosen.rounds, root) for batch in EMBEDDED]
+        rows += run_to_end(served(chosen.rounds, root))
+        results = {"machine": machine.facts(root), "rows": rows}
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / "journal.json").write_text(as_json(results))
+    (chosen.out / "journal.md").write_text(as_markdown(results))
+    draw(rows, chosen.out / "journal.png")
+    print(as_markdown(results))
+    return 0
+
+
+async def served(rounds: int, root: Path) -> list[Row]:
+    cores = sorted(os.sched_getaffinity(0))
+    servers = set(cores[:-1]) if len(cores) > 1 else None
+    kinds = [type(mode, (Journalling,), {"mode": mode, "key": mode})(root, servers) for mode in MODES]
+    if len(cores) > 1:
+        os.sched_setaffinity(0, cores[-1:])
+    rows = []
+    try:
+        for clients, batch in SERVED:
+            found: dict[str, list[float]] = {mode: [] for mode in MODES}
+            for _ in range(rounds):
+                for server in kinds:
+                    measured = await cycles(plans.DEFAULT, server, clients, batch)
+                    found[server.mode].append(measured.per_s)
+                    server.stop()
+            rows.append(settle(f"over HTTP, {clients} clients, batch {batch}", found))
+    finally:
+        for server in kinds:
+            server.stop()
+    return rows
+
+
+def embedded(batch: int, rounds: int, root: Path) -> Row:
+    found: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for _ in range(rounds):
+        for mode in MODES:
+            with tempfile.TemporaryDirectory(dir=root) as folder:
+                found[mode].append(_embedded(Path(folder), batch, mode))
+    return settle(f"LiteQueue, 1 thread, batch {batch}", found)
+
+
+def _embedded(folder: Path, batch: int, mode: str) -> float:
+    with LiteQueue(folder / "queue.db", journal=mode != "off") as queue:
+        queue.put(b"first")
+        queue._broker.configure("default", {"journal": mode})
+        queue.clear()
+        done, begun = 0, perf_counter()
+        while perf_counter() - begun < SECONDS:
+            if batch == 1:
+                queue.put(BODY)
+                message = queue.pop()
+                assert message is not None
+                queue.ack(message)
+            else:
+                queue.put_many([BODY] * batch)
+                queue.ack_many(queue.pop_many(batch))
+            done += batch
+        return done / (perf_counter() - begun)
+
+
+def settle(name: str, found: dict[str, list[float]]) -> Row:
+    row: Row = {"name": name, "rounds": {mode: [round(each) for each in found[mode]] for mode in MODES}}
+    for mode in MODES:
+        row[mode] = round(median(found[mode]))
+        # Rounds lie close together in time, and the machine's mood changes: compare within each.
+        shares = [one / off for one, off in zip(found[mode], found["off"], strict=True)]
+        row[f"{mode}_share"] = round(median(shares), 3)
+    say(f"{name}: {row['off']:,} off, {row['meta_share']:.0%} meta, {row['full_share']:.0%} full")
+    return row
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    facts = results["machine"]
+    lines = [
+        "# Journal: what it costs",
+        "",
+        f"{facts['date']}, {facts['cores']} cores, Python {facts['python']}. Messages of 200 bytes through push, lease "
+        "and ack a second, durable; medians of rounds in which the three take turns.",
+        "",
+        "| | off | meta (no bodies) | full | meta / off | full / off |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row['name']} | {row['off']:,} | {row['meta']:,} | {row['full']:,} "
+        f"| {row['meta_share']:.0%} | {row['full_share']:.0%} |"
+        for row in results["rows"]
+    ]
+    lines += ["", f"Wanted: at least {TARGETS['meta']:.0%} without bodies and {TARGETS['full']:.0%} with them.", ""]
+    return "\n".join(lines)
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(9, 4))
+    for number, (mode, colour) in enumerate(zip(MODES, ("#b8a36a", "#7fb2d0", "#d1495b"), strict=True)):
+        places = [place + (number - 1) * 0.27 for place in range(len(rows))]
+        axes.bar(places, [row[f"{mode}_share"] for row in rows], 0.25, color=colour, label=mode)
+    axes.set_xticks(range(len(rows)), [row["name"].replace(", ", "\n") for row in rows], fontsize=8)
+    axes.set_ylabel("share of the rate without a journal")
+    axes.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Queues on one PostgreSQL, side by side."""

@@ -1,0 +1,34 @@
+"""Who may use a queue: API keys, stored hashed, and the secret that its messages are signed with."""
+
+from __future__ import annotations
+
+from penstock.commands import AddKey, Removed, RemoveKey, SetSecret
+from penstock.errors import Conflict
+from penstock.model import ApiKey
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import Row
+
+KEYS_MAX = 1_000
+
+
+def add_key(tx: Transaction, command: AddKey) -> ApiKey:
+    queue = tx.queue(command.queue)
+    ((count,),) = tx.fetch("access.count_keys", queue.id)
+    if count >= KEYS_MAX:
+        raise Conflict(f"queue {queue.name!r} has {KEYS_MAX} keys already", hint="remove some")
+    rights = ",".join(command.rights)
+    tx.write("access.add_key", command.id, queue.id, command.name, bytes(command.hash), rights, tx.now)
+    return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
+
+
+def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
+    return Removed(len(tx.fetch("access.remove_key", command.id, tx.queue(command.queue).id)))
+
+
+def set_secret(tx: Transaction, command: SetSecret) -> None:
+    tx.write("access.set_secret", tx.queue(command.queue).id, command.secret)
+
+
+def api_key(row: Row) -> ApiKey:
+    key_id, queue, name, digest, rights, created_at = row
+    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at)

@@ -1,0 +1,137 @@
+"""Remove, purge and redrive: what operators do to many messages, in bounded steps."""
+
+from __future__ import annotations
+
+from penstock.commands import Purge, Redrive, Redriven, Remove, Removed
+from penstock.errors import InvalidInput
+from penstock.identity import ID_MAX
+from penstock.model import State
+from penstock.store.postgres.moves import forget
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import Rows, ints, texts
+from penstock.store.shared import NEVER
+
+ANY_ATTEMPTS = 1
+
+
+def remove(tx: Transaction, command: Remove) -> Removed:
+    queue = tx.queue(command.queue)
+    ids = {message_id for message_id in command.ids if 0 < message_id <= ID_MAX}
+    places = [queue.place(message_id, plain=plain) for message_id in ids for plain in (True, False)]
+    rows = tx.fetch("admin.messages_of", ints(places)) if places else []
+    if not rows:
+        return Removed(0)
+    plain = {place & ID_MAX for place, _, _ in rows if queue.cursor < place < queue.plain_end}
+    rest = [(rank, at, place & ID_MAX) for place, rank, at in rows if place & ID_MAX not in plain]
+    removed = _remove_filed(tx, queue, rest) if rest else set()
+    queue.count(ready=-len(plain), n_removed=len(plain) + len(removed))
+    gone = plain | removed
+    forget(tx, [(place & ID_MAX, place, ANY_ATTEMPTS) for place, _, _ in rows if place & ID_MAX in gone])
+    tx.wakes = True
+    return Removed(len(gone))
+
+
+def _remove_filed(tx: Transaction, queue: Queue, rows: list[tuple[int, int, int]]) -> set[int]:
+    ranks, times, ids = (ints(column) for column in zip(*rows, strict=True))
+    dead, archived, scheduled, ready, leased = (
+        {row[0] for row in found}
+        for found in tx.fetch_all(
+            ("admin.remove_dead", queue.id, ids),
+            ("admin.remove_archived", queue.id, ids),
+            ("admin.remove_scheduled", queue.id, times, ids),
+            ("admin.remove_ready", queue.id, ranks, times, ids),
+            ("admin.remove_leased", queue.id, ids),
+        )
+    )
+    if leased:
+        tx.write("settle.forget_extensions", ints(leased))
+        tx.write("settle.forget_dead", ints(leased))
+    queue.count(
+        dead=-len(dead),
+        archived=-len(archived),
+        scheduled=-len(scheduled),
+        ready=-len(ready),
+        leased=-len(leased),
+    )
+    return dead | archived | scheduled | ready | leased
+
+
+def purge(tx: Transaction, command: Purge) -> Removed:
+    queue = tx.queue(command.queue)
+    up_to = tx.fetch("admin.last_id")[0][0] if command.up_to_id is None else min(command.up_to_id, ID_MAX)
+    # As in peek, the name of the dead letters means them alone.
+    states = command.states if command.queue == queue.name else (State.DEAD,)
+    removed = 0
+    for state in states:
+        if state is State.READY:
+            removed += _purge_plain(tx, queue, up_to, command.limit - removed)
+        if removed < command.limit:
+            removed += _purge_filed(tx, queue, state, up_to, command.limit - removed)
+        if removed >= command.limit:
+            break
+    if removed:
+        queue.count(n_removed=removed)
+        tx.wakes = True
+    return Removed(removed, more=removed >= command.limit, up_to_id=up_to)
+
+
+def _purge_plain(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+    if up_to < 1:
+        return 0
+    rows = tx.fetch("admin.purge_plain", queue.cursor, queue.place(up_to, plain=True), limit)
+    queue.count(ready=-len(rows))
+    return len(rows)
+
+
+def _purge_filed(tx: Transaction, queue: Queue, state: State, up_to: int, limit: int) -> int:
+    rows = tx.fetch(f"admin.purge_{state}", queue.id, up_to, limit)
+    if state is State.LEASED and rows:
+        tx.write("settle.forget_extensions", ints(row[0] for row in rows))
+    forget_all(tx, rows)
+    queue.count(**{str(state): -len(rows)})
+    return len(rows)
+
+
+def forget_all(tx: Transaction, rows: Rows) -> None:
+    """Messages (id, place, whether it was a leased dead letter) whose rows elsewhere are gone already."""
+    forget(tx, [(message_id, place, ANY_ATTEMPTS) for message_id, place, _ in rows])
+    dead = [message_id for message_id, _, from_dead in rows if from_dead]
+    if dead:
+        tx.write("settle.forget_dead", ints(dead))
+
+
+def redrive(tx: Transaction, command: Redrive) -> Redriven:
+    queue = tx.queue(command.queue)
+    died_at, message_id = _position(command.after)
+    died_before = NEVER if command.died_before is None else command.died_before
+    rows = tx.fetch("admin.dead_letters", queue.id, died_at, message_id, died_before, command.limit)
+    wanted = None if command.ids is None else set(command.ids)
+    matched = [
+        row[0]
+        for row in rows
+        if (wanted is None or row[0] in wanted)
+        and (command.error_contains is None or command.error_contains in (row[4] or ""))
+    ]
+    after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
+    if command.dry_run or not matched:
+        return Redriven(len(matched), 0, after)
+    moved = tx.fetch("admin.revive", ints(matched), max(tx.now, queue.newest_at), tx.now)
+    tx.write("settle.forget_failures", ints(row[0] for row in moved))
+    for _, expires_at in moved:
+        if expires_at is not None:
+            queue.expiry_at = min(queue.expiry_at, expires_at)
+    if "/" in queue.name:
+        tx.write("push.busy", ints([queue.id]), texts([queue.name]))
+    queue.count(dead=-len(moved), ready=len(moved), n_redriven=len(moved))
+    tx.wakes = True
+    return Redriven(len(matched), len(moved), after)
+
+
+def _position(after: str | None) -> tuple[int, int]:
+    if after is None:
+        return (-1, -1)
+    died_at, _, message_id = after.partition("-")
+    if not (died_at.isdigit() and message_id.isdigit()) or max(int(died_at), int(message_id)) > NEVER:
+        raise InvalidInput(f"{after!r} is not a position that an earlier step returned", field="after")
+    return int(died_at), int(message_id)

@@ -1,0 +1,108 @@
+"""What time moves: due messages become ready, lapsed leases come back, expired messages go. In bounded steps.
+
+Each row is claimed by whoever deletes it, so this needs no lock: any number of servers may do it at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from penstock.store.postgres.moves import Ended, die, file_again, forget, remember_failures, return_to_dead
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import ints
+from penstock.store.shared import NEVER
+
+STEP = 1_000
+PATIENCE_MS = 1_000
+SLOW_SECONDS = 0.1
+PATIENCE_FACTOR = 50
+LAPSED = "the lease expired"
+
+
+class Moved:
+    """What a step moved, and whether its bound left more to do."""
+
+    __slots__ = ("due", "expired", "lapsed", "more")
+
+    def __init__(self) -> None:
+        self.due = self.lapsed = self.expired = 0
+        self.more = False
+
+
+NOTHING = Moved()
+
+
+def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
+    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
+        return NOTHING
+    moved = Moved()
+    due_floor, lapse_floor = tx.context.floor(queue.id)
+    if queue.lapse_at <= tx.now:
+        _lapse(tx, queue, step, lapse_floor, moved)
+    if queue.due_at <= tx.now:
+        moved.due = len(tx.fetch("advance.due", queue.id, due_floor, tx.now, step))
+        queue.count(scheduled=-moved.due, ready=moved.due)
+    if queue.expiry_at <= tx.now or (moved.lapsed and queue.expiry_at < NEVER):
+        _expire(tx, queue, step, moved)
+    ((due_at, lapse_at, expiry_at),) = tx.fetch("advance.bounds", queue.id, due_floor, lapse_floor, tx.now)
+    queue.due_at = NEVER if due_at is None else due_at
+    queue.lapse_at = NEVER if lapse_at is None else lapse_at
+    queue.expiry_at = NEVER if expiry_at is None else expiry_at
+    full = step in (moved.due, moved.lapsed) or moved.expired >= step
+    # What another server is moving at this moment is still there to see, but nothing to ask for again.
+    moved.more = full and min(queue.due_at, queue.lapse_at, queue.expiry_at) <= tx.now
+    return moved
+
+
+def wake_at(tx: Transaction, queue: Queue) -> int | None:
+    """When something of this queue may become ready without a push."""
+    return wakes(tx, [queue])[queue.id]
+
+
+def wakes(tx: Transaction, queues: Sequence[Queue]) -> dict[int, int | None]:
+    """The same of many, by their ids."""
+    context = tx.context
+    ids = [queue.id for queue in queues]
+    if not ids:
+        return {}
+    if time.monotonic() < context.patient_until:
+        return dict.fromkeys(ids, tx.now + PATIENCE_MS)
+    begun = time.monotonic()
+    floors = [context.floor(queue_id) for queue_id in ids]
+    rows = tx.fetch("advance.wakes", ints(ids), ints(due for due, _ in floors), ints(lapse for _, lapse in floors))
+    took = time.monotonic() - begun
+    if took > SLOW_SECONDS:
+        # A held snapshot keeps all that was leased since in the way. Whoever waits may look a little too often instead.
+        context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
+    return dict(rows)
+
+
+def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -> None:
+    rows = tx.fetch("advance.lapsed", queue.id, floor, tx.now, step)
+    leases = sorted(map(Ended._make, rows))
+    moved.lapsed = len(leases)
+    if not leases:
+        return
+    extended = [lease.id for lease in leases if lease.extended]
+    if extended:
+        tx.write("settle.forget_extensions", ints(extended))
+    return_to_dead(tx, queue, [lease for lease in leases if lease.from_dead])
+    delivered = [lease for lease in leases if not lease.from_dead]
+    attempts_max = queue.options.max_attempts
+    used_up = [lease for lease in delivered if lease.attempts >= attempts_max]
+    again = [lease for lease in delivered if lease.attempts < attempts_max]
+    die(tx, queue, used_up, "lapsed", [LAPSED] * len(used_up))
+    remember_failures(tx, again, [LAPSED] * len(again))
+    file_again(tx, queue, again)
+    queue.count(leased=-len(leases), n_lapsed=len(delivered))
+
+
+def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
+    ready, scheduled = tx.fetch_all(
+        ("advance.expired_ready", queue.id, tx.now, step), ("advance.expired_scheduled", queue.id, tx.now, step)
+    )
+    forget(tx, [*ready, *scheduled])
+    moved.expired = len(ready) + len(scheduled)
+    queue.count(ready=-len(ready), scheduled=-len(scheduled), n_expired=moved.expired)

@@ -1,0 +1,113 @@
+"""Queues themselves: made, changed, paused, dropped."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.commands import Configure, Configured, Drop, Pause, Removed
+from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
+from penstock.identity import ID_BITS
+from penstock.model import QueueInfo, QueueOptions
+from penstock.store.postgres.queues import Queue, is_limited
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import Restart
+from penstock.store.shared import GAUGES, encode_options
+
+QUEUES_MAX = 262_143
+CREATING = 3
+"""The lock under which queues are made."""
+
+
+def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
+    lock = tx.context.lock_key(CREATING, 0)
+    tx.write("admin.lock", lock)
+    text = encode_options(options)
+    ((queue_id,),) = tx.fetch("admin.free_queue_id")
+    if queue_id > QUEUES_MAX:
+        raise Conflict(f"a database holds at most {QUEUES_MAX} queues", hint="drop some, or use another schema")
+    added = tx.fetch("admin.add_queue", queue_id, name, text, is_limited(options), tx.now)
+    if not added:
+        raise Restart("another has made the queue meanwhile")
+    tx.write("admin.add_counter", queue_id, queue_id << ID_BITS + 1)
+    return tx.made((name, queue_id, text, False, tx.now, queue_id << ID_BITS + 1, 0, None, None, None, 0, 0))
+
+
+def info(tx: Transaction, queue: Queue) -> QueueInfo:
+    tx.write_counters()
+    return queue.info(tx.fetch("counter.sums", queue.id)[0])
+
+
+def configure(tx: Transaction, command: Configure) -> Configured:
+    queue = tx.find(command.queue)
+    if queue is None:
+        if command.create is None:
+            raise UnknownQueue(command.queue)
+        queue = create_queue(tx, command.queue, command.create.changed(command.changes))
+        return Configured(info(tx, queue), created=True, changed=True)
+    if command.exact and command.create is not None:
+        wanted = command.create.changed(command.changes)
+        differing = [
+            name for name, value in msgspec.structs.asdict(wanted).items() if value != getattr(queue.options, name)
+        ]
+        if differing:
+            raise QueueExists(queue.name, differing)
+        return Configured(info(tx, queue), created=False, changed=False)
+    options = queue.options.changed(command.changes)
+    changed = options != queue.options
+    if changed:
+        tx.write_counters()
+        tx.write("admin.set_options", queue.id, encode_options(options), is_limited(options))
+        tx.wakes = True
+        tx.reload()
+        queue = tx.queue(command.queue)
+    return Configured(info(tx, queue), created=False, changed=changed)
+
+
+def pause(tx: Transaction, command: Pause) -> Configured:
+    queue = tx.queue(command.queue)
+    changed = queue.paused != command.paused
+    if changed:
+        tx.write("admin.set_paused", queue.id, command.paused)
+        queue.paused = command.paused
+        tx.wakes = True
+    return Configured(info(tx, queue), created=False, changed=changed)
+
+
+def drop(tx: Transaction, command: Drop) -> Removed:
+    queue = tx.queue(command.queue)
+    tx.write_counters()
+    (counts,) = tx.fetch("counter.sums", queue.id)
+    held = sum(counts[: len(GAUGES)])
+    if held and not command.force:
+        raise QueueNotEmpty(queue.name, held)
+    drop_queue(tx, queue)
+    tx.wakes = True
+    return Removed(held)
+
+
+def drop_queue(tx: Transaction, queue: Queue) -> None:
+    queue.changes = {}
+    first, last = queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1
+    tx.write("admin.forget_failures_between", first, last)
+    tx.write("admin.forget_messages_between", first, last)
+    for name in FORGET:
+        tx.write(f"admin.forget_{name}", queue.id)
+    tx.dropped(queue)
+
+
+FORGET = (
+    "extension",
+    "ready",
+    "scheduled",
+    "lease",
+    "dead",
+    "archive",
+    "key",
+    "minute",
+    "latency",
+    "busy",
+    "bucket",
+    "api_key",
+    "counter",
+    "queue",
+)

@@ -1,0 +1,90 @@
+"""What all transactions of one store share: its statements, what it knows of queues, and whom it wakes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from penstock.store.migrate import load_sql
+from penstock.store.postgres.latency import Latencies
+
+VERBS = ("begin", "push", "lease", "settle", "advance", "counter", "admin", "access", "latency", "read")
+SLACK_MS = 50
+"""Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
+WIDE_SECONDS = 60.0
+"""How often to look below the floors again, for what came later than that."""
+QUEUES_KNOWN_MAX = 100_000
+LOCK_BUCKETS = 1024
+"""Queues share locks beyond that many: PostgreSQL has room for some thousands of locks in all."""
+
+
+def quoted(schema: str) -> str:
+    return '"' + schema.replace('"', '""') + '"'
+
+
+def in_schema(sql: str, schema: str) -> str:
+    """The tables are written as `penstock.…`; they may be in another schema."""
+    return re.sub(r"\bpenstock\.", lambda _: quoted(schema) + ".", sql)
+
+
+@lru_cache(maxsize=64)
+def statements(schema: str) -> dict[str, bytes]:
+    """Every statement, under `verb.name`."""
+    found = {}
+    for verb in VERBS:
+        for name, sql in load_sql("penstock.store.postgres", verb).items():
+            found[f"{verb}.{name}"] = in_schema(sql, schema).encode()
+    return found
+
+
+class Context:
+    def __init__(self, schema: str, salt: int, clock: Callable[[], int] | None) -> None:
+        self.schema = schema
+        self.sql = statements(schema)
+        self.salt = salt
+        self.clock = clock
+        """None: the database's."""
+        self.ids: dict[str, int] = {}
+        """Under which id each queue was seen; checked by every transaction that uses it."""
+        self.floors: dict[int, tuple[int, int]] = {}
+        """By queue: the times up to which nothing was left to become due, and to lapse."""
+        self.latencies = Latencies(secrets.randbits(62))
+        self.patient_until = 0.0
+        """Until then nobody asks when the next lease lapses: it took too long."""
+        self.look_wide_at = 0.0
+        """When to look below the floors again."""
+        self.ahead_ms = 0
+        """How far the database's clock is ahead of this machine's."""
+        self.unfolded = 0
+        """Counter rows that this store has written since it last folded them."""
+        self.trimmed_minute = 0
+
+    def lock_key(self, kind: int, queue_id: int) -> int:
+        return self.salt << 16 | kind << 10 | queue_id % LOCK_BUCKETS
+
+    def learn(self, name: str, queue_id: int) -> None:
+        if len(self.ids) >= QUEUES_KNOWN_MAX:
+            self.ids.clear()
+        self.ids[name] = queue_id
+
+    def look_wide_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now >= self.look_wide_at:
+            self.look_wide_at = now + WIDE_SECONDS
+            self.floors.clear()
+
+    def floor(self, queue_id: int | None) -> tuple[int, int]:
+        return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)
+
+    def raise_floor(self, queue_id: int, now: int, due_at: int, lapse_at: int) -> None:
+        """Nothing is due or lapsed at `now`: what comes later has later times, but for what is on its way already."""
+        if len(self.floors) >= QUEUES_KNOWN_MAX:
+            self.floors.clear()
+        safe = now - SLACK_MS
+        due, lapse = self.floors.get(queue_id, (-1, -1))
+        if safe < min(due, lapse):
+            due = lapse = -1  # The clock was set back.
+        self.floors[queue_id] = (safe if due_at > now else due, safe if lapse_at > now else lapse)

@@ -1,0 +1,251 @@
+"""Lease and take: the head of a queue, or of its dead letters. `scope` has those of a namespace or task.
+
+All leases of one queue that follow each other in a batch read its head once and share it out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.commands import CatchUp, Lease, Leased, Take
+from penstock.errors import PenstockError
+from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.model import LeasedMessage
+from penstock.store.postgres.advance import NOTHING, advance, wake_at
+from penstock.store.postgres.latency import WAIT
+from penstock.store.postgres.moves import forget, text
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
+from penstock.store.shared import CONTENTS, new_tokens
+
+PLAIN_COLUMNS = 8
+
+
+class Heads:
+    """The first messages of a queue, in order, of which leases take their shares. Written when all have theirs."""
+
+    def __init__(self, queue: Queue, plain: Rows, filed: Rows) -> None:
+        self.queue = queue
+        in_order: Iterable[Row] = plain
+        if filed:
+            keyed = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
+            in_order = (row for _, row in heapq.merge(keyed, ((row[1:4], row) for row in filed)))
+        self._left = iter(in_order)
+        self.taken: list[Row] = []
+        self.leases: list[tuple[int, int, bytes, int, int | None, int | None, str | None]] = []
+
+    def take(self, limit: int) -> list[Row]:
+        rows = [row for _, row in zip(range(limit), self._left, strict=False)]
+        self.taken += rows
+        return rows
+
+
+def along(tx: Transaction, commands: Sequence[Lease]) -> list[Statement]:
+    """The heads of the queues, to go with the first round trip."""
+    wanted: dict[int, int] = {}
+    for command in commands:
+        queue_id = None if command.queue is None else tx.context.ids.get(command.queue)
+        if queue_id is not None:
+            wanted[queue_id] = wanted.get(queue_id, 0) + command.limit
+    if not wanted:
+        return []
+    params = (ints(wanted), ints(wanted.values()))
+    return [Statement(tx.context.sql[name], params) for name in ("lease.plain", "lease.filed")]
+
+
+def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
+    """A run of leases from queues and dead letters."""
+    early, tx.first = tx.first, []
+    heads: dict[int, Heads] = {}
+    outcomes: list[Leased | PenstockError] = []
+    for command in commands:
+        assert command.queue is not None
+        try:
+            queue = tx.queue(command.queue)
+            if command.queue.endswith(DLQ_SUFFIX):
+                outcomes.append(lease_dead(tx, queue, command))
+                continue
+            moved = advance(tx, queue)
+            if moved is not NOTHING:
+                early = []
+            blocked = why_not(tx, queue, moved.more)
+            if blocked is not None:
+                outcomes.append(blocked)
+                continue
+            mine = heads.get(queue.id)
+            if mine is None:
+                limit = sum(each.limit for each in commands if each.queue == command.queue)
+                mine = heads[queue.id] = read_heads(tx, queue, limit, early)
+            messages = lease_share(tx, mine, command)
+            outcomes.append(Leased(messages, wake_at=None if messages else wake_at(tx, queue)))
+        except PenstockError as error:
+            outcomes.append(error)
+    write_leases(tx, heads.values())
+    return outcomes
+
+
+def why_not(tx: Transaction, queue: Queue, more: bool) -> Leased | None:
+    """What to answer when nothing may be leased now."""
+    if more:
+        return Leased([], more=True)
+    if queue.paused:
+        return Leased([])
+    window_ms = queue.options.window_ms
+    if window_ms and queue.newest_at + window_ms > tx.now:
+        return Leased([], wake_at=queue.newest_at + window_ms)
+    return None
+
+
+def allowed(queue: Queue, limit: int) -> int:
+    """How many more the queue lets out of its hands."""
+    max_in_flight = queue.options.max_in_flight
+    return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.in_flight))
+
+
+def read_heads(tx: Transaction, queue: Queue, limit: int, early: Sequence[Rows] = ()) -> Heads:
+    if early:
+        plain, filed = early
+    else:
+        tx.write_counters()  # They hold the cursor.
+        asked = (ints([queue.id]), ints([limit]))
+        plain, filed = tx.fetch_all(("lease.plain", *asked), ("lease.filed", *asked))
+    first, last = queue.plain_start, queue.plain_end
+    return Heads(queue, [row for row in plain if first < row[0] < last], [row for row in filed if row[0] == queue.id])
+
+
+def lease_share(tx: Transaction, heads: Heads, command: Lease) -> list[LeasedMessage]:
+    queue = heads.queue
+    rows = heads.take(allowed(queue, command.limit))
+    if not rows:
+        return []
+    now = tx.now
+    until = now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
+    (token,) = new_tokens([until])
+    shown, worker = token.hex(), None if command.worker is None else text(command.worker)
+    messages = []
+    for row in rows:
+        if len(row) == PLAIN_COLUMNS:
+            heads.leases.append((row[0], until, token, 1, None, None, worker))
+            queue.cursor, queue.cursor_moved = row[0], True
+        else:
+            heads.leases.append((row[4], until, token, row[5] + 1, row[6], row[7], worker))
+        messages.append(leased_message(row, queue.name, tx.salt, until, shown))
+    queue.count(ready=-len(rows), leased=len(rows), n_leased=len(rows))
+    queue.lapse_at = min(queue.lapse_at, until)
+    waits = [now - message.created_at for message in messages if message.attempts == 1]
+    tx.context.latencies.add(queue.id, WAIT, waits)
+    return messages
+
+
+def write_leases(tx: Transaction, all_heads: Iterable[Heads]) -> None:
+    leases = [lease for heads in all_heads for lease in heads.leases]
+    if not leases:
+        return
+    places, untils, tokens, attempts, firsts, expiries, workers = zip(*leases, strict=True)
+    counts = ints(()) if all(count == 1 for count in attempts) else ints(attempts)
+    first, expires = ints_or_nulls(firsts), ints_or_nulls(expiries)
+    tx.write("lease.lease", tx.now, ints(places), ints(untils), blobs(tokens), counts, first, expires, texts(workers))
+    unfile(tx, [row for heads in all_heads for row in heads.taken])
+
+
+def unfile(tx: Transaction, rows: Sequence[Row]) -> None:
+    filed = [row[:4] for row in rows if len(row) != PLAIN_COLUMNS]
+    if filed:
+        tx.write("lease.unfile", *(ints(column) for column in zip(*filed, strict=True)))
+
+
+def leased_message(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
+    if len(row) == PLAIN_COLUMNS:
+        return _message(row[0] & ID_MAX, 1, row[1], row[3:], queue, salt, until, token)
+    return _message(row[3], row[5] + 1, row[8], row[9:], queue, salt, until, token)
+
+
+def _message(
+    message_id: int, attempts: int, created_at: int, body: Row, queue: str, salt: int, until: int, token: str
+) -> LeasedMessage:
+    priority, content, key, headers, payload = body
+    return LeasedMessage(
+        id=message_id,
+        uuid=message_uuid(message_id, created_at, salt),
+        queue=queue,
+        payload=payload,
+        content=CONTENTS[content],
+        priority=priority,
+        attempts=attempts,
+        created_at=created_at,
+        leased_until=until,
+        token=token,
+        key=key,
+        headers=None if headers is None else msgspec.json.decode(headers),
+    )
+
+
+def take(tx: Transaction, command: Take) -> Leased:
+    queue = tx.queue(command.queue)
+    blocked = why_not(tx, queue, advance(tx, queue).more)
+    if blocked is not None:
+        return blocked
+    rows = read_heads(tx, queue, command.limit).take(allowed(queue, command.limit))
+    if not rows:
+        return Leased([], wake_at=wake_at(tx, queue))
+    _finish(tx, queue, rows)
+    return Leased([leased_message(row, queue.name, tx.salt, 0, "") for row in rows])
+
+
+def _finish(tx: Transaction, queue: Queue, rows: list[Row]) -> None:
+    """Archive or delete what was taken, with no lease between."""
+    plain = [row for row in rows if len(row) == PLAIN_COLUMNS]
+    filed = [row for row in rows if len(row) != PLAIN_COLUMNS]
+    if plain:
+        queue.cursor, queue.cursor_moved = plain[-1][0], True
+    # id, place, attempts so far, first leased
+    taken: list[tuple[Any, ...]] = [(row[0] & ID_MAX, row[0], 0, None) for row in plain]
+    taken += [(row[3], row[4], row[5], row[6]) for row in filed]
+    if queue.options.archive_ms == 0:
+        forget(tx, [each[:3] for each in taken])
+    else:
+        tx.write(
+            "lease.archive",
+            tx.now,
+            ints(each[1] for each in taken),
+            ints(each[2] + 1 for each in taken),
+            ints_or_nulls([each[3] for each in taken]),
+            ints(()),
+        )
+        failed = [each[0] for each in taken if each[2]]
+        if failed:
+            tx.write("settle.forget_failures", ints(failed))
+        queue.count(archived=len(rows))
+    unfile(tx, filed)
+    queue.count(ready=-len(rows), n_leased=len(rows), n_acked=len(rows))
+
+
+def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
+    """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
+    if advance(tx, queue).more:
+        return Leased([], more=True)
+    rows = sorted(tx.fetch("lease.dead", queue.id, command.limit), key=lambda row: row[:2])
+    if not rows:
+        return Leased([], wake_at=wake_at(tx, queue))
+    until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
+    (token,) = new_tokens([until])
+    places, attempts = ints(row[2] for row in rows), ints(row[3] for row in rows)
+    first = ints_or_nulls([row[4] for row in rows])
+    worker = None if command.worker is None else text(command.worker)
+    tx.write("lease.lease_dead", tx.now, until, token, worker, places, attempts, first)
+    if "/" in queue.name:
+        tx.write("push.busy", ints([queue.id]), texts([queue.name]))
+    queue.count(dead=-len(rows), leased=len(rows), n_leased=len(rows))
+    queue.lapse_at = min(queue.lapse_at, until)
+    name = queue.name + DLQ_SUFFIX
+    return Leased([_message(row[1], row[3], row[5], row[6:], name, tx.salt, until, token.hex()) for row in rows])
+
+
+def catch_up(tx: Transaction, command: CatchUp) -> Leased:
+    queue = tx.queue(command.queue)
+    return Leased([], more=advance(tx, queue).more, wake_at=wake_at(tx, queue))

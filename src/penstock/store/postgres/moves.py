@@ -1,0 +1,118 @@
+"""Where a message goes when its lease has ended: back among the ready, later, to the dead letters, or away. In bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.model import ERROR_TEXT_MAX
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import ints, ints_or_nulls, texts
+
+FAILURES_MAX = 20
+
+
+class Ended(NamedTuple):
+    """A lease row that has just been deleted."""
+
+    id: int
+    place: int
+    attempts: int
+    first_leased_at: int | None
+    leased_at: int
+    expires_at: int | None
+    from_dead: bool
+    extended: bool
+
+
+def text(value: str) -> str:
+    """As it can be stored: PostgreSQL has no NUL in text."""
+    return value[:ERROR_TEXT_MAX].replace("\0", "�")
+
+
+def file_again(tx: Transaction, queue: Queue, leases: Sequence[Ended]) -> None:
+    """Back among the ready, each where it was."""
+    if not leases:
+        return
+    tx.write(
+        "settle.file",
+        ints(lease.place for lease in leases),
+        ints(lease.attempts for lease in leases),
+        ints_or_nulls([lease.first_leased_at for lease in leases]),
+        ints_or_nulls([lease.expires_at for lease in leases]),
+    )
+    queue.count(ready=len(leases))
+    _may_expire(queue, leases)
+
+
+def schedule(tx: Transaction, queue: Queue, leases: Sequence[Ended], times: Sequence[int]) -> None:
+    if not leases:
+        return
+    places = ints(lease.place for lease in leases)
+    tx.write("settle.move", places, ints(times))
+    tx.write(
+        "settle.schedule",
+        places,
+        ints(times),
+        ints(lease.attempts for lease in leases),
+        ints_or_nulls([lease.first_leased_at for lease in leases]),
+        ints_or_nulls([lease.expires_at for lease in leases]),
+    )
+    queue.count(scheduled=len(leases))
+    queue.due_at = min(queue.due_at, *times)
+    _may_expire(queue, leases)
+
+
+def _may_expire(queue: Queue, leases: Sequence[Ended]) -> None:
+    for lease in leases:
+        if lease.expires_at is not None:
+            queue.expiry_at = min(queue.expiry_at, lease.expires_at)
+
+
+def return_to_dead(tx: Transaction, queue: Queue, leases: Sequence[Ended]) -> None:
+    if leases:
+        tx.write("settle.return_dead", ints(lease.id for lease in leases))
+        queue.count(dead=len(leases))
+
+
+def die(tx: Transaction, queue: Queue, leases: Sequence[Ended], reason: str, errors: Sequence[str]) -> None:
+    """Into the queue's dead letters; gone, where it keeps none."""
+    if not leases:
+        return
+    queue.count(n_dead=len(leases))
+    if not queue.options.dlq:
+        forget(tx, [(lease.id, lease.place, lease.attempts) for lease in leases])
+        return
+    remember_failures(tx, leases, errors)
+    left = [None if lease.expires_at is None else max(0, lease.expires_at - tx.now) for lease in leases]
+    tx.write(
+        "settle.die",
+        tx.now,
+        reason,
+        ints(lease.place for lease in leases),
+        ints(lease.attempts for lease in leases),
+        ints_or_nulls([lease.first_leased_at for lease in leases]),
+        ints_or_nulls(left),
+        texts([text(error) for error in errors]),
+    )
+    queue.count(dead=len(leases))
+
+
+def remember_failures(tx: Transaction, leases: Sequence[Ended], errors: Sequence[str]) -> None:
+    if not leases:
+        return
+    ids, attempts = [lease.id for lease in leases], [lease.attempts for lease in leases]
+    tx.write("settle.remember_failures", tx.now, ints(ids), ints(attempts), texts([text(error) for error in errors]))
+    many = [lease.id for lease in leases if lease.attempts > FAILURES_MAX]
+    if many:
+        tx.write("settle.trim_failures", ints(many), FAILURES_MAX)
+
+
+def forget(tx: Transaction, messages: Sequence[tuple[int, int, int]]) -> None:
+    """Messages (id, place, attempts) and their errors."""
+    if messages:
+        tx.write("settle.delete_messages", ints(place for _, place, _ in messages))
+        failed = [message_id for message_id, _, attempts in messages if attempts]
+        if failed:
+            tx.write("settle.forget_failures", ints(failed))

@@ -1,0 +1,331 @@
+"""Push: a plain message is one row; any other also gets a row that says when and in which order it is leased.
+
+All pushes that follow each other in a batch, whatever their queues, are written by one statement for each table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.commands import Push, Pushed
+from penstock.errors import PenstockError, QueueFull, RateLimited, UnknownQueue
+from penstock.identity import message_uuid
+from penstock.model import NewMessage, Receipt
+from penstock.store.postgres.advance import NOTHING, advance
+from penstock.store.postgres.configure import create_queue, drop_queue
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls, texts
+from penstock.store.shared import CONTENT_CODES
+
+REQUEST_KEY = "\x1f"
+"""No key of a user's begins so: a control character is none of theirs."""
+REQUEST_WINDOW_MS = 15 * 60_000
+NO_PLACE = -1
+
+Key = tuple[int, str]
+"""Space and key."""
+
+
+class Writing:
+    """The rows of a run of pushes, and what they know of keys. Ids are given when the rows are written."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
+        self.count = 0
+        self.messages: list[tuple[Any, ...]] = []
+        self.ready: list[tuple[Any, ...]] = []
+        self.scheduled: list[tuple[Any, ...]] = []
+        self.keys: dict[Key, tuple[Any, ...]] = {}
+        self.old_keys: set[Key] = set()
+        self.receipts: list[tuple[int, Receipt]] = []
+        self.known: dict[Key, Receipt | int] = {}
+        """The first message of each key that holds: its receipt or, if it is of this run, its number."""
+        self.requests: dict[Key, tuple[int, int]] = {}
+        """The first id and the time of each request that was made before."""
+        self.busy: dict[int, str] = {}
+
+    def learn_keys(self, rows: Rows) -> None:
+        now = self.tx.now
+        for space, key, first_id, created_at, expires_at, alive in rows:
+            if key.startswith(REQUEST_KEY) and expires_at > now:
+                self.requests[space, key] = (first_id, created_at)
+            elif expires_at > now or alive:
+                uuid = message_uuid(first_id, created_at, self.tx.salt)
+                self.known[space, key] = Receipt(first_id, uuid, created_at, True)
+            else:
+                self.old_keys.add((space, key))
+
+    def receipt(self, number: int, *, duplicate: bool = False) -> Receipt:
+        receipt = Receipt(0, "", self.tx.now, duplicate)
+        self.receipts.append((number, receipt))
+        return receipt
+
+    def write(self) -> None:
+        """Give out the ids, and write everything."""
+        tx, count = self.tx, self.count
+        if not count:
+            return
+        tx.write("push.take_ids", count, then=self._number)
+        back = count - 1
+
+        def columns(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+            return list(zip(*rows, strict=True))
+
+        if self.messages:
+            lanes, numbers, made, at, priorities, contents, keys, headers, payloads = columns(self.messages)
+            tx.write(
+                "push.message",
+                ints(lanes),
+                ints(back - number for number in numbers),
+                ints(made),
+                ints_or_nulls(at),
+                ints(priorities) if any(priorities) else ints(()),
+                ints(contents) if any(contents) else ints(()),
+                texts(keys),
+                texts(headers),
+                blobs(payloads),
+            )
+        for name, rows in (("push.ready", self.ready), ("push.scheduled", self.scheduled)):
+            if rows:
+                lanes, numbers, ranks, at, expiries = columns(rows)
+                behind = ints(back - number for number in numbers)
+                tx.write(name, ints(lanes), behind, ints(ranks), ints(at), ints_or_nulls(expiries))
+        self._write_keys(back)
+        if self.busy:
+            tx.write("push.busy", ints(self.busy), texts(list(self.busy.values())))
+        tx.wakes = True
+
+    def _write_keys(self, back: int) -> None:
+        replaced = self.old_keys & self.keys.keys()
+        if replaced:
+            spaces, keys = zip(*sorted(replaced), strict=True)
+            self.tx.write("push.forget_keys", ints(spaces), texts(keys))
+        if self.keys:
+            spaces, keys = zip(*self.keys, strict=True)
+            lanes, numbers, made, expiries = zip(*self.keys.values(), strict=True)
+            behind = ints(back - number for number in numbers)
+            self.tx.write("push.keep_keys", ints(spaces), texts(keys), ints(lanes), behind, ints(made), ints(expiries))
+
+    def _number(self, rows: Rows) -> None:
+        first = rows[0][0]
+        for number, receipt in self.receipts:
+            receipt.id = first + number
+            receipt.uuid = message_uuid(receipt.id, receipt.created_at, self.tx.salt)
+
+
+def _wanted(command: Push, space: int) -> Iterator[Key]:
+    for message in command.messages:
+        if message.key is not None:
+            yield space, message.key
+    if command.request_key is not None:
+        yield space, REQUEST_KEY + command.request_key
+
+
+def along(tx: Transaction, commands: Sequence[Push]) -> list[Statement]:
+    """The look for duplicates, to go with the first round trip."""
+    keys = _keys(commands, tx.context.ids.get)
+    return [Statement(tx.context.sql["push.find_keys"], _columns(keys))] if keys else []
+
+
+def _keys(commands: Sequence[Push], queue_id: Callable[[str], int | None]) -> list[Key]:
+    found: dict[Key, None] = {}
+    for command in commands:
+        space = 0 if command.global_keys else queue_id(command.queue)
+        if space is not None:
+            found.update(dict.fromkeys(_wanted(command, space)))
+    return list(found)
+
+
+def _columns(keys: list[Key]) -> tuple[bytes, bytes]:
+    return ints(space for space, _ in keys), texts([key for _, key in keys])
+
+
+def push_all(tx: Transaction, commands: Sequence[Push]) -> list[Pushed | PenstockError]:
+    """A run of pushes. Each sees those before it; one that is refused adds nothing."""
+    writing = _begin(tx, commands)
+    outcomes: list[Pushed | PenstockError] = []
+    for number, command in enumerate(commands):
+        if command.request_key is not None and _is_repeated(tx, writing, command):
+            # The same request twice in one batch: the second must see the first's ids.
+            writing.write()
+            writing = _begin(tx, commands[number:])
+        try:
+            outcomes.append(Pushed(_push_or_undo(tx, writing, command)))
+        except PenstockError as error:
+            outcomes.append(error)
+    writing.write()
+    return outcomes
+
+
+def _begin(tx: Transaction, commands: Sequence[Push]) -> Writing:
+    early, tx.first = tx.first, []
+    for name in {command.queue for command in commands}:
+        queue = tx.find(name)
+        # What has expired must neither fill the queue nor hold its key.
+        if queue is not None and advance(tx, queue) is not NOTHING:
+            early = []
+    writing = Writing(tx)
+    if early:
+        writing.learn_keys(early[0])
+    else:
+        keys = _keys(commands, lambda name: getattr(tx.find(name), "id", None))
+        if keys:
+            writing.learn_keys(tx.fetch("push.find_keys", *_columns(keys)))
+    return writing
+
+
+def _is_repeated(tx: Transaction, writing: Writing, command: Push) -> bool:
+    queue = tx.find(command.queue)
+    space = 0 if command.global_keys or queue is None else queue.id
+    return (space, f"{REQUEST_KEY}{command.request_key}") in writing.keys
+
+
+def _push_or_undo(tx: Transaction, writing: Writing, command: Push) -> list[Receipt]:
+    queue = tx.find(command.queue)
+    if queue is not None:
+        return _push(tx, writing, queue, command)
+    if command.create is None:
+        raise UnknownQueue(command.queue)
+    queue = create_queue(tx, command.queue, command.create)
+    try:
+        return _push(tx, writing, queue, command)
+    except PenstockError:
+        drop_queue(tx, queue)
+        raise
+
+
+def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> list[Receipt]:
+    space = 0 if command.global_keys else queue.id
+    duplicates = _find_duplicates(writing, space, command)
+    fresh = len(command.messages) - len(duplicates)
+    options = queue.options
+    if options.max_size is not None or options.push_rate is not None:
+        _admit(tx, queue, fresh)
+    if command.request_key is not None and fresh:
+        until = tx.now + REQUEST_WINDOW_MS
+        writing.keys[space, REQUEST_KEY + command.request_key] = (NO_PLACE, writing.count, tx.now, until)
+    before = len(writing.scheduled)
+    receipts: list[Receipt] = []
+    for position, message in enumerate(command.messages):
+        first = duplicates.get(position)
+        if first is None:
+            receipts.append(_insert(tx, writing, queue, space, message))
+        else:
+            receipts.append(writing.receipt(first, duplicate=True) if isinstance(first, int) else first)
+    if fresh:
+        later = len(writing.scheduled) - before
+        queue.newest_at = max(tx.now, queue.newest_at)
+        queue.pushed_to = True
+        queue.count(ready=fresh - later, scheduled=later, n_pushed=fresh)
+        if "/" in queue.name:
+            writing.busy[queue.id] = queue.name
+    return receipts
+
+
+def _find_duplicates(writing: Writing, space: int, command: Push) -> dict[int, Receipt | int]:
+    """By position: the receipt of the first message with that key or, if it is of this run, its number."""
+    found: dict[int, Receipt | int] = {}
+    for position, message in enumerate(command.messages):
+        if message.key is not None and (first := writing.known.get((space, message.key))) is not None:
+            found[position] = first
+    if command.request_key is not None:
+        request = writing.requests.get((space, REQUEST_KEY + command.request_key))
+        if request is not None:
+            _find_repeated(writing, command.messages, request, found)
+    numbers: dict[str, int] = {}
+    number = writing.count
+    for position, message in enumerate(command.messages):
+        if position in found:
+            continue
+        if message.key is not None:
+            if message.key in numbers:
+                found[position] = numbers[message.key]
+                continue
+            numbers[message.key] = number
+        number += 1
+    return found
+
+
+def _find_repeated(
+    writing: Writing, messages: Sequence[NewMessage], request: tuple[int, int], found: dict[int, Receipt | int]
+) -> None:
+    """This request came before: its messages without a key got the ids from the first one on, in order."""
+    message_id, created_at = request
+    taken = {receipt.id for receipt in found.values() if isinstance(receipt, Receipt)}
+    for position, message in enumerate(messages):
+        if message.key is None:
+            while message_id in taken:
+                message_id += 1
+            uuid = message_uuid(message_id, created_at, writing.tx.salt)
+            found[position] = Receipt(message_id, uuid, created_at, True)
+            message_id += 1
+
+
+def _admit(tx: Transaction, queue: Queue, count: int) -> None:
+    if not count:
+        return
+    options = queue.options
+    if options.max_size is not None and queue.undone + count > options.max_size:
+        raise QueueFull(
+            f"queue {queue.name!r} holds {queue.undone} of at most {options.max_size} messages",
+            retry_after_ms=1_000,
+        )
+    if options.push_rate is not None:
+        burst = options.push_burst or max(1, int(options.push_rate))
+        rows = tx.fetch("push.tokens", queue.id)
+        tokens, at = rows[0] if rows else (float(burst), tx.now)
+        tokens = min(burst, tokens + max(0, tx.now - at) * options.push_rate / 1000)
+        # A batch larger than the burst passes when the bucket is full, and leaves a debt.
+        if tokens < min(count, burst):
+            wait_ms = int((min(count, burst) - tokens) * 1000 / options.push_rate) + 1
+            raise RateLimited(
+                f"queue {queue.name!r} takes {options.push_rate:g} messages a second", retry_after_ms=wait_ms
+            )
+        tx.write("push.keep_tokens", queue.id, float(tokens - count), tx.now)
+
+
+def _insert(tx: Transaction, writing: Writing, queue: Queue, space: int, message: NewMessage) -> Receipt:
+    now, options = tx.now, queue.options
+    # A clock that steps back must not let a later push overtake an earlier one.
+    in_order_at = max(now, queue.newest_at)
+    moved_at = None if in_order_at == now else in_order_at
+    delay_ms = options.delay_ms if message.delay_ms is None else message.delay_ms
+    ttl_ms = options.ttl_ms if message.ttl_ms is None else message.ttl_ms
+    priority, headers, number = message.priority, message.headers, writing.count
+    # In a transaction of the user's, commits may come in another order than ids: none of the plain lane.
+    if priority == 0 and delay_ms == 0 and ttl_ms is None and tx.own:
+        lane, available_at = queue.plain_start, moved_at
+    else:
+        lane = queue.plain_end
+        expires_at = None if ttl_ms is None else now + ttl_ms
+        if delay_ms:
+            available_at = now + delay_ms
+            writing.scheduled.append((lane, number, -priority, available_at, expires_at))
+            queue.due_at = min(queue.due_at, available_at)
+        else:
+            available_at = moved_at
+            writing.ready.append((lane, number, -priority, in_order_at, expires_at))
+        if expires_at is not None:
+            queue.expiry_at = min(queue.expiry_at, expires_at)
+    writing.messages.append(
+        (
+            lane,
+            number,
+            now,
+            available_at,
+            priority,
+            CONTENT_CODES[message.content],
+            message.key,
+            None if headers is None else msgspec.json.encode(headers).decode(),
+            message.payload,
+        )
+    )
+    if message.key is not None:
+        writing.keys[space, message.key] = (lane, number, now, now + options.dedupe_ms)
+        writing.known[space, message.key] = number
+    writing.count += 1
+    return writing.receipt(number)

@@ -1,0 +1,107 @@
+"""What a transaction knows of a queue, and what it changes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.identity import ID_BITS
+from penstock.model import QueueInfo, QueueOptions, Totals
+from penstock.store.shared import GAUGES, NEVER, TOTALS, decode_options
+
+COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
+
+
+class Queue:
+    """One queue as the running transaction sees it. What changes is written once, when the transaction ends."""
+
+    __slots__ = (
+        "changes",
+        "created_at",
+        "cursor",
+        "cursor_moved",
+        "due_at",
+        "expiry_at",
+        "id",
+        "lapse_at",
+        "leased",
+        "name",
+        "newest_at",
+        "options",
+        "paused",
+        "plain_end",
+        "plain_start",
+        "pushed_to",
+        "waiting",
+    )
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        (
+            self.name,
+            self.id,
+            options,
+            self.paused,
+            self.created_at,
+            cursor,
+            newest_at,
+            due_at,
+            lapse_at,
+            expiry_at,
+            waiting,
+            leased,
+        ) = row
+        self.options: QueueOptions = decode_options(options)
+        self.cursor: int = cursor or 0
+        self.newest_at: int = newest_at or 0
+        self.due_at: int = NEVER if due_at is None else due_at
+        self.lapse_at: int = NEVER if lapse_at is None else lapse_at
+        self.expiry_at: int = NEVER if expiry_at is None else expiry_at
+        self.waiting: int = waiting or 0
+        """Ready and scheduled messages; known only where an option limits them, as is `leased`."""
+        self.leased: int = leased or 0
+        self.plain_start: int = self.id << ID_BITS + 1
+        self.plain_end: int = self.plain_start + (1 << ID_BITS)
+        self.changes: dict[str, int] = {}
+        self.cursor_moved = False
+        self.pushed_to = False
+
+    def place(self, message_id: int, *, plain: bool) -> int:
+        return (self.plain_start if plain else self.plain_end) | message_id
+
+    @property
+    def undone(self) -> int:
+        changes = self.changes
+        moved = changes.get("ready", 0) + changes.get("scheduled", 0) + changes.get("leased", 0)
+        return self.waiting + self.leased + moved
+
+    @property
+    def in_flight(self) -> int:
+        return self.leased + self.changes.get("leased", 0)
+
+    def count(self, **changes: int) -> None:
+        mine = self.changes
+        for name, change in changes.items():
+            mine[name] = mine.get(name, 0) + change
+
+    def written(self) -> None:
+        """The changes are rows now, and count with those that were there."""
+        self.waiting += self.changes.get("ready", 0) + self.changes.get("scheduled", 0)
+        self.leased += self.changes.get("leased", 0)
+        self.changes = {}
+        self.cursor_moved = self.pushed_to = False
+
+    def info(self, counts: tuple[int, ...]) -> QueueInfo:
+        return queue_info(self.name, self.options, self.paused, self.created_at, counts)
+
+
+def queue_info(name: str, options: QueueOptions, paused: bool, created_at: int, counts: tuple[int, ...]) -> QueueInfo:
+    """`counts` in the order of COUNTED."""
+    gauges = dict(zip(GAUGES, counts, strict=False))
+    totals = dict(zip(TOTALS, counts[len(GAUGES) :], strict=True))
+    return QueueInfo(
+        name=name, options=options, paused=paused, created_at=created_at, totals=Totals(**totals), **gauges
+    )
+
+
+def is_limited(options: QueueOptions) -> bool:
+    """Whether a push or a lease has to know how many messages there are."""
+    return options.max_size is not None or options.max_in_flight is not None

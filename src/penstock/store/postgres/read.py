@@ -1,0 +1,264 @@
+"""Looking without touching: peek, get, list, stats, export. Each sees one moment of the database."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidInput, UnknownQueue
+from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, message_uuid
+from penstock.model import Failure, Message, QueueInfo, QueueOptions, QueueStats, State
+from penstock.store.postgres.context import Context
+from penstock.store.postgres.latency import latency_of
+from penstock.store.postgres.queues import queue_info
+from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, decode_options
+
+Page = tuple[list[Message], str | None]
+EXPORT_PAGE = 1_000
+RATE_MINUTES = (1, 5, 15)
+LATENCY_MINUTES = 15
+
+
+class Found:
+    """A queue as it was read."""
+
+    def __init__(self, row: Row) -> None:
+        self.id, self.name, options, self.paused, self.created_at, self.cursor, self.now, *counts = row
+        self.options: QueueOptions = decode_options(options)
+        self.counts: tuple[int, ...] = tuple(counts)
+        self.plain_start: int = self.id << ID_BITS + 1
+        self.plain_end: int = self.plain_start + (1 << ID_BITS)
+
+    def places(self, message_id: int) -> bytes:
+        return ints([self.plain_start | message_id, self.plain_end | message_id])
+
+    def info(self) -> QueueInfo:
+        return queue_info(self.name, self.options, self.paused, self.created_at, self.counts)
+
+
+class Reader:
+    """Reads in one transaction, which begins with the first question; the caller ends it."""
+
+    def __init__(self, wire: Wire, context: Context) -> None:
+        self._wire = wire
+        self._context = context
+        self._begin = [Statement(context.sql["begin.begin_reading"])]
+        if context.clock is not None:
+            self._begin.append(Statement(context.sql["begin.move_clock"], (context.clock(),)))
+
+    def fetch(self, name: str, *params: Any) -> Rows:
+        begin, self._begin = self._begin, []
+        return self._wire.run([*begin, Statement(self._context.sql[name], params)])[-1]
+
+    def find(self, name: str) -> Found | None:
+        rows = self.fetch("read.queue", texts([name]))
+        return Found(rows[0]) if rows else None
+
+    def queue(self, name: str) -> Found:
+        found = {row[1]: row for row in self.fetch("read.queue", texts([name, name.removesuffix(DLQ_SUFFIX)]))}
+        row = found.get(name) or found.get(name.removesuffix(DLQ_SUFFIX))
+        if row is None:
+            raise UnknownQueue(name)
+        return Found(row)
+
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        ids = {name: message_id_of(name, self._context.salt) for name in names}
+        found: dict[str | int, tuple[str, int]] = {}
+        if keys := [name for name, message_id in ids.items() if message_id is None and name.isprintable()]:
+            found |= {key: (queue, number) for key, queue, number in self.fetch("read.global_keys", texts(keys))}
+        if numbers := [message_id for message_id in ids.values() if message_id is not None]:
+            found |= {number: (queue, number) for queue, number in self.fetch("read.homes", ints(numbers))}
+        return [found.get(name if (number := ids[name]) is None else number) for name in names]
+
+    def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
+        return [Found(row).info() for row in self.fetch("read.queues", after or "", prefix, limit)]
+
+    def peek(self, name: str, state: State, limit: int, after: str | None) -> Page:
+        queue = self.queue(name)
+        if queue.name != name:
+            state = State.DEAD
+        return _PEEKS[state](self, queue, limit, after)
+
+    def _peek_ready(self, queue: Found, limit: int, after: str | None) -> Page:
+        rank, available_at, message_id, cursor = _position(after, (-NEVER, 0, 0, queue.cursor))
+        filed = self.fetch("read.ready", queue.id, rank, available_at, message_id, limit)
+        plain_start = max(cursor, queue.cursor)
+        plain = self.fetch("read.plain", plain_start, queue.plain_end, limit)
+        # Of both lanes ids differ, so that no comparison goes beyond them.
+        tagged = heapq.merge(((row, False) for row in filed), ((row, True) for row in plain))
+        rows = []
+        for _, (row, is_plain) in zip(range(limit), tagged, strict=False):
+            if is_plain:
+                plain_start = queue.plain_start | row[2]
+            else:
+                rank, available_at, message_id = row[:3]
+            rows.append(row)
+        messages = self._messages(
+            queue,
+            State.READY,
+            [(row[2], row[6:], _known(row[1], row[3], row[4], expires_at=row[5])) for row in rows],
+        )
+        more = f"{rank}:{available_at}:{message_id}:{plain_start}"
+        return messages, more if len(messages) == limit else None
+
+    def _peek_scheduled(self, queue: Found, limit: int, after: str | None) -> Page:
+        rows = self.fetch("read.scheduled", queue.id, *_position(after, (-1, -1)), limit)
+        found = [(row[1], row[5:], _known(row[0], row[2], row[3], expires_at=row[4])) for row in rows]
+        return self._messages(queue, State.SCHEDULED, found), _next_page(rows, limit)
+
+    def _peek_leased(self, queue: Found, limit: int, after: str | None) -> Page:
+        rows = self.fetch("read.leased", queue.id, *_position(after, (-1, -1)), limit)
+        found = [_leased(row[:7], row[7:]) for row in rows]
+        return self._messages(queue, State.LEASED, found), _next_page(rows, limit)
+
+    def _peek_dead(self, queue: Found, limit: int, after: str | None) -> Page:
+        rows = self.fetch("read.dead", queue.id, *_position(after, (NEVER, NEVER)), limit)
+        found = [_dead(row[:5], row[5:]) for row in rows]
+        return self._messages(queue, State.DEAD, found), _next_page(rows, limit)
+
+    def _peek_archived(self, queue: Found, limit: int, after: str | None) -> Page:
+        rows = self.fetch("read.archived", queue.id, *_position(after, (NEVER, NEVER)), limit)
+        found = [_archived(row[:5], row[5:]) for row in rows]
+        return self._messages(queue, State.ARCHIVED, found), _next_page(rows, limit)
+
+    def get(self, name: str, message_id: int) -> Message | None:
+        queue = self.queue(name)
+        rows = self.fetch("read.message", queue.places(message_id)) if 0 < message_id <= ID_MAX else []
+        if not rows:
+            return None
+        place, created_at, available_at, *rest = rows[0]
+        state, found = self._whereabouts(queue, place, (created_at, available_at, *rest))
+        return self._messages(queue, state, [found])[0]
+
+    def _whereabouts(self, queue: Found, place: int, body: Row) -> tuple[State, Known]:
+        """The body has its available_at second, as in the rows of states that do not tell it."""
+        message_id, (_, at, priority, *_) = place & ID_MAX, body
+        plain_body = (body[0], *body[2:])
+        if queue.cursor < place < queue.plain_end:
+            return State.READY, (message_id, plain_body, _known(at, 0, None, expires_at=None))
+        if dead := self.fetch("read.dead_of", queue.id, message_id):
+            return State.DEAD, _dead(dead[0], body)
+        if archived := self.fetch("read.archived_of", queue.id, message_id):
+            return State.ARCHIVED, _archived(archived[0], body)
+        for state, rows in (
+            (State.SCHEDULED, self.fetch("read.scheduled_of", queue.id, at, message_id)),
+            (State.READY, self.fetch("read.ready_of", queue.id, -priority, at, message_id)),
+        ):
+            if rows:
+                attempts, first_leased_at, expires_at = rows[0]
+                return state, (message_id, plain_body, _known(at, attempts, first_leased_at, expires_at=expires_at))
+        return State.LEASED, _leased(self.fetch("read.lease_of", queue.id, message_id)[0], body)
+
+    def stats(self, name: str) -> QueueStats:
+        queue = self.queue(name)
+        head, _ = self._peek_ready(queue, 1, None)
+        oldest_age_ms = max(0, queue.now - head[0].created_at) if head else None
+        latency = latency_of(self.fetch("latency.since", queue.id, queue.now // 60_000 - LATENCY_MINUTES))
+        return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue), latency=latency)
+
+    def _rates(self, queue: Found) -> dict[str, dict[str, float]]:
+        rates = {}
+        for span in RATE_MINUTES:
+            (happened,) = self.fetch("read.totals_since", queue.id, queue.now // 60_000 - span)
+            seconds = span * 60 + queue.now % 60_000 / 1000
+            rates[f"{span}m"] = {name: round(count / seconds, 3) for name, count in zip(TOTALS, happened, strict=True)}
+        return rates
+
+    def export(self, name: str) -> Iterator[Message]:
+        queue = self.queue(name)
+        for peek in _PEEKS.values():
+            after: str | None = None
+            while True:
+                messages, after = peek(self, queue, EXPORT_PAGE, after)
+                yield from messages
+                if after is None:
+                    break
+
+    def _messages(self, queue: Found, state: State, found: list[Known]) -> list[Message]:
+        failed = [message_id for message_id, _, known in found if known["attempts"]]
+        failures: dict[int, list[Failure]] = {}
+        if failed:
+            for message_id, *failure in self.fetch("read.failures", ints(failed)):
+                failures.setdefault(message_id, []).append(Failure(*failure))
+        messages = []
+        for message_id, (created_at, priority, content, key, headers, payload), known in found:
+            messages.append(
+                Message(
+                    id=message_id,
+                    uuid=message_uuid(message_id, created_at, self._context.salt),
+                    queue=queue.name,
+                    state=state,
+                    payload=payload,
+                    content=CONTENTS[content],
+                    priority=priority,
+                    created_at=created_at,
+                    key=key,
+                    headers=None if headers is None else msgspec.json.decode(headers),
+                    errors=failures.get(message_id, []),
+                    **known,
+                )
+            )
+        return messages
+
+
+Known = tuple[int, Row, dict[str, Any]]
+"""A message's id, its body, and what its state tells of it."""
+
+
+def _known(available_at: int, attempts: int, first_leased_at: int | None, **more: Any) -> dict[str, Any]:
+    return {"available_at": available_at, "attempts": attempts, "first_leased_at": first_leased_at, **more}
+
+
+def _leased(lease: Row, body: Row) -> Known:
+    leased_until, message_id, attempts, first_leased_at, expires_at, leased_at, worker = lease
+    known = _known(
+        body[1],
+        attempts,
+        first_leased_at,
+        expires_at=expires_at,
+        leased_at=leased_at,
+        leased_until=leased_until,
+        worker=worker,
+    )
+    return message_id, (body[0], *body[2:]), known
+
+
+def _dead(dead: Row, body: Row) -> Known:
+    died_at, message_id, attempts, first_leased_at, reason = dead
+    known = _known(body[1], attempts, first_leased_at, finished_at=died_at, reason=reason)
+    return message_id, (body[0], *body[2:]), known
+
+
+def _archived(archived: Row, body: Row) -> Known:
+    archived_at, message_id, attempts, first_leased_at, leased_at = archived
+    known = _known(body[1], attempts, first_leased_at, finished_at=archived_at, leased_at=leased_at)
+    return message_id, (body[0], *body[2:]), known
+
+
+_PEEKS: dict[State, Callable[[Reader, Found, int, str | None], Page]] = {
+    State.READY: Reader._peek_ready,
+    State.SCHEDULED: Reader._peek_scheduled,
+    State.LEASED: Reader._peek_leased,
+    State.DEAD: Reader._peek_dead,
+    State.ARCHIVED: Reader._peek_archived,
+}
+
+
+def _next_page(rows: Rows, limit: int) -> str | None:
+    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
+
+
+def _position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
+    if after is None:
+        return start
+    try:
+        position = tuple(int(part) for part in after.split(":"))
+        if len(position) != len(start) or any(abs(part) > NEVER for part in position):
+            raise ValueError
+    except ValueError:
+        raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
+    return position

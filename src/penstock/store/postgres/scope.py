@@ -1,0 +1,104 @@
+"""A lease from all queues of a namespace or task, of which only those are met that may hold messages."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from penstock.commands import Lease, Leased
+from penstock.model import LeasedMessage
+from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.lease import allowed, lease_share, read_heads, why_not, write_leases
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import LEASE, WHOLE, Transaction
+from penstock.store.postgres.wire import ints
+
+Age = tuple[int, int]
+
+
+def lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
+    """By queue priority, then whichever queue's next message is oldest."""
+    tx.write_counters()
+    names = [name for (name,) in tx.fetch("lease.busy_in_scope", scope + "/", scope + "0")]
+    if not names:
+        return Leased([])
+    # Looked at first, and locked only where something is to be leased: idle queues hold nobody up.
+    tx.enter_also(dict.fromkeys(names, WHOLE))
+    open_queues: list[Queue] = []
+    times: list[int] = []
+    more = False
+    for name in names:
+        queue = tx.find(name)
+        if queue is None:
+            continue
+        blocked = why_not(tx, queue, advance(tx, queue).more)
+        if blocked is None:
+            open_queues.append(queue)
+            continue
+        more |= blocked.more
+        times += [] if blocked.wake_at is None else [blocked.wake_at]
+    if more:
+        return Leased([], more=True)
+    order = _shares(tx, open_queues, command.limit)
+    if not order:
+        times += [at for at in wakes(tx, open_queues).values() if at is not None]
+        return Leased([], wake_at=min(times, default=None))
+    messages = _lease_shares(tx, order, command)
+    # Another may have taken them since they were seen; then there may be others.
+    return Leased(messages, more=not messages)
+
+
+def _shares(tx: Transaction, queues: Iterable[Queue], limit: int) -> list[str]:
+    """From which queue each of the next messages comes."""
+    by_rank: dict[int, list[Queue]] = {}
+    for queue in queues:
+        by_rank.setdefault(-queue.options.priority, []).append(queue)
+    order: list[str] = []
+    for rank in sorted(by_rank):
+        order += _oldest(tx, by_rank[rank], limit - len(order))
+        if len(order) >= limit:
+            break
+    return order
+
+
+def _oldest(tx: Transaction, queues: list[Queue], limit: int) -> list[str]:
+    """From queues of one priority: merge their heads by age."""
+    wanted = {queue.id: allowed(queue, limit) for queue in queues}
+    wanted = {queue_id: count for queue_id, count in wanted.items() if count}
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    tx.write_counters()
+    for queue_id, *head in tx.fetch("lease.heads", ints(wanted), ints(wanted.values())):
+        found.setdefault(queue_id, []).append(tuple(head))
+    heads: list[tuple[list[Age], str]] = []
+    for queue in queues:
+        ages = [(at, message_id) for _, at, message_id in sorted(found.get(queue.id, []))[: wanted.get(queue.id, 0)]]
+        if ages:
+            heads.append((ages, queue.name))
+    heap = [(ages[0], number, 0) for number, (ages, _) in enumerate(heads)]
+    heapq.heapify(heap)
+    order: list[str] = []
+    while heap and len(order) < limit:
+        _, number, taken = heap[0]
+        ages, name = heads[number]
+        order.append(name)
+        if taken + 1 < len(ages):
+            heapq.heapreplace(heap, (ages[taken + 1], number, taken + 1))
+        else:
+            heapq.heappop(heap)
+    return order
+
+
+def _lease_shares(tx: Transaction, order: list[str], command: Lease) -> list[LeasedMessage]:
+    tx.enter_also(dict.fromkeys(order, WHOLE | LEASE))
+    shares: dict[str, list[LeasedMessage]] = {}
+    all_heads = []
+    for name in dict.fromkeys(order):
+        queue = tx.find(name)
+        if queue is None:
+            continue
+        mine = Lease(queue=name, limit=order.count(name), lease_ms=command.lease_ms, worker=command.worker)
+        heads = read_heads(tx, queue, mine.limit)
+        shares[name] = lease_share(tx, heads, mine)[::-1]
+        all_heads.append(heads)
+    write_leases(tx, all_heads)
+    return [shares[name].pop() for name in order if shares.get(name)]

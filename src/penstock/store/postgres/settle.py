@@ -1,0 +1,285 @@
+"""Ack, nack, extend and release: what a consumer does with a lease. A stale token changes nothing.
+
+All acks that follow each other in a batch, whatever their queues, end their leases by one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.errors import PenstockError, UnknownQueue
+from penstock.identity import ID_MAX
+from penstock.model import State, backoff_ms
+from penstock.store.postgres.latency import SERVICE
+from penstock.store.postgres.moves import Ended, die, file_again, remember_failures, return_to_dead, schedule
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import Transaction, home
+from penstock.store.postgres.wire import Statement, blobs, ints, ints_or_nulls
+from penstock.store.shared import TOKEN_BYTES, token_bytes
+
+Item = tuple[int, int, int, bytes]
+"""Queue, the time in the token, message, token."""
+
+
+def _item(queue_id: int, item: SettleItem) -> Item | None:
+    """What finds the lease; None when nothing can."""
+    token = b"" if item.token is None else token_bytes(item.token)
+    if len(token) != TOKEN_BYTES or not 0 < item.id <= ID_MAX:
+        return None
+    return queue_id, int.from_bytes(token[:6], "big"), item.id, token
+
+
+def _columns(items: Sequence[Item]) -> tuple[bytes, bytes, bytes, bytes]:
+    queues, untils, ids, tokens = zip(*items, strict=True)
+    return ints(queues), ints(untils), ints(ids), blobs(tokens)
+
+
+def along(tx: Transaction, commands: Sequence[Ack]) -> list[Statement]:
+    """The end of the leases, to go with the first round trip; only where one statement does for all."""
+    ids = [tx.context.ids.get(home(command.queue)) for command in commands]
+    if None in ids or not joinable(commands):
+        return []
+    items = _items(commands, ids)  # type: ignore[arg-type]
+    return [Statement(tx.context.sql["settle.end"], _columns(items))] if items else []
+
+
+def joinable(commands: Sequence[Ack]) -> bool:
+    """No message twice, and every one with its token: then they can be ended at once."""
+    items = [item for command in commands for item in command.items]
+    return len({item.id for item in items}) == len(items) and all(item.token is not None for item in items)
+
+
+def _items(commands: Sequence[Ack], queue_ids: Sequence[int]) -> list[Item]:
+    found = []
+    for command, queue_id in zip(commands, queue_ids, strict=True):
+        found += [each for item in command.items if (each := _item(queue_id, item)) is not None]
+    return found
+
+
+def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | PenstockError]:
+    """A run of acks."""
+    early, tx.first = tx.first, []
+    if not joinable(commands):
+        return [_ack_alone(tx, command) for command in commands]
+    known = [(command, queue) for command in commands if (queue := tx.find(command.queue)) is not None]
+    if early:
+        rows = early[0]
+    else:
+        items = _items([command for command, _ in known], [queue.id for _, queue in known])
+        rows = tx.fetch("settle.end", *_columns(items)) if items else []
+    ended = {lease.id: lease for lease in map(Ended._make, rows)}
+    by_queue: dict[int, list[Ended]] = {queue.id: [] for _, queue in known}
+    missing: list[tuple[Queue, int]] = []
+    for command, queue in known:
+        by_queue[queue.id] += [ended[item.id] for item in command.items if item.id in ended]
+        missing += [(queue, item.id) for item in command.items if item.id not in ended]
+    finish(tx, {queue.id: queue for _, queue in known}, by_queue)
+    _forget_extensions(tx, list(ended.values()))
+    why = _why_not(tx, missing)
+    outcomes: list[SettledAll | PenstockError] = []
+    for command in commands:
+        found = tx.find(command.queue)
+        if found is None:
+            outcomes.append(UnknownQueue(command.queue))
+            continue
+        results = [Settled.OK if item.id in ended else why[found.id, item.id] for item in command.items]
+        outcomes.append(SettledAll(results))
+    return outcomes
+
+
+def _ack_alone(tx: Transaction, command: Ack) -> SettledAll | PenstockError:
+    try:
+        queue = tx.queue(command.queue)
+    except PenstockError as error:
+        return error
+
+    def end_well(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
+        finish(tx, {queue.id: queue}, {queue.id: leases})
+        return [None] * len(leases)
+
+    return SettledAll(_settle(tx, queue, command.items, end_well)[0])
+
+
+def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, Sequence[Ended]]) -> None:
+    """Archive or delete messages whose leases have ended well."""
+    everything = [lease for leases in by_queue.values() for lease in leases]
+    if not everything:
+        return
+    gone: list[Ended] = []
+    kept: list[Ended] = []
+    for queue_id, leases in by_queue.items():
+        queue = queues[queue_id]
+        if not leases:
+            continue
+        keep = queue.options.archive_ms != 0
+        (kept if keep else gone).extend(leases)
+        queue.count(leased=-len(leases), n_acked=len(leases), archived=len(leases) if keep else 0)
+        tx.context.latencies.add(queue_id, SERVICE, [tx.now - lease.leased_at for lease in leases])
+        tx.wakes |= queue.options.max_in_flight is not None
+    if gone:
+        tx.write("settle.delete_messages", ints(lease.place for lease in gone))
+    if kept:
+        tx.write(
+            "lease.archive",
+            tx.now,
+            ints(lease.place for lease in kept),
+            ints(lease.attempts for lease in kept),
+            ints_or_nulls([lease.first_leased_at for lease in kept]),
+            ints(lease.leased_at for lease in kept),
+        )
+    failed = [lease.id for lease in everything if lease.attempts > 1 or lease.from_dead]
+    if failed:
+        tx.write("settle.forget_failures", ints(failed))
+    dead = [lease.id for lease in everything if lease.from_dead]
+    if dead:
+        tx.write("settle.forget_dead", ints(dead))
+
+
+def _forget_extensions(tx: Transaction, leases: Sequence[Ended]) -> None:
+    extended = [lease.id for lease in leases if lease.extended]
+    if extended:
+        tx.write("settle.forget_extensions", ints(extended))
+
+
+Act = Callable[[Sequence[Ended], Sequence[SettleItem]], list[State | None]]
+
+
+def _settle(
+    tx: Transaction, queue: Queue, items: Sequence[SettleItem], act: Act
+) -> tuple[list[Settled], list[State | None]]:
+    """End the leases of one command's items and do with them what is to be done; a repeated id, one after the other."""
+    results: list[Settled] = []
+    states: list[State | None] = []
+    for part in _without_repeats(items):
+        ended = {lease.id: lease for lease in _end(tx, queue, part)}
+        done = [item for item in part if item.id in ended]
+        told = dict(zip([item.id for item in done], act([ended[item.id] for item in done], done), strict=True))
+        _forget_extensions(tx, list(ended.values()))
+        why = _why_not(tx, [(queue, item.id) for item in part if item.id not in ended])
+        results += [Settled.OK if item.id in ended else why[queue.id, item.id] for item in part]
+        states += [told.get(item.id) for item in part]
+    return results, states
+
+
+def _without_repeats(items: Sequence[SettleItem]) -> list[list[SettleItem]]:
+    parts: list[list[SettleItem]] = [[]]
+    seen: set[int] = set()
+    for item in items:
+        if item.id in seen:
+            parts.append([])
+            seen.clear()
+        seen.add(item.id)
+        parts[-1].append(item)
+    return parts
+
+
+def _find_items(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Item]:
+    """What finds each lease; the current one, where no token is given."""
+    found = [each for item in items if (each := _item(queue.id, item)) is not None]
+    any_token = [item.id for item in items if item.token is None and 0 < item.id <= ID_MAX]
+    if any_token:
+        for message_id, token in tx.fetch("settle.current", queue.id, ints(any_token)):
+            found.append((queue.id, int.from_bytes(token[:6], "big"), message_id, token))
+    return found
+
+
+def _end(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Ended]:
+    found = _find_items(tx, queue, items)
+    return [Ended._make(row) for row in tx.fetch("settle.end", *_columns(found))] if found else []
+
+
+def _why_not(tx: Transaction, missing: Sequence[tuple[Queue, int]]) -> dict[tuple[int, int], Settled]:
+    """Why each could not be settled: its lease is over, or it is not there."""
+    why = {(queue.id, message_id): Settled.UNKNOWN for queue, message_id in missing}
+    places: dict[int, tuple[int, int]] = {}
+    for queue, message_id in missing:
+        if 0 < message_id <= ID_MAX:
+            for plain in (True, False):
+                places[queue.place(message_id, plain=plain)] = (queue.id, message_id)
+    if places:
+        for (place,) in tx.fetch("settle.known", ints(places)):
+            why[places[place]] = Settled.STALE
+    return why
+
+
+def nack(tx: Transaction, command: Nack) -> SettledAll:
+    queue = tx.queue(command.queue)
+    tx.wakes = True
+    return SettledAll(*_settle(tx, queue, command.items, lambda leases, items: _back_off(tx, queue, leases, items)))
+
+
+def _back_off(
+    tx: Transaction, queue: Queue, leases: Sequence[Ended], items: Sequence[SettleItem]
+) -> list[State | None]:
+    options = queue.options
+    states: list[State | None] = []
+    dead: list[Ended] = []
+    used_up: list[tuple[Ended, str]] = []
+    again: list[tuple[Ended, str]] = []
+    later: list[tuple[Ended, int]] = []
+    at_once: list[Ended] = []
+    for lease, item in zip(leases, items, strict=True):
+        error = item.error or ""
+        if lease.from_dead:
+            dead.append(lease)
+            states.append(State.DEAD)
+        elif lease.attempts >= options.max_attempts:
+            used_up.append((lease, error))
+            states.append(State.DEAD if options.dlq else None)
+        else:
+            again.append((lease, error))
+            delay_ms = backoff_ms(options, lease.id, lease.attempts) if item.delay_ms is None else item.delay_ms
+            if delay_ms:
+                later.append((lease, tx.now + delay_ms))
+            else:
+                at_once.append(lease)
+            states.append(State.SCHEDULED if delay_ms else State.READY)
+    return_to_dead(tx, queue, dead)
+    die(tx, queue, [lease for lease, _ in used_up], "nacked", [error for _, error in used_up])
+    remember_failures(tx, [lease for lease, _ in again], [error for _, error in again])
+    schedule(tx, queue, [lease for lease, _ in later], [at for _, at in later])
+    if at_once:
+        behind = max(tx.now, queue.newest_at)
+        tx.write("settle.move", ints(lease.place for lease in at_once), ints([behind] * len(at_once)))
+        file_again(tx, queue, at_once)
+    if leases:
+        queue.count(leased=-len(leases), n_nacked=len(leases) - len(dead))
+    return states
+
+
+def extend(tx: Transaction, command: Extend) -> SettledAll:
+    queue = tx.queue(command.queue)
+    tx.wakes = True
+    until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
+    results: list[Settled] = []
+    for part in _without_repeats(command.items):
+        found = _find_items(tx, queue, part)
+        extended = {row[0] for row in tx.fetch("settle.extend", *_columns(found), until)} if found else set()
+        if extended:
+            tx.write("settle.note_extensions", ints(extended), until)
+        why = _why_not(tx, [(queue, item.id) for item in part if item.id not in extended])
+        results += [Settled.OK if item.id in extended else why[queue.id, item.id] for item in part]
+    queue.lapse_at = min(queue.lapse_at, until)
+    return SettledAll(results, leased_until=until)
+
+
+def release(tx: Transaction, command: Release) -> SettledAll:
+    queue = tx.queue(command.queue)
+    tx.wakes = True
+
+    def give_back(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
+        return_to_dead(tx, queue, [lease for lease in leases if lease.from_dead])
+        undelivered = [
+            lease._replace(
+                attempts=lease.attempts - 1, first_leased_at=lease.first_leased_at if lease.attempts > 1 else None
+            )
+            for lease in leases
+            if not lease.from_dead
+        ]
+        file_again(tx, queue, undelivered)
+        if leases:
+            queue.count(leased=-len(leases))
+        return [None] * len(leases)
+
+    return SettledAll(_settle(tx, queue, command.items, give_back)[0])

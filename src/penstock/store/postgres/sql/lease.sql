@@ -1,0 +1,69 @@
+-- :plain
+SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.headers, m.payload
+  FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
+       LATERAL (SELECT * FROM penstock.message m
+         WHERE m.place > (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = f.queue_id
+                             AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1)
+           AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m
+
+-- :filed
+SELECT r.queue_id, r.rank, r.available_at, r.id, r.place, r.attempts, r.first_leased_at, r.expires_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
+  FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
+       LATERAL (SELECT * FROM penstock.ready r WHERE r.queue_id = f.queue_id
+                 ORDER BY r.rank, r.available_at, r.id LIMIT f.wanted FOR UPDATE SKIP LOCKED) r
+  JOIN penstock.message m ON m.place = r.place
+ ORDER BY r.queue_id, r.rank, r.available_at, r.id
+
+-- :lease
+INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at,
+                            expires_at, worker)
+SELECT r.place >> 45, r.leased_until, r.place & 17592186044415, r.place, r.token, $1::bigint, coalesce(r.attempts, 1),
+       coalesce(r.first_leased_at, $1::bigint), r.expires_at, r.worker
+  FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
+    AS r(place, leased_until, token, attempts, first_leased_at, expires_at, worker)
+
+-- :unfile
+DELETE FROM penstock.ready r USING unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
+    AS i(queue_id, rank, available_at, id)
+ WHERE r.queue_id = i.queue_id AND r.rank = i.rank AND r.available_at = i.available_at AND r.id = i.id
+
+-- :dead
+WITH found AS MATERIALIZED (
+  SELECT o.id FROM penstock.dead o WHERE o.queue_id = $1::bigint AND NOT o.leased
+   ORDER BY o.died_at, o.id LIMIT $2::bigint FOR UPDATE SKIP LOCKED)
+UPDATE penstock.dead d SET leased = true FROM found o, penstock.message m
+ WHERE d.id = o.id AND m.place = d.place
+RETURNING d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
+          m.created_at, m.priority, m.content, m.key, m.headers, m.payload
+
+-- :lease_dead
+INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at, worker,
+                            from_dead)
+SELECT r.place >> 45, $2::bigint, r.place & 17592186044415, r.place, $3::bytea, $1::bigint, r.attempts,
+       coalesce(r.first_leased_at, $1::bigint), $4::text, true
+  FROM unnest($5::bigint[], $6::bigint[], $7::bigint[]) AS r(place, attempts, first_leased_at)
+
+-- :archive
+INSERT INTO penstock.archive (id, place, queue_id, archived_at, attempts, first_leased_at, leased_at)
+SELECT r.place & 17592186044415, r.place, r.place >> 45, $1::bigint, coalesce(r.attempts, 1),
+       coalesce(r.first_leased_at, $1::bigint), coalesce(r.leased_at, $1::bigint)
+  FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+    AS r(place, attempts, first_leased_at, leased_at)
+
+-- :busy_in_scope
+SELECT name FROM penstock.busy WHERE name >= $1::text AND name < $2::text ORDER BY name
+
+-- :heads
+-- (available_at, id) of what would be leased next, of many queues; each queue's own order is its own affair.
+SELECT f.queue_id, 0::bigint, coalesce(m.available_at, m.created_at), m.place & 17592186044415
+  FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
+       LATERAL (SELECT m.place, m.available_at, m.created_at FROM penstock.message m
+         WHERE m.place > (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = f.queue_id
+                             AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1)
+           AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m
+UNION ALL
+SELECT f.queue_id, r.rank, r.available_at, r.id
+  FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
+       LATERAL (SELECT r.rank, r.available_at, r.id FROM penstock.ready r WHERE r.queue_id = f.queue_id
+                 ORDER BY r.rank, r.available_at, r.id LIMIT f.wanted) r

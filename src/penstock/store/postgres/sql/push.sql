@@ -1,0 +1,57 @@
+-- :take_ids
+SELECT penstock.take_ids($1::bigint)
+
+-- :message
+-- The ids were taken just before, in this transaction: `back` counts from the last of them.
+INSERT INTO penstock.message (place, created_at, available_at, priority, content, key, headers, payload)
+SELECT r.lane + currval('penstock.message_id') - r.back, r.created_at, r.available_at, coalesce(r.priority, 0),
+       coalesce(r.content, 0), r.key, r.headers, r.payload
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[],
+              $8::text[], $9::bytea[])
+    AS r(lane, back, created_at, available_at, priority, content, key, headers, payload)
+
+-- :ready
+INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, expires_at)
+SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.back,
+       r.lane + currval('penstock.message_id') - r.back, 0, r.expires_at
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+    AS r(lane, back, rank, available_at, expires_at)
+
+-- :scheduled
+INSERT INTO penstock.scheduled (queue_id, rank, available_at, id, place, attempts, expires_at)
+SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.back,
+       r.lane + currval('penstock.message_id') - r.back, 0, r.expires_at
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+    AS r(lane, back, rank, available_at, expires_at)
+
+-- :find_keys
+SELECT k.space, k.key, k.id, k.created_at, k.expires_at,
+       EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = k.place)
+         AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id)
+  FROM unnest($1::bigint[], $2::text[]) AS wanted(space, key)
+  JOIN penstock.key k ON k.space = wanted.space AND k.key = wanted.key
+
+-- :forget_keys
+DELETE FROM penstock.key k USING unnest($1::bigint[], $2::text[]) AS old(space, key)
+ WHERE k.space = old.space AND k.key = old.key
+
+-- :keep_keys
+-- In the order of the keys, so that two that insert the same ones do not wait for each other in a circle.
+INSERT INTO penstock.key (space, key, id, place, created_at, expires_at, check_at)
+SELECT r.space, r.key, currval('penstock.message_id') - r.back,
+       CASE WHEN r.lane < 0 THEN r.lane ELSE r.lane + currval('penstock.message_id') - r.back END,
+       r.created_at, r.expires_at, r.expires_at
+  FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+    AS r(space, key, lane, back, created_at, expires_at)
+ ORDER BY r.space, r.key
+
+-- :busy
+INSERT INTO penstock.busy (queue_id, name) SELECT * FROM unnest($1::bigint[], $2::text[]) ORDER BY 2
+ON CONFLICT DO NOTHING
+
+-- :tokens
+SELECT tokens, tokens_at FROM penstock.bucket WHERE queue_id = $1::bigint
+
+-- :keep_tokens
+INSERT INTO penstock.bucket (queue_id, tokens, tokens_at) VALUES ($1::bigint, $2::double precision, $3::bigint)
+ON CONFLICT (queue_id) DO UPDATE SET tokens = excluded.tokens, tokens_at = excluded.tokens_at

@@ -1,0 +1,114 @@
+-- :queue
+SELECT q.id, q.name, q.options, q.paused, q.created_at,
+       (SELECT c.cursor FROM penstock.counter c
+         WHERE c.queue_id = q.id AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1), penstock.now_ms(),
+       sum(c.ready)::bigint, sum(c.scheduled)::bigint, sum(c.leased)::bigint, sum(c.dead)::bigint,
+       sum(c.archived)::bigint, sum(c.n_pushed)::bigint, sum(c.n_leased)::bigint, sum(c.n_acked)::bigint,
+       sum(c.n_nacked)::bigint, sum(c.n_lapsed)::bigint, sum(c.n_dead)::bigint, sum(c.n_expired)::bigint,
+       sum(c.n_redriven)::bigint, sum(c.n_removed)::bigint
+  FROM penstock.queue q JOIN penstock.counter c ON c.queue_id = q.id
+ WHERE q.name = ANY($1::text[]) GROUP BY q.id
+
+-- :queues
+SELECT q.id, q.name, q.options, q.paused, q.created_at, 0::bigint, penstock.now_ms(),
+       sum(c.ready)::bigint, sum(c.scheduled)::bigint, sum(c.leased)::bigint, sum(c.dead)::bigint,
+       sum(c.archived)::bigint, sum(c.n_pushed)::bigint, sum(c.n_leased)::bigint, sum(c.n_acked)::bigint,
+       sum(c.n_nacked)::bigint, sum(c.n_lapsed)::bigint, sum(c.n_dead)::bigint, sum(c.n_expired)::bigint,
+       sum(c.n_redriven)::bigint, sum(c.n_removed)::bigint
+  FROM (SELECT * FROM penstock.queue q WHERE q.name > $1::text AND q.name >= $2::text
+           AND starts_with(q.name, $2::text) ORDER BY q.name LIMIT $3::bigint) q
+  JOIN penstock.counter c ON c.queue_id = q.id
+ GROUP BY q.id, q.name, q.options, q.paused, q.created_at ORDER BY q.name
+
+-- :message
+SELECT place, created_at, coalesce(available_at, created_at), priority, content, key, headers, payload
+  FROM penstock.message WHERE place = ANY($1::bigint[])
+
+-- :global_keys
+SELECT k.key, q.name, k.id FROM penstock.key k JOIN penstock.queue q ON q.id = k.place >> 45
+ WHERE k.space = 0 AND k.key = ANY($1::text[])
+
+-- :homes
+-- An id does not tell its queue. Those of the tree that hold messages are few, and asked first.
+SELECT home.name, wanted.id FROM unnest($1::bigint[]) AS wanted(id)
+ CROSS JOIN LATERAL (
+   SELECT q.name FROM (SELECT name, queue_id FROM penstock.busy UNION ALL SELECT name, id FROM penstock.queue) q
+    WHERE EXISTS (SELECT 1 FROM penstock.message m
+                   WHERE m.place IN (q.queue_id << 45 | wanted.id, (q.queue_id * 2 + 1) << 44 | wanted.id))
+    LIMIT 1) home
+
+-- :ready
+SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
+  FROM (SELECT * FROM penstock.ready r
+         WHERE r.queue_id = $1::bigint AND (r.rank, r.available_at, r.id) > ($2::bigint, $3::bigint, $4::bigint)
+         ORDER BY r.rank, r.available_at, r.id LIMIT $5::bigint) r
+  JOIN penstock.message m ON m.place = r.place ORDER BY r.rank, r.available_at, r.id
+
+-- :plain
+SELECT 0::bigint, coalesce(available_at, created_at), place & 17592186044415, 0::bigint, NULL::bigint, NULL::bigint,
+       created_at, priority, content, key, headers, payload
+  FROM penstock.message WHERE place > $1::bigint AND place < $2::bigint ORDER BY place LIMIT $3::bigint
+
+-- :scheduled
+SELECT s.available_at, s.id, s.attempts, s.first_leased_at, s.expires_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
+  FROM (SELECT * FROM penstock.scheduled s WHERE s.queue_id = $1::bigint
+           AND (s.available_at, s.id) > ($2::bigint, $3::bigint) ORDER BY s.available_at, s.id LIMIT $4::bigint) s
+  JOIN penstock.message m ON m.place = s.place ORDER BY s.available_at, s.id
+
+-- :leased
+SELECT l.leased_until, l.id, l.attempts, l.first_leased_at, l.expires_at, l.leased_at, l.worker,
+       m.created_at, coalesce(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM (SELECT * FROM penstock.lease l WHERE l.queue_id = $1::bigint
+           AND (l.leased_until, l.id) > ($2::bigint, $3::bigint) ORDER BY l.leased_until, l.id LIMIT $4::bigint) l
+  JOIN penstock.message m ON m.place = l.place ORDER BY l.leased_until, l.id
+
+-- :dead
+SELECT d.died_at, d.id, d.attempts, d.first_leased_at, d.reason,
+       m.created_at, coalesce(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM (SELECT * FROM penstock.dead d WHERE d.queue_id = $1::bigint AND NOT d.leased
+           AND (d.died_at, d.id) < ($2::bigint, $3::bigint) ORDER BY d.died_at DESC, d.id DESC LIMIT $4::bigint) d
+  JOIN penstock.message m ON m.place = d.place ORDER BY d.died_at DESC, d.id DESC
+
+-- :archived
+SELECT a.archived_at, a.id, a.attempts, a.first_leased_at, a.leased_at,
+       m.created_at, coalesce(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM (SELECT * FROM penstock.archive a WHERE a.queue_id = $1::bigint
+           AND (a.archived_at, a.id) < ($2::bigint, $3::bigint) ORDER BY a.archived_at DESC, a.id DESC
+         LIMIT $4::bigint) a
+  JOIN penstock.message m ON m.place = a.place ORDER BY a.archived_at DESC, a.id DESC
+
+-- :lease_of
+SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
+  FROM penstock.lease WHERE queue_id = $1::bigint AND id = $2::bigint
+
+-- :dead_of
+SELECT died_at, id, attempts, first_leased_at, reason
+  FROM penstock.dead WHERE queue_id = $1::bigint AND id = $2::bigint AND NOT leased
+
+-- :archived_of
+SELECT archived_at, id, attempts, first_leased_at, leased_at
+  FROM penstock.archive WHERE queue_id = $1::bigint AND id = $2::bigint
+
+-- :scheduled_of
+SELECT attempts, first_leased_at, expires_at FROM penstock.scheduled
+ WHERE queue_id = $1::bigint AND available_at = $2::bigint AND id = $3::bigint
+
+-- :ready_of
+SELECT attempts, first_leased_at, expires_at FROM penstock.ready
+ WHERE queue_id = $1::bigint AND rank = $2::bigint AND available_at = $3::bigint AND id = $4::bigint
+
+-- :failures
+SELECT id, attempt, at, error FROM penstock.failure WHERE id = ANY($1::bigint[]) ORDER BY id, attempt DESC
+
+-- :totals_since
+SELECT coalesce(sum(n_pushed), 0)::bigint, coalesce(sum(n_leased), 0)::bigint, coalesce(sum(n_acked), 0)::bigint,
+       coalesce(sum(n_nacked), 0)::bigint, coalesce(sum(n_lapsed), 0)::bigint, coalesce(sum(n_dead), 0)::bigint,
+       coalesce(sum(n_expired), 0)::bigint, coalesce(sum(n_redriven), 0)::bigint,
+       coalesce(sum(n_removed), 0)::bigint
+  FROM (SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
+          FROM penstock.minute WHERE queue_id = $1::bigint AND minute >= $2::bigint
+        UNION ALL
+        SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
+          FROM penstock.counter WHERE queue_id = $1::bigint AND minute >= $2::bigint) happened

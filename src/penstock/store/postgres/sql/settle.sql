@@ -1,0 +1,79 @@
+-- :end
+DELETE FROM penstock.lease l USING unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
+    AS i(queue_id, leased_until, id, token)
+ WHERE l.queue_id = i.queue_id AND l.id = i.id AND l.token = i.token
+   AND l.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id), i.leased_until)
+   AND l.leased_until > (SELECT penstock.now_ms())
+RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended
+
+-- :current
+SELECT id, token FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[])
+
+-- :extend
+UPDATE penstock.lease l SET leased_until = $5::bigint, extended = true
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token)
+ WHERE l.queue_id = i.queue_id AND l.id = i.id AND l.token = i.token
+   AND l.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id), i.leased_until)
+   AND l.leased_until > (SELECT penstock.now_ms())
+RETURNING l.id
+
+-- :note_extensions
+INSERT INTO penstock.extension (id, leased_until) SELECT unnest($1::bigint[]), $2::bigint
+ON CONFLICT (id) DO UPDATE SET leased_until = excluded.leased_until
+
+-- :forget_extensions
+DELETE FROM penstock.extension WHERE id = ANY($1::bigint[])
+
+-- :known
+SELECT m.place FROM penstock.message m
+ WHERE m.place = ANY($1::bigint[])
+   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
+
+-- :delete_messages
+DELETE FROM penstock.message WHERE place = ANY($1::bigint[])
+
+-- :forget_dead
+DELETE FROM penstock.dead WHERE id = ANY($1::bigint[])
+
+-- :return_dead
+UPDATE penstock.dead SET leased = false WHERE id = ANY($1::bigint[])
+
+-- :forget_failures
+DELETE FROM penstock.failure WHERE id = ANY($1::bigint[])
+
+-- :remember_failures
+INSERT INTO penstock.failure (id, attempt, at, error)
+SELECT r.id, r.attempt, $1::bigint, r.error FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS r(id, attempt, error)
+ON CONFLICT (id, at, attempt) DO UPDATE SET error = excluded.error
+
+-- :trim_failures
+DELETE FROM penstock.failure f WHERE f.id = ANY($1::bigint[]) AND (f.at, f.attempt) < (
+  SELECT k.at, k.attempt FROM penstock.failure k WHERE k.id = f.id
+   ORDER BY k.at DESC, k.attempt DESC OFFSET $2::bigint - 1 LIMIT 1)
+
+-- :die
+INSERT INTO penstock.dead (id, place, queue_id, died_at, attempts, first_leased_at, ttl_left_ms, reason, error)
+SELECT r.place & 17592186044415, r.place, r.place >> 45, $1::bigint, r.attempts, r.first_leased_at, r.ttl_left_ms,
+       $2::text, r.error
+  FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+    AS r(place, attempts, first_leased_at, ttl_left_ms, error)
+
+-- :move
+UPDATE penstock.message m SET available_at = r.available_at
+  FROM unnest($1::bigint[], $2::bigint[]) AS r(place, available_at) WHERE m.place = r.place
+
+-- :schedule
+INSERT INTO penstock.scheduled (queue_id, available_at, id, rank, place, attempts, first_leased_at, expires_at)
+SELECT r.place >> 45, r.available_at, r.place & 17592186044415, -m.priority, r.place, r.attempts, r.first_leased_at,
+       r.expires_at
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+    AS r(place, available_at, attempts, first_leased_at, expires_at)
+  JOIN penstock.message m ON m.place = r.place
+
+-- :file
+INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, first_leased_at, expires_at)
+SELECT r.place >> 45, -m.priority, coalesce(m.available_at, m.created_at), r.place & 17592186044415, r.place,
+       r.attempts, r.first_leased_at, r.expires_at
+  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
+    AS r(place, attempts, first_leased_at, expires_at)
+  JOIN penstock.message m ON m.place = r.place

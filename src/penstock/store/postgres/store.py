@@ -1,0 +1,384 @@
+"""The PostgreSQL store: a few connections, one transaction for each batch of commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import psycopg
+from psycopg import pq
+
+from penstock import forks
+from penstock.commands import (
+    Ack,
+    CatchUp,
+    Command,
+    Extend,
+    Lease,
+    Nack,
+    Push,
+    Release,
+)
+from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
+from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
+from penstock.store.postgres.access import api_key
+from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
+from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
+from penstock.store.postgres.context import Context
+from penstock.store.postgres.read import Reader
+from penstock.store.postgres.schema import migrate
+from penstock.store.postgres.sweep import fold
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wake import Waker
+from penstock.store.postgres.wire import Restart, Statement, Wire
+from penstock.store.protocol import Prepared, Progress
+
+T = TypeVar("T")
+Durability = Literal["full", "relaxed"]
+BUSY_MS = 30_000
+CONNECTIONS = 6
+"""One for each lane, and two to read with."""
+TRIES = 20
+UNFOLDED_MAX = 2_000
+"""Counter rows after which a store folds them itself, if no sweeper does."""
+OUTCOME_SECONDS = 10.0
+"""How long to ask for the outcome of a commit whose connection was lost."""
+LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
+RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.UniqueViolation)
+
+
+class CommitLost(Exception):
+    """The connection was lost between the word to commit and its answer."""
+
+    def __init__(self, xid: str | None, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
+        super().__init__(str(cause))
+        self.xid = xid
+        self.outcomes = outcomes
+        self.cause = cause
+
+
+class PostgresStore:
+    lanes = 4
+    """Batches that may be on their way at once: pushes, leases, settling, and the rest."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str | None = None,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+        busy_ms: int = BUSY_MS,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        self.target = Target(url, schema)
+        self.durability: Durability = durability
+        self._busy_ms = busy_ms
+        first = self._connect()
+        try:
+            try:
+                salt = migrate(first, self.target.schema)
+            except psycopg.Error as error:
+                raise translate(error, self.target) from error
+            self._context = Context(self.target.schema, salt, clock)
+            self._pool = Pool(self._open_wire, connections, self.target.shown)
+            self._waker = Waker(self._connect, f"penstock.{self.target.schema}")
+            self._waker.start()
+        finally:
+            first.close()
+        forks.register(self)
+
+    @property
+    def salt(self) -> int:
+        return self._context.salt
+
+    @property
+    def where(self) -> str:
+        return f"{self.target.shown} (schema {self.target.schema})"
+
+    def clock(self) -> int:
+        """The database's, as far as the last transaction told."""
+        clock = self._context.clock
+        return system_clock() + self._context.ahead_ms if clock is None else clock()
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return connect(self.target, busy_ms=self._busy_ms, relaxed=self.durability == "relaxed")
+
+    def _open_wire(self) -> Wire:
+        return Wire(self._connect())
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        # The connections are the parent's: left alone, never closed here, which would end them there.
+        self._pool.start_over()
+        self._waker.start_over()
+
+    def lane(self, command: Command[Any]) -> int:
+        """Commands of one lane share batches; leases need not wait for the disk, and wait for none who do."""
+        return LANES.get(type(command), 3)
+
+    def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        try:
+            return self._apply(commands)
+        except psycopg.Error as error:
+            raise translate(error, self.target) from error
+        except PenstockError:
+            raise
+        except Exception:
+            # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
+            if len(commands) == 1:
+                raise
+        return [self._apply_alone(command) for command in commands]
+
+    def _apply_alone(self, command: Command[Any]) -> Any:
+        try:
+            return self._apply([command])[0]
+        except psycopg.Error as error:
+            raise translate(error, self.target) from error
+        except StoreError:
+            raise
+        except Exception as error:
+            return error
+
+    def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        if not commands:
+            return []
+        trouble: Exception | None = None
+        for _ in range(TRIES):
+            try:
+                with self._wire() as wire:
+                    outcomes = self._run(wire, commands)
+                    if self._context.unfolded > UNFOLDED_MAX:
+                        self._fold(wire)
+                return outcomes
+            except CommitLost as lost:
+                self._pool.drop_idle()
+                if self._was_kept(lost):
+                    if lost.outcomes is not None:
+                        return lost.outcomes
+                    # The ids that were given came with the answer.
+                    raise translate(psycopg.OperationalError(str(lost)), self.target, maybe_done=True) from lost
+            except (Restart, *RETRIED) as error:
+                trouble = error
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise
+                # Nothing of it was kept: once more, on a connection made anew.
+                self._pool.drop_idle()
+                trouble = error
+        raise StoreBusy(f"{self.target.shown}: {TRIES} attempts were in vain, the last because: {trouble}") from trouble
+
+    def _run(self, wire: Wire, commands: Sequence[Command[Any]]) -> list[Any]:
+        tx = Transaction(wire, self._context)
+        in_runs = runs(commands)
+        try:
+            tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
+            outcomes = carry_out(tx, in_runs)
+            if tx.wakes and self._waker.may_send_now():
+                tx.write("begin.notify", self._waker.channel, self._waker.sender)
+        except BaseException:
+            self._roll_back(wire)
+            raise
+        try:
+            tx.commit()
+        except psycopg.Error as error:
+            if is_lost(error) or wire.broken:
+                raise CommitLost(tx.xid, None if tx.answers_with_commit else outcomes, error) from error
+            self._roll_back(wire)
+            raise
+        return outcomes
+
+    def _roll_back(self, wire: Wire) -> None:
+        with suppress(psycopg.Error):
+            if not wire.broken and wire.in_transaction:
+                wire.run([Statement(self._context.sql["begin.rollback"])])
+
+    def _was_kept(self, lost: CommitLost) -> bool:
+        """Ask the database, when it is there again, what became of a commit."""
+        deadline = time.monotonic() + OUTCOME_SECONDS
+        while lost.xid is not None and time.monotonic() < deadline:
+            try:
+                with self._wire() as wire:
+                    (((status,),),) = wire.run([Statement(self._context.sql["begin.was_committed"], (lost.xid,))])
+                if status in ("committed", "aborted"):
+                    return bool(status == "committed")
+            except (StoreUnreachable, psycopg.Error):
+                pass
+            time.sleep(0.05)
+        raise translate(psycopg.OperationalError(str(lost.cause)), self.target, maybe_done=True) from lost.cause
+
+    def _fold(self, wire: Wire) -> None:
+        """Of the queues last used; a server's sweeper does it for all of them."""
+        tx = Transaction(wire, self._context)
+        try:
+            tx.begin({}, durable=False)
+            fold(tx, list(dict.fromkeys(self._context.ids.values())))
+            tx.commit()
+        except BaseException:
+            self._roll_back(wire)
+            raise
+
+    @contextmanager
+    def _wire(self) -> Generator[Wire, None, None]:
+        pool = self._pool
+        wire = pool.acquire()
+        try:
+            yield wire
+        finally:
+            pool.release(wire)
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
+        """Always None: every statement is a wait for the database."""
+        return None
+
+    def apply_on(self, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
+        """Carry out commands inside a transaction of the caller's own, on the caller's own connection."""
+        self._pool.check_open()
+        if not isinstance(connection, psycopg.Connection):
+            raise WrongType(f"conn is a psycopg.Connection, not {type(connection).__name__}", field="conn")
+        if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            raise InvalidInput("conn is in pipeline mode", field="conn", hint="leave the pipeline first")
+        with connection.lock:
+            wire = Wire(connection, lasting=False)
+            try:
+                return self._apply_on(wire, connection, commands)
+            except psycopg.Error as error:
+                raise translate(error, self.target) from error
+
+    def _apply_on(self, wire: Wire, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
+        sql = self._context.sql
+        alone = not wire.in_transaction
+        wire.run([Statement(sql["begin.begin"])] if alone else [])
+        self._check_same_database(wire, commands)
+        wire.run([Statement(sql["begin.savepoint"])])
+        try:
+            tx = Transaction(wire, self._context)
+            try:
+                tx.join(needs_of(commands))
+            except Restart:
+                # What was known of a queue is right now.
+                wire.run([Statement(sql["begin.undo"])])
+                tx = Transaction(wire, self._context)
+                tx.join(needs_of(commands))
+            outcomes = carry_out(tx, runs(commands))
+            or_raise(outcomes)
+            tx.write("begin.notify", self._waker.channel, self._waker.sender)
+            tx.keep()
+            tx.flush()
+        except BaseException:
+            if not wire.broken and wire.in_transaction:
+                undone = ("begin.rollback",) if alone else ("begin.undo", "begin.release")
+                wire.run([Statement(sql[name]) for name in undone])
+            raise
+        if alone and connection.autocommit:
+            wire.run([Statement(sql["begin.commit"])])
+        return outcomes
+
+    def _check_same_database(self, wire: Wire, commands: Sequence[Command[Any]]) -> None:
+        (((isolation, salt),),) = wire.run([Statement(self._context.sql["begin.surroundings"])])
+        if salt != self.salt:
+            raise InvalidInput(f"conn is not open on {self.target.shown}", field="conn", hint="use the same database")
+        if isolation != "read committed" and not all(isinstance(command, Push) for command in commands):
+            raise InvalidInput(
+                f"in a transaction that is {isolation} only a push is possible",
+                field="conn",
+                hint="others' leases since its begin are not seen there",
+            )
+
+    def version(self) -> int:
+        self._pool.check_open()
+        self._waker.start()
+        return self._waker.changes
+
+    def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[Message], str | None]:
+        return self._read(lambda reader: reader.peek(queue, state, limit, after))
+
+    def get(self, queue: str, message_id: int) -> Message | None:
+        return self._read(lambda reader: reader.get(queue, message_id))
+
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return self._read(lambda reader: reader.locate(names))
+
+    def find_queue(self, queue: str) -> QueueInfo | None:
+        found = self._read(lambda reader: reader.find(queue))
+        return None if found is None else found.info()
+
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
+        return self._read(lambda reader: reader.list_queues(prefix, after, limit))
+
+    def stats(self, queue: str) -> QueueStats:
+        return self._read(lambda reader: reader.stats(queue))
+
+    def find_key(self, key_id: str) -> ApiKey | None:
+        rows = self._read(lambda reader: reader.fetch("access.find_key", key_id))
+        return api_key(rows[0]) if rows else None
+
+    def list_keys(self, queue: str) -> list[ApiKey]:
+        return [api_key(row) for row in self._read(lambda reader: reader.fetch("access.list_keys", queue))]
+
+    def find_secret(self, queue: str) -> str | None:
+        rows = self._read(lambda reader: reader.fetch("access.secret", queue))
+        return rows[0][0] if rows else None
+
+    def _read(self, look: Callable[[Reader], T]) -> T:
+        """Look at one moment of the database; once more, if the connection turns out to be lost."""
+        for last in (False, True):
+            try:
+                with self._wire() as wire:
+                    try:
+                        return look(Reader(wire, self._context))
+                    finally:
+                        self._roll_back(wire)
+            except psycopg.Error as error:
+                if last or not is_lost(error):
+                    raise translate(error, self.target) from error
+                self._pool.drop_idle()
+        raise AssertionError
+
+    def export(self, queue: str) -> Generator[Message, None, None]:
+        self._pool.check_open()
+        wire = self._open_wire()
+        try:
+            yield from Reader(wire, self._context).export(queue)
+        except psycopg.Error as error:
+            raise translate(error, self.target) from error
+        finally:
+            wire.close()
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        raise Unsupported(
+            "a PostgreSQL store is not copied to a file",
+            hint=f"pg_dump --schema={self.target.schema} makes a copy as of one moment, while others go on working",
+        )
+
+    def compact(self) -> None:
+        """Give the space of what is gone back for new messages; PostgreSQL does so by itself, a little later."""
+        self._pool.check_open()
+        with self._connect() as connection:
+            try:
+                tables = connection.execute(
+                    "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables WHERE schemaname = %s",
+                    (self.target.schema,),
+                ).fetchall()
+                for (table,) in tables:
+                    connection.execute(f"VACUUM {table}".encode())
+            except psycopg.Error as error:
+                raise translate(error, self.target) from error
+
+    def shorten_log(self) -> None:
+        """Nothing to do: the write-ahead log is PostgreSQL's own affair."""
+
+    def close(self) -> None:
+        """Safe to call again."""
+        self._waker.close()
+        self._pool.close()

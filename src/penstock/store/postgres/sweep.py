@@ -1,0 +1,107 @@
+"""The sweep: what time moves, in every queue; archives, keys and minutes past their time; counters folded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.commands import Sweep, Swept
+from penstock.model import DAY_MS
+from penstock.store.postgres.admin import forget_all
+from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.transaction import PUSHING, WHOLE, Transaction
+from penstock.store.postgres.wire import Row, Rows, ints, texts
+
+MINUTES_KEPT = 30 * 24 * 60
+KEY_CHECK_MS = DAY_MS // 24
+QUEUES_AT_ONCE = 500
+IDLE_AT_ONCE = 1_000
+
+
+def sweep(tx: Transaction, command: Sweep) -> Swept:
+    tx.write_counters()
+    swept = Swept()
+    # name, id, undone, archived, counter rows
+    queues = tx.fetch("admin.holding")
+    holding = [row for row in queues if row[2] or row[3]]
+    for start in range(0, len(holding), QUEUES_AT_ONCE):
+        _sweep_queues(tx, holding[start : start + QUEUES_AT_ONCE], command.limit, swept)
+    _forget_keys(tx, command.limit, swept)
+    _forget_idle(tx, [row for row in queues if "/" in row[0] and not row[2]])
+    tx.write_counters()
+    fold(tx, [row[1] for row in queues if row[4] > 1])
+    _write_latencies(tx, [row[1] for row in queues])
+    return swept
+
+
+def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept) -> None:
+    tx.enter_also({row[0]: WHOLE for row in rows})
+    met: list[Queue] = []
+    for name, _, _, archived, _ in rows:
+        queue = tx.find(name)
+        if queue is None:
+            continue
+        moved = advance(tx, queue, limit)
+        swept.due += moved.due
+        swept.lapsed += moved.lapsed
+        swept.expired += moved.expired
+        swept.more |= moved.more
+        if archived and queue.options.archive_ms is not None:
+            _trim_archive(tx, queue, queue.options.archive_ms, limit, swept)
+        met.append(queue)
+    times = [at for at in wakes(tx, met).values() if at is not None]
+    swept.wake_at = min([*times, *([] if swept.wake_at is None else [swept.wake_at])], default=None)
+    tx.wakes |= bool(swept.due or swept.lapsed)
+
+
+def _trim_archive(tx: Transaction, queue: Queue, archive_ms: int, limit: int, swept: Swept) -> None:
+    rows = tx.fetch("admin.old_archive", queue.id, tx.now - archive_ms, limit)
+    forget_all(tx, rows)
+    queue.count(archived=-len(rows))
+    swept.forgotten += len(rows)
+    swept.more |= len(rows) == limit
+
+
+def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
+    """A key lives as long as its window or its message, whichever is longer."""
+    rows = tx.fetch("admin.old_keys", tx.now, limit)
+    _for_keys(tx, "admin.keep_keys", [row for row in rows if row[2]], tx.now + KEY_CHECK_MS)
+    gone = [row for row in rows if not row[2]]
+    _for_keys(tx, "push.forget_keys", gone)
+    swept.forgotten += len(gone)
+    swept.more |= len(rows) == limit
+
+
+def _for_keys(tx: Transaction, statement: str, rows: Rows, *params: int) -> None:
+    if rows:
+        tx.write(statement, *params, ints(row[0] for row in rows), texts([row[1] for row in rows]))
+
+
+def _forget_idle(tx: Transaction, rows: Sequence[Row]) -> None:
+    """Queues that hold nothing leave the list of the busy, unless someone is pushing to them at this moment."""
+    if not rows:
+        return
+    listed = [queue_id for (queue_id,) in tx.fetch("admin.busy_ids", ints(row[1] for row in rows))][:IDLE_AT_ONCE]
+    if not listed:
+        return
+    tries = tx.fetch_all(*(("admin.try_lock", tx.context.lock_key(PUSHING, queue_id)) for queue_id in listed))
+    locked = [queue_id for queue_id, ((got,),) in zip(listed, tries, strict=True) if got]
+    tx.write("admin.idle", ints(locked))
+
+
+def fold(tx: Transaction, queue_ids: Sequence[int]) -> None:
+    if queue_ids:
+        tx.write("counter.fold", ints(queue_ids))
+        tx.context.unfolded = 0
+
+
+def _write_latencies(tx: Transaction, queue_ids: Sequence[int]) -> None:
+    rows = tx.context.latencies.rows(tx.now)
+    if rows:
+        ids, minutes, kinds, counts = zip(*rows, strict=True)
+        tx.write("latency.keep", tx.context.latencies.writer, ints(ids), ints(minutes), ints(kinds), texts(counts))
+    minute = tx.now // 60_000
+    if minute != tx.context.trimmed_minute:
+        tx.context.trimmed_minute = minute
+        tx.write("admin.forget_minutes", ints(queue_ids), minute - MINUTES_KEPT)
+        tx.write("admin.forget_latencies", ints(queue_ids), minute - MINUTES_KEPT)

@@ -1,0 +1,264 @@
+"""The running transaction: its time, its locks, the queues it has entered, and what it is about to write.
+
+Writes are gathered and go with the next question, or with the commit: a batch is two round trips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from penstock.errors import UnknownQueue
+from penstock.identity import DLQ_SUFFIX
+from penstock.model import system_clock
+from penstock.store.postgres.context import Context, quoted
+from penstock.store.postgres.queues import COUNTED, Queue
+from penstock.store.postgres.wire import Restart, Row, Rows, Statement, Wire, ints, ints_or_nulls, texts
+
+WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
+"""What a command needs of a queue: all that is known of it; to push, to lease, or to change it, alone."""
+ALIVE, PUSHING, LEASING = 0, 1, 2
+"""Locks, in the order in which they are taken. All share the first, but for who changes or drops the queue."""
+Needs = Mapping[str, int]
+
+
+def home(name: str) -> str:
+    """The queue of a name that may also address its dead letters."""
+    return name.removesuffix(DLQ_SUFFIX)
+
+
+class Transaction:
+    def __init__(self, wire: Wire, context: Context) -> None:
+        self.wire = wire
+        self.context = context
+        self.salt = context.salt
+        self.now = 0
+        self.xid: str | None = None
+        """Known while the outcome may come to matter."""
+        self.first: list[Rows] = []
+        """What the statements that went along with `begin` answered; for the first command alone."""
+        self.own = True
+        """Not inside a transaction of the user's, which may last: then nobody must wait for it."""
+        self.wakes = False
+        self.answers_with_commit = False
+        """Whether the commit's own round trip brings something that the outcomes lack."""
+        self._pending: list[Statement] = []
+        self._queues: dict[str, Queue | None] = {}
+        self._needs: dict[str, int] = {}
+        self._stale = False
+
+    # Beginning
+
+    def begin(self, needs: Needs, *, durable: bool, along: Sequence[Statement] = ()) -> None:
+        """Take the locks and load the queues that the batch needs."""
+        start = [self._statement("begin.begin")]
+        if not durable:
+            start.append(self._statement("begin.without_waiting"))
+        self._enter(start, needs, durable, along)
+
+    def join(self, needs: Needs) -> None:
+        """As `begin`, inside a transaction that there is."""
+        self.own = False
+        self._enter([], needs, False, ())
+
+    def _enter(self, start: list[Statement], needs: Needs, durable: bool, along: Sequence[Statement]) -> None:
+        context = self.context
+        context.look_wide_now_and_then()
+        if context.clock is not None:
+            start.append(self._statement("begin.move_clock", context.clock()))
+        keys = self._lock_keys(needs)
+        if keys:
+            start.append(self._statement("begin.enter", ints(keys)))
+        if needs:
+            start.append(self._load_statement(needs, durable))
+        else:
+            start.append(self._statement("begin.now"))
+        answers = self.wire.run([*start, *along])
+        self.first = answers[len(start) :]
+        self._loaded(answers[len(start) - 1], needs)
+
+    def enter_also(self, needs: Needs) -> None:
+        """Queues that were found on the way."""
+        self.write_counters()
+        unknown = [name for name in needs if name not in self.context.ids]
+        if unknown:
+            for name, queue_id in self.fetch("admin.ids", texts(unknown)):
+                self.context.learn(name, queue_id)
+        self.flush()
+        keys = self._lock_keys({name: flags for name, flags in needs.items() if name in self.context.ids})
+        answers = self.wire.run([self._statement("begin.enter", ints(keys)), self._load_statement(needs, False)])
+        self._loaded(answers[1], needs)
+
+    def _lock_keys(self, needs: Needs) -> list[int]:
+        keys: dict[tuple[int, int], int] = {}
+        for name, flags in needs.items():
+            queue_id = self.context.ids.get(name)
+            if queue_id is None:
+                continue
+            alive = self.context.lock_key(ALIVE, queue_id)
+            if flags & ADMIN or keys.get((ALIVE, alive), 0) > 0:
+                keys[ALIVE, alive] = alive
+            else:
+                keys[ALIVE, alive] = -alive
+            if flags & PUSH and self.own:
+                pushing = self.context.lock_key(PUSHING, queue_id)
+                keys[PUSHING, pushing] = pushing
+            if flags & LEASE:
+                leasing = self.context.lock_key(LEASING, queue_id)
+                keys[LEASING, leasing] = leasing
+        return [keys[order] for order in sorted(keys)]
+
+    def _load_statement(self, needs: Needs, durable: bool) -> Statement:
+        context = self.context
+        floors = [context.floor(context.ids.get(name)) for name in needs]
+        return self._statement(
+            "begin.load",
+            texts(list(needs)),
+            ints(flags & WHOLE for flags in needs.values()),
+            ints(due for due, _ in floors),
+            ints(lapse for _, lapse in floors),
+            durable,
+        )
+
+    def _loaded(self, rows: Rows, needs: Needs) -> None:
+        if not needs:
+            self.now = rows[0][0]
+            return
+        context = self.context
+        context.ahead_ms = rows[0][0] - system_clock()
+        moved = False
+        for now, xid, name, queue_id, *rest in rows:
+            self.now, self.xid = now, xid or self.xid
+            known = context.ids.get(name)
+            if queue_id is None:
+                context.ids.pop(name, None)
+                self._queues[name] = None
+                continue
+            if known != queue_id:
+                context.learn(name, queue_id)
+                moved = True
+            queue = self._queues[name] = Queue((name, queue_id, *rest))
+            if needs[name] & WHOLE:
+                context.raise_floor(queue_id, now, queue.due_at, queue.lapse_at)
+        self._needs.update(needs)
+        if moved:
+            raise Restart("a queue was locked under an id that it does not have")
+
+    # Queues
+
+    def find(self, name: str) -> Queue | None:
+        if self._stale:
+            self._stale = False
+            (rows,) = self.wire.run([self._load_statement(self._needs, False)])
+            with suppress(Restart):  # The locks were taken under the right ids, before the savepoint.
+                self._loaded(rows, dict(self._needs))
+        try:
+            return self._queues[name]
+        except KeyError:
+            return self._queues[home(name)]
+
+    def queue(self, name: str) -> Queue:
+        queue = self.find(name)
+        if queue is None:
+            raise UnknownQueue(name)
+        return queue
+
+    def reload(self) -> None:
+        """What is known of queues is asked again, when it is next needed."""
+        self.flush()
+        self._stale = True
+
+    def made(self, queue_row: Row) -> Queue:
+        queue = self._queues[queue_row[0]] = Queue(queue_row)
+        self.context.learn(queue.name, queue.id)
+        return queue
+
+    def dropped(self, queue: Queue) -> None:
+        self._queues[queue.name] = None
+        self.context.ids.pop(queue.name, None)
+
+    # Statements
+
+    def _statement(self, name: str, *params: Any, then: Callable[[Rows], None] | None = None) -> Statement:
+        return Statement(self.context.sql[name], params, then)
+
+    def write(self, name: str, *params: Any, then: Callable[[Rows], None] | None = None) -> None:
+        self._pending.append(Statement(self.context.sql[name], params, then))
+
+    def fetch(self, name: str, *params: Any) -> Rows:
+        pending, self._pending = self._pending, []
+        return self.wire.run([*pending, Statement(self.context.sql[name], params)])[-1]
+
+    def fetch_all(self, *wanted: tuple[Any, ...]) -> list[Rows]:
+        """Several questions at once."""
+        pending, self._pending = self._pending, []
+        asked = [Statement(self.context.sql[name], params) for name, *params in wanted]
+        return self.wire.run([*pending, *asked])[len(pending) :]
+
+    def flush(self) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self.wire.run(pending)
+
+    # Savepoints
+
+    def save(self) -> None:
+        self.write_counters()
+        self.write("begin.savepoint")
+
+    def undo(self) -> None:
+        """Back to the last savepoint; what is known of queues is asked again."""
+        self.flush()
+        self.write("begin.undo")
+        self.write("begin.release")
+        self.flush()
+        for queue in self.touched():
+            queue.changes = {}
+        self._stale = True
+
+    def keep(self) -> None:
+        self.write_counters()
+        self.write("begin.release")
+
+    # Ending
+
+    def write_counters(self) -> None:
+        """One row for each queue that changed, of the columns that did."""
+        changed = [queue for queue in self._queues.values() if queue is not None and queue.changes]
+        if not changed:
+            return
+        names = tuple(name for name in COUNTED if any(queue.changes.get(name) for queue in changed))
+        cursors = [queue.cursor if queue.cursor_moved else None for queue in changed]
+        newest = [queue.newest_at if queue.pushed_to else None for queue in changed]
+        columns = [ints(queue.changes.get(name, 0) for queue in changed) for name in names]
+        sql = counter_statement(self.context.schema, names)
+        ids = ints(queue.id for queue in changed)
+        params = (self.now // 60_000, ids, ints_or_nulls(cursors), ints_or_nulls(newest), *columns)
+        self._pending.append(Statement(sql, params))
+        self.context.unfolded += len(changed)
+        for queue in changed:
+            queue.written()
+
+    def commit(self) -> None:
+        self.write_counters()
+        self.write("begin.commit")
+        self.answers_with_commit = any(statement.then for statement in self._pending)
+        self.flush()
+
+    def touched(self) -> Iterable[Queue]:
+        return (queue for queue in self._queues.values() if queue is not None)
+
+
+@lru_cache(maxsize=256)
+def counter_statement(schema: str, names: tuple[str, ...]) -> bytes:
+    columns = "".join(f", {name}" for name in names)
+    arrays = "".join(f", ${number}::bigint[]" for number in range(5, 5 + len(names)))
+    values = "".join(f", r.{name}" for name in names)
+    return (
+        f"INSERT INTO {quoted(schema)}.counter (minute, queue_id, cursor, newest_at{columns})\n"
+        f"SELECT $1::bigint, r.queue_id, r.cursor, r.newest_at{values}\n"
+        f"  FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]{arrays})\n"
+        f"    AS r(queue_id, cursor, newest_at{columns})"
+    ).encode()

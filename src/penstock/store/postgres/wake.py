@@ -1,0 +1,121 @@
+"""Waking those who wait at other servers: LISTEN on a connection of its own, NOTIFY coalesced.
+
+NOTIFY takes a lock of the whole database at commit, so a store sends at most one in a while with its own commits; what
+happens in between is told by the thread that listens, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from penstock.errors import PenstockError
+
+SEND_SECONDS = 0.01
+BACK_OFF_SECONDS = 1.0
+Open = Callable[[], "psycopg.Connection[tuple[Any, ...]]"]
+
+
+class Waker:
+    def __init__(self, open_connection: Open, channel: str) -> None:
+        self._open_connection = open_connection
+        self.channel = channel
+        self.sender = secrets.token_hex(8)
+        self._sent_at = 0.0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.changes = 0
+        self._pending = False
+        self._closed = False
+
+    def start(self) -> None:
+        """Listen; from here on `changes` moves when another store says so."""
+        with self._lock:
+            if self._thread is None and not self._closed:
+                connection = self._listen()
+                self._awake, self._alarm = os.pipe()
+                self._thread = threading.Thread(
+                    target=self._run, args=(connection,), name="penstock-listen", daemon=True
+                )
+                self._thread.start()
+
+    def start_over(self) -> None:
+        """In a forked child: thread, connection and pipe are the parent's."""
+        self._lock = threading.Lock()
+        self._thread = None
+        self._pending = False
+
+    def may_send_now(self) -> bool:
+        """Whether a commit carries the word itself; if not, it will be told soon."""
+        now = time.monotonic()
+        if now - self._sent_at >= SEND_SECONDS:
+            self._sent_at = now
+            return True
+        self._pending = True
+        if self._thread is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._alarm, b"\0")
+        return False
+
+    def _listen(self) -> psycopg.Connection[tuple[Any, ...]]:
+        connection = self._open_connection()
+        connection.execute(f'LISTEN "{self.channel}"'.encode())
+        connection.execute("SET synchronous_commit = off")
+        # Whatever was said before is not known.
+        self.changes += 1
+        return connection
+
+    def _run(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        while not self._closed:
+            try:
+                self._follow(connection)
+            except (psycopg.Error, OSError, ValueError):
+                connection.close()
+                connection = self._come_back() or connection
+        connection.close()
+        os.close(self._awake)
+        os.close(self._alarm)
+
+    def _come_back(self) -> psycopg.Connection[tuple[Any, ...]] | None:
+        while not self._closed:
+            try:
+                return self._listen()
+            except (PenstockError, psycopg.Error):
+                select.select([self._awake], [], [], BACK_OFF_SECONDS)
+        return None
+
+    def _follow(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        while not self._closed:
+            readable, _, _ = select.select([connection.fileno(), self._awake], [], [], None)
+            if connection.fileno() in readable:
+                connection.pgconn.consume_input()
+                while (said := connection.pgconn.notifies()) is not None:
+                    if said.extra.decode() != self.sender:
+                        self.changes += 1
+            if self._awake in readable:
+                os.read(self._awake, 4096)
+                self._send(connection)
+
+    def _send(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        if self._pending:
+            time.sleep(max(0.0, self._sent_at + SEND_SECONDS - time.monotonic()))
+            self._pending = False
+            self._sent_at = time.monotonic()
+            connection.execute("SELECT pg_notify(%s, %s)", (self.channel, self.sender))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._alarm, b"\0")
+            thread.join()

@@ -1,0 +1,210 @@
+"""Statements on one connection, several to a round trip.
+
+psycopg's own cursors cost about as much processor time as PostgreSQL does for a short statement; so this talks to its
+libpq wrapper, with parameters in binary that are written here.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import errors, pq
+from psycopg.adapt import Transformer
+
+Row = tuple[Any, ...]
+Rows = list[Row]
+Param = bytes | bytearray | memoryview | None
+FAILED = frozenset({pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE, pq.ExecStatus.NONFATAL_ERROR})
+STATEMENTS_MAX = 1_000
+"""Prepared on one connection; beyond that the connection starts over."""
+INT8_OID, BYTEA_OID, TEXT_OID = 20, 17, 25
+NULL = (-1).to_bytes(4, "big", signed=True)
+
+_int8 = struct.Struct(">q").pack
+_float8 = struct.Struct(">d").pack
+_array = struct.Struct(">iiIii").pack
+_length = struct.Struct(">i").pack
+
+
+def ints(values: Iterable[int]) -> bytes:
+    values = list(values)
+    count = len(values)
+    if not count:
+        return _array(0, 0, INT8_OID, 0, 1)[:12]
+    flat = [8] * (2 * count)
+    flat[1::2] = values
+    return _array(1, 0, INT8_OID, count, 1) + struct.pack(">" + "iq" * count, *flat)
+
+
+def ints_or_nulls(values: Sequence[int | None]) -> bytes:
+    """Empty when all are NULL: in an unnest with longer arrays that is the same."""
+    if not any(value is not None for value in values):
+        return ints(())
+    parts = [NULL if value is None else b"\0\0\0\x08" + _int8(value) for value in values]
+    return _array(1, 1, INT8_OID, len(parts), 1) + b"".join(parts)
+
+
+def texts(values: Sequence[str | None]) -> bytes:
+    return _parts([None if value is None else value.encode() for value in values], TEXT_OID)
+
+
+def blobs(values: Sequence[bytes | None]) -> bytes:
+    return _parts(values, BYTEA_OID)
+
+
+def _parts(values: Sequence[bytes | None], oid: int) -> bytes:
+    if not any(value is not None for value in values):
+        return _array(0, 0, oid, 0, 1)[:12]
+    parts: list[bytes] = []
+    for value in values:
+        if value is None:
+            parts.append(NULL)
+        else:
+            parts.append(_length(len(value)))
+            parts.append(value)
+    return _array(1, 1, oid, len(values), 1) + b"".join(parts)
+
+
+def encode(value: Any) -> Param:
+    """One parameter in binary. Arrays come encoded already, as bytes do."""
+    if value is None or type(value) is bytes:
+        return value
+    if type(value) is int:
+        return _int8(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return b"\1" if value else b"\0"
+    if isinstance(value, float):
+        return _float8(value)
+    return bytes(value)
+
+
+class Statement(NamedTuple):
+    sql: bytes
+    params: Sequence[Any] = ()
+    then: Callable[[Rows], None] | None = None
+    """Given the rows when they come."""
+
+
+class Wire:
+    """One connection. For one thread at a time."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, lasting: bool = True) -> None:
+        """`lasting`: a connection of ours, whose statements are prepared once and kept."""
+        self.connection = connection
+        self._lasting = lasting
+        self._pq = connection.pgconn
+        self._names: dict[bytes, bytes] = {}
+        self._prepared = 0
+        self._transformer = Transformer(connection)
+        self._ready, self._ready_or_room = select.poll(), select.poll()
+        self._ready.register(self._pq.socket, select.POLLIN)
+        self._ready_or_room.register(self._pq.socket, select.POLLIN | select.POLLOUT)
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._pq.status != pq.ConnStatus.OK)
+
+    @property
+    def worn(self) -> bool:
+        return self._prepared > STATEMENTS_MAX
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._pq.transaction_status != pq.TransactionStatus.IDLE)
+
+    def run(self, statements: Sequence[Statement]) -> list[Rows]:
+        """All of them in one round trip; the first error is raised when all answers are in."""
+        if not statements:
+            return []
+        try:
+            self._pq.enter_pipeline_mode()
+            expected: list[Statement | None] = []
+            fresh: list[bytes] = []
+            for statement in statements:
+                self._send(statement, expected, fresh)
+            self._pq.pipeline_sync()
+            self._flush()
+            return self._collect(expected, fresh)
+        except psycopg.Error as error:
+            if self.broken and error.sqlstate is None:
+                raise psycopg.OperationalError("the connection was lost") from error
+            raise
+
+    def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
+        params = [encode(value) for value in statement.params]
+        formats = [1] * len(params)
+        if not self._lasting:
+            self._pq.send_query_params(statement.sql, params, None, formats, 1)
+            expected.append(statement)
+            return
+        name = self._names.get(statement.sql)
+        if name is None:
+            self._prepared += 1
+            name = self._names[statement.sql] = b"penstock_%d" % self._prepared
+            self._pq.send_prepare(name, statement.sql)
+            expected.append(None)
+            fresh.append(statement.sql)
+        self._pq.send_query_prepared(name, params, formats, 1)
+        expected.append(statement)
+
+    def _flush(self) -> None:
+        """Send all of it, taking in what comes meanwhile: the other side may have to be rid of it first."""
+        while self._pq.flush():
+            if any(events & select.POLLIN for _, events in self._ready_or_room.poll()):
+                self._pq.consume_input()
+
+    def _receive(self) -> pq.abc.PGresult | None:
+        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+        while self._pq.is_busy():
+            self._ready.poll()
+            self._pq.consume_input()
+        return self._pq.get_result()
+
+    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> list[Rows]:
+        receive = self._receive
+        answers: list[Rows] = []
+        error: psycopg.Error | None = None
+        for statement in expected:
+            result = receive()
+            if result is None:
+                raise psycopg.OperationalError("the connection was lost")
+            if result.status in FAILED:
+                error = error or errors.error_from_result(result)
+            elif statement is not None and error is None:
+                answers.append(self._rows(result))
+            while receive() is not None:
+                pass
+            if self.broken:
+                raise psycopg.OperationalError("the connection was lost")
+        result = receive()
+        if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+            raise psycopg.OperationalError("the connection was lost")
+        self._pq.exit_pipeline_mode()
+        if error is not None:
+            for sql in fresh:
+                # Which of them were prepared before the error does not matter: they get new names.
+                self._names.pop(sql, None)
+            raise error
+        for statement, rows in zip((each for each in expected if each is not None), answers, strict=True):
+            if statement.then is not None:
+                statement.then(rows)
+        return answers
+
+    def _rows(self, result: pq.abc.PGresult) -> Rows:
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            return []
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Restart(Exception):
+    """What was known of a queue is no longer so: the batch is carried out again, from the start."""

@@ -1,0 +1,43 @@
+"""What stores have in common: the names of counters, tokens, and how content is written down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from penstock.model import Content, QueueOptions
+
+GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
+TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
+NEVER = 1 << 62
+
+CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
+CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
+
+TOKEN_BYTES = 16
+
+
+@lru_cache(maxsize=4096)
+def decode_options(text: str) -> QueueOptions:
+    return msgspec.json.decode(text, type=QueueOptions)
+
+
+def encode_options(options: QueueOptions) -> str:
+    return msgspec.json.encode(options).decode()
+
+
+def new_tokens(untils: Sequence[int]) -> list[bytes]:
+    """Secrets, each of which begins with the time under which its lease is found."""
+    chance = os.urandom(10 * len(untils))
+    return [until.to_bytes(6, "big") + chance[10 * n : 10 * n + 10] for n, until in enumerate(untils)]
+
+
+def token_bytes(token: str) -> bytes:
+    """A token as it is stored; text that never was one matches nothing."""
+    try:
+        return bytes.fromhex(token)
+    except ValueError:
+        return b""

@@ -1,0 +1,59 @@
+"""The PostgreSQL store under test: a schema of its own on the tests' server, looked into as SQLite's tables are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from penstock.store.postgres import PostgresStore
+from penstock.store.shared import GAUGES
+from tests.conformance.recount import check_tables
+from tests.conformance.support import StoreUnderTest
+from tests.postgres import cluster, drop_schema, new_schema
+
+
+class Tables:
+    """Statements about SQLite's tables, asked of a PostgreSQL schema; a queue's counters are summed up."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._schema = schema
+        sums = ", ".join(f"sum({gauge}) AS {gauge}" for gauge in GAUGES)
+        self._counter = f"(SELECT queue_id, max(cursor) AS cursor, {sums} FROM {schema}.counter GROUP BY queue_id) AS c"
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
+        sql = sql.replace("penstock_counter", self._counter).replace("?", "%s")
+        return self._connection.execute(re.sub(r"penstock_(\w+)", rf"{self._schema}.\1", sql).encode(), params)
+
+    def last_id(self) -> int:
+        row = self.execute(
+            f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {self._schema}.message_id"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresUnderTest(StoreUnderTest):
+    def __init__(self) -> None:
+        self.schema = new_schema()
+        super().__init__(cluster().url, persists=True)
+
+    def open_another(self) -> PostgresStore:
+        store = PostgresStore(str(self.path), schema=self.schema, clock=self.clock)
+        self._opened.append(store)
+        return store
+
+    def check(self) -> None:
+        tables = Tables(str(self.path), self.schema)
+        check_tables(tables, busy_exactly=False)
+        tables.close()
+
+    def close_all(self) -> None:
+        super().close_all()
+        drop_schema(self.schema)

@@ -1,0 +1,280 @@
+"""What only a database server can do: lose its connection, be shared by many, and take a push into the user's own
+transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock.commands import Ack, Lease, SettleItem, Sweep
+from penstock.errors import InvalidInput, StoreUnreachable, UnknownQueue, Unsupported, WrongType
+from penstock.model import system_clock
+from penstock.store.postgres import PostgresStore
+from tests.conformance.cutting import Cutter
+from tests.conformance.postgres_support import PostgresUnderTest
+from tests.conformance.support import eventually, push_command, texts
+from tests.postgres import Cluster, cluster, drop_schema, new_schema
+
+
+@pytest.fixture
+def mine(on_server: PostgresUnderTest) -> Iterator[psycopg.Connection]:
+    """A connection of the user's own."""
+    with psycopg.connect(cluster().url) as connection:
+        connection.execute("CREATE TEMPORARY TABLE mine (x int)")
+        connection.commit()
+        yield connection
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    name = new_schema()
+    yield name
+    drop_schema(name)
+
+
+def test_a_push_is_part_of_the_users_own_transaction(on_server: PostgresUnderTest, mine: psycopg.Connection) -> None:
+    mine.execute("INSERT INTO mine VALUES (1)")
+    on_server.apply_on(mine, [push_command("a"), push_command("b", "n/t/x")])
+    assert on_server.find_queue("q") is None
+    mine.commit()
+    on_server.apply_on(mine, [push_command("rolled back")])
+    mine.rollback()
+    on_server.push("c")
+    assert (on_server.drain(), texts(on_server.try_lease(scope="n").messages)) == (["a", "c"], ["b"])
+
+
+def test_a_push_on_a_connection_that_commits_itself_is_kept(on_server: PostgresUnderTest) -> None:
+    with psycopg.connect(cluster().url, autocommit=True) as connection:
+        on_server.apply_on(connection, [push_command("a")])
+    assert on_server.drain() == ["a"]
+
+
+def test_an_open_transaction_of_the_users_holds_nobody_up(
+    on_server: PostgresUnderTest, mine: psycopg.Connection
+) -> None:
+    on_server.make()
+    on_server.apply_on(mine, [push_command("late")])
+    on_server.push("early")
+    assert on_server.drain() == ["early"]
+    mine.commit()
+    assert on_server.drain() == ["late"]
+
+
+def test_a_refused_command_leaves_the_users_transaction_usable(
+    on_server: PostgresUnderTest, mine: psycopg.Connection
+) -> None:
+    on_server.make()
+    mine.execute("INSERT INTO mine VALUES (1)")
+    with pytest.raises(UnknownQueue):
+        on_server.apply_on(mine, [push_command("undone"), Lease(queue="none")])
+    on_server.apply_on(mine, [push_command("kept")])
+    mine.commit()
+    assert mine.execute("SELECT count(*) FROM mine").fetchone() == (1,)
+    assert on_server.drain() == ["kept"]
+
+
+def test_the_users_own_way_of_reading_rows_does_no_harm(on_server: PostgresUnderTest, mine: psycopg.Connection) -> None:
+    mine.row_factory = psycopg.rows.dict_row
+    on_server.apply_on(mine, [push_command("a")])
+    (leased,) = on_server.apply_on(mine, [Lease(queue="q")])
+    mine.commit()
+    assert texts(leased.messages) == ["a"]
+
+
+def test_in_a_transaction_that_sees_an_old_moment_only_a_push_is_possible(
+    on_server: PostgresUnderTest, mine: psycopg.Connection
+) -> None:
+    on_server.push("a")
+    mine.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    mine.execute("SELECT 1")
+    with pytest.raises(InvalidInput):
+        on_server.apply_on(mine, [Lease(queue="q")])
+    on_server.apply_on(mine, [push_command("b")])
+    mine.commit()
+    assert on_server.drain() == ["a", "b"]
+
+
+def test_another_connection_than_one_to_the_database_is_refused(on_server: PostgresUnderTest, schema: str) -> None:
+    with pytest.raises(WrongType):
+        on_server.apply_on(object(), [push_command("a")])
+    other = PostgresStore(cluster().url, schema=schema)
+    with psycopg.connect(cluster().url) as connection, connection.pipeline(), pytest.raises(InvalidInput):
+        other.apply_on(connection, [push_command("a")])
+    other.close()
+
+
+def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:
+    stores: list[PostgresStore] = []
+    url = cluster().url
+
+    def start() -> None:
+        stores.append(PostgresStore(url, schema=schema))
+
+    threads = [threading.Thread(target=start) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({store.salt for store in stores}) == 1
+    assert len(stores) == 10
+    for number, store in enumerate(stores):
+        store.apply([push_command(str(number))])
+    assert len(stores[0].apply([Lease(queue="q", limit=20)])[0].messages) == 10
+    for store in stores:
+        store.close()
+
+
+def test_a_schema_is_named_in_the_url_too_and_checked(schema: str) -> None:
+    store = PostgresStore(f"{cluster().url}&schema={schema}")
+    assert schema in store.where
+    store.close()
+    with pytest.raises(InvalidInput):
+        PostgresStore(cluster().url, schema="no such; name")
+
+
+def test_a_backup_is_pg_dumps_affair(on_server: PostgresUnderTest, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="pg_dump"):
+        on_server.backup(tmp_path / "copy")
+    on_server.shorten_log()
+
+
+def test_time_is_the_databases(schema: str) -> None:
+    store = PostgresStore(cluster().url, schema=schema)
+    before = system_clock()
+    (pushed,) = store.apply([push_command("a")])
+    assert abs(pushed.receipts[0].created_at - before) < 60_000
+    assert abs(store.clock() - system_clock()) < 60_000
+    store.close()
+
+
+def test_producers_of_many_servers_keep_their_order(on_server: PostgresUnderTest) -> None:
+    stores = [on_server.store, on_server.open_another(), on_server.open_another()]
+    on_server.make(lease_ms=10**8)
+    taken: list[bytes] = []
+
+    def produce(number: int) -> None:
+        for step in range(60):
+            stores[number].apply([push_command(f"{number} {step}")])
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    while len(taken) < 180:
+        (leased,) = stores[0].apply([Lease(queue="q", limit=7)])
+        taken += [message.payload for message in leased.messages]
+    for thread in threads:
+        thread.join()
+    for number in range(len(stores)):
+        steps = [int(payload.split()[1]) for payload in taken if payload.startswith(b"%d " % number)]
+        assert steps == list(range(60))
+
+
+def test_a_store_does_not_wake_itself(on_server: PostgresUnderTest) -> None:
+    other = on_server.open_another()
+    before, others = on_server.version(), other.version()
+    for number in range(50):
+        on_server.push(str(number))
+    eventually(lambda: other.version() != others)
+    assert on_server.version() == before
+
+
+def test_an_idle_queue_leaves_the_list_of_the_busy(on_server: PostgresUnderTest) -> None:
+    on_server.push("a", queue="n/t/x")
+    on_server.push("b", queue="n/t/y")
+    on_server.ack(on_server.lease_one("n/t/x"))
+    on_server.do(Sweep())
+    with psycopg.connect(cluster().url) as connection:
+        busy = connection.execute(f"SELECT name FROM {on_server.schema}.busy".encode()).fetchall()
+    assert busy == [("n/t/y",)]
+    on_server.push("c", queue="n/t/x")
+    assert texts(on_server.try_lease(scope="n", limit=5).messages) == ["b", "c"]
+
+
+def test_counters_are_the_same_before_and_after_folding(on_server: PostgresUnderTest) -> None:
+    for _ in range(20):
+        on_server.push("a", "b")
+        on_server.ack(*on_server.lease(limit=2))
+    on_server.push("c")
+    before, rates = on_server.info(), on_server.stats("q").rates
+    on_server.do(Sweep())
+    assert (on_server.info(), on_server.stats("q").rates) == (before, rates)
+    with psycopg.connect(cluster().url) as connection:
+        rows = connection.execute(f"SELECT count(*) FROM {on_server.schema}.counter".encode()).fetchone()
+    assert rows == (1,)
+    assert on_server.drain() == ["c"]
+
+
+def test_connections_that_were_ended_are_made_anew(on_server: PostgresUnderTest) -> None:
+    on_server.push("a")
+    with psycopg.connect(cluster().url, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'")
+    assert on_server.push("b")
+    assert on_server.drain() == ["a", "b"]
+    assert on_server.counts() == {"leased": 2}
+
+
+def test_a_database_that_is_gone_is_said_so_and_comes_back(schema: str) -> None:
+    own = Cluster()
+    try:
+        store = PostgresStore(own.url, schema=schema)
+        store.apply([push_command("a")])
+        own.stop()
+        for _ in range(3):
+            with pytest.raises(StoreUnreachable) as refused:
+                store.apply([push_command("lost")])
+            assert not refused.value.maybe_done
+        with pytest.raises(StoreUnreachable):
+            store.peek("q")
+        own.start()
+
+        def is_back() -> bool:
+            try:
+                return len(store.peek("q", limit=9)[0]) == 1
+            except StoreUnreachable:
+                return False
+
+        eventually(is_back)
+        store.apply([push_command("b")])
+        assert texts(store.peek("q", limit=9)[0]) == ["a", "b"]
+        store.close()
+    finally:
+        own.remove()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_repeated(schema: str, kept: bool) -> None:
+    before = PostgresStore(cluster().url, schema=schema)
+    before.apply([push_command("before")])
+    (leased,) = before.apply([Lease(queue="q")])
+    before.close()
+    with Cutter(cluster().folder, cut_before=not kept) as cutter:
+        store = PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
+        cutter.armed.set()
+        items = [SettleItem(message.id, message.token) for message in leased.messages]
+        assert store.apply([Ack(queue="q", items=items)])[0].results == ["ok"]
+        assert cutter.cuts == 1
+        info = store.find_queue("q")
+        assert info is not None
+        assert (info.leased, info.totals.acked) == (0, 1)
+        store.close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_push_whose_answer_was_lost_says_so_if_it_was_kept(schema: str, kept: bool) -> None:
+    PostgresStore(cluster().url, schema=schema).close()
+    with Cutter(cluster().folder, cut_before=not kept) as cutter:
+        store = PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
+        cutter.armed.set()
+        if kept:
+            with pytest.raises(StoreUnreachable) as refused:
+                store.apply([push_command("once")])
+            assert refused.value.maybe_done
+        else:
+            store.apply([push_command("once")])
+        assert cutter.cuts == 1
+        assert texts(store.peek("q", limit=9)[0]) == ["once"]
+        store.close()

@@ -1,0 +1,80 @@
+"""The server on a PostgreSQL: the same faces, several servers on one database, and what happens when it goes away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.config import load_settings
+from penstock.errors import PenstockError
+from tests.conformance.support import eventually
+from tests.integration.serving import running
+from tests.postgres import Cluster, cluster, drop_schema, new_schema
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    schema = new_schema()
+    yield f"{cluster().url}&schema={schema}"
+    drop_schema(schema)
+
+
+def test_a_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:
+    with running(tmp_path, store=store) as one, running(tmp_path, store=store) as two:
+        here = penstock.connect(f"http://127.0.0.1:{one.port}")
+        queue = here.create_queue("q")
+        found: list[object] = []
+
+        def poll() -> None:
+            with penstock.connect(f"http://127.0.0.1:{two.port}") as client:
+                for message in client.queue("q").lease(wait=60):
+                    found.append(message.payload)
+                    message.ack()
+
+        waiting = threading.Thread(target=poll)
+        waiting.start()
+        queue.push("hello")
+        waiting.join()
+        assert found == ["hello"]
+        here.close()
+
+
+def test_a_database_that_went_away_is_answered_as_such_and_heals(tmp_path: Path) -> None:
+    own = Cluster()
+    try:
+        with running(tmp_path, store=own.url) as server:
+            client = penstock.connect(f"http://127.0.0.1:{server.port}", retry_for=0)
+            queue = client.create_queue("q")
+            queue.push("before")
+            own.stop()
+            with pytest.raises(PenstockError):
+                queue.push("lost")
+            own.start()
+
+            def is_back() -> bool:
+                try:
+                    queue.push("after")
+                except PenstockError:
+                    return False
+                return True
+
+            eventually(is_back)
+            assert "before" in [message.payload for message in queue.lease(9)]
+            client.close()
+    finally:
+        own.remove()
+
+
+def test_the_variables_of_the_tree_name_the_database() -> None:
+    environ = {"PG_HOST": "db", "PG_USER": "me", "PG_PASSWORD": "a/b@c", "PG_DB": "queues", "DB_POOL_SIZE": "20"}
+    settings = load_settings({}, environ)
+    assert settings.store == "postgresql://me:a%2Fb%40c@db:5432/queues"
+    assert settings.pool_size == 20
+    assert load_settings({"store": "sqlite:///x.db"}, environ).store == "sqlite:///x.db"
+    assert load_settings({}, {"PG_PORT": "5433"}).store is None
