@@ -79,6 +79,11 @@ answers.configured = await call('POST', '/api/v1/configure', `{
     "priority": 10
   }
 }`)
+answers.queues = await call('GET', '/api/v1/analytics/queues')
+answers.namespace = await call('GET', '/api/v1/analytics/ns/email-service')
+answers.one_task = await call('GET', '/api/v1/analytics/ns/email-service/task/send-notifications')
+answers.depths = await call('GET', '/api/v1/analytics/queue-depths')
+answers.throughput = await call('GET', '/api/v1/analytics/throughput')
 answers.nothing = await call('GET', '/api/v1/pop/ns/email-service?timeout=10&wait=true')
 console.log(JSON.stringify(answers))
 """
@@ -112,6 +117,11 @@ def test_the_examples_word_for_word(server: Running) -> None:
         "queue": 200,
         "batch": 200,
         "configured": 201,
+        "queues": 200,
+        "namespace": 200,
+        "one_task": 200,
+        "depths": 200,
+        "throughput": 200,
         "nothing": 204,
     }
     [pushed] = answers["pushed"]["body"]["messages"]
@@ -125,3 +135,13 @@ def test_the_examples_word_for_word(server: Running) -> None:
     batch = answers["batch"]["body"]
     assert (batch["processed"], batch["results"][1]["retryScheduled"]) == (2, True)
     assert answers["configured"]["body"]["options"]["delayedProcessing"] == 60
+    counted = {"pending": 1, "processing": 0, "completed": 2, "failed": 1, "deadLetter": 0, "total": 3}
+    assert answers["queues"]["body"]["queues"][0]["stats"] == counted
+    assert answers["namespace"]["body"]["totals"] == answers["one_task"]["body"]["totals"] == counted
+    path = "email-service/send-notifications/high-priority"
+    assert answers["depths"]["body"] == {"depths": [{"queue": path, "depth": 1, "processing": 0}]}
+    assert answers["throughput"]["body"]["throughput"][0].keys() == {
+        "timestamp",
+        "messagesPerMinute",
+        "messagesPerSecond",
+    }

@@ -16,9 +16,11 @@ from penstock.server.auth import Gate
 from penstock.server.background import Background
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
+from penstock.server.faces.analytics import Analytics
 from penstock.server.faces.journal import JournalFace
 from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
+from penstock.server.faces.tree_routes import analytics_routes
 from penstock.server.http import Request, Response
 from penstock.server.openapi import describe
 from penstock.server.problems import to_response
@@ -66,6 +68,7 @@ class App:
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
             *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
+            *analytics_routes(Analytics(self.broker)),
             *operations.routes(),
         ]
         if self.journal is not None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State
+from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -97,6 +97,14 @@ class Store(Applies, Protocol):
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...
 
     def stats(self, queue: str) -> QueueStats: ...
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        """Queues as `list_queues` lists them, each with its history; what is older than is kept did not happen."""
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        """Queues as `list_queues` lists them, each with how long its messages took."""
 
     def find_key(self, key_id: str) -> ApiKey | None: ...
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.server.faces import analytics_shapes as analytics
 from penstock.server.faces import tree_shapes as shapes
 from penstock.server.routing import Route
 
 if TYPE_CHECKING:
+    from penstock.server.faces.analytics import Analytics
     from penstock.server.faces.tree import Tree
 
 API = "/api/v1"
@@ -57,4 +59,33 @@ def tree_routes(face: Tree) -> list[Route]:
             body=shapes.AckBatch,
             answers={200: shapes.AckedBatch},
         ),
+    ]
+
+
+def analytics_routes(face: Analytics) -> list[Route]:
+    def look(path: str, handler: Any, summary: str, answer: Any, query: Any = analytics.PageQuery) -> Route:
+        return Route(
+            method="GET",
+            path=f"{API}/analytics/{path}",
+            handler=handler,
+            summary=summary,
+            right="read",
+            tag="tree",
+            query=query,
+            answers={200: answer},
+        )
+
+    return [
+        look("queues", face.queues, "All queues, with their options and counts", analytics.AllQueues),
+        look("ns/{ns}", face.namespace, "A namespace and its queues", analytics.NamespaceStats),
+        look("ns/{ns}/task/{task}", face.task, "A task and its queues", analytics.TaskStats),
+        look("queue-depths", face.depths, "How much waits and is worked on, by queue", analytics.Depths),
+        look(
+            "throughput",
+            face.throughput,
+            "Messages completed over time, in all queues",
+            analytics.Throughput,
+            analytics.HistoryQuery,
+        ),
+        look("latency", face.latency, "How long messages wait and take, by queue", analytics.Latencies),
     ]

@@ -47,7 +47,7 @@ from penstock.errors import (
     UnknownMessage,
     WrongType,
 )
-from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
+from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
@@ -351,6 +351,14 @@ class SqliteStore(OneLane):
 
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
 
     def find_key(self, key_id: str) -> ApiKey | None:
         return self._see(lambda connection: access.find_key(connection, key_id))
