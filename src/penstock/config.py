@@ -67,6 +67,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the inbox keeps archived messages; unset: until they are removed."""
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
+    """Time between looks for what time moves: delays that end, leases that lapse. Who waits is woken without it."""
+    metrics_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
+    """How long minute roll-ups are kept."""
     trim_ms: Annotated[int, Meta(ge=10, le=86_400_000)] = 10_000
     """Time between looks for records that streams no longer keep."""
     canary_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 15_000
@@ -82,12 +85,15 @@ PLAIN_NAMES = {
     "AUTH_TOKEN": "auth_token",
     "DB_PATH": "db",
     "DB_POOL_SIZE": "pool_size",
+    "DB_TIMEOUT": "busy_ms",
     "DEFAULT_TIMEOUT": "tree_timeout_ms",
     "GET_LIMIT_DEFAULT": "get_limit_default",
     "MAX_BATCH_SIZE": "tree_batch_max",
     "MAX_CONCURRENT_POLLS": "polls_max",
     "MAX_TIMEOUT": "wait_ms_max",
+    "METRICS_RETENTION_DAYS": "metrics_days",
     "PORT": "port",
+    "QUEUE_POLL_INTERVAL": "sweep_ms",
     "WORKER_ID": "worker_id",
 }
 LISTS = {"cors_origins"}
