@@ -68,6 +68,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
     """Time between looks for what time moves: delays that end, leases that lapse. Who waits is woken without it."""
+    metrics_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
+    """Time between the depths that a dashboard is told."""
+    ws_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
+    ws_connections_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    ws_slow_ms: Annotated[int, Meta(ge=1, le=600_000)] = 10_000
+    """How long a dashboard may take to accept what it is sent, before it is dropped."""
     metrics_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
     """How long minute roll-ups are kept."""
     trim_ms: Annotated[int, Meta(ge=10, le=86_400_000)] = 10_000
@@ -91,10 +97,13 @@ PLAIN_NAMES = {
     "MAX_BATCH_SIZE": "tree_batch_max",
     "MAX_CONCURRENT_POLLS": "polls_max",
     "MAX_TIMEOUT": "wait_ms_max",
+    "METRICS_COLLECTION_INTERVAL": "metrics_ms",
     "METRICS_RETENTION_DAYS": "metrics_days",
     "PORT": "port",
     "QUEUE_POLL_INTERVAL": "sweep_ms",
     "WORKER_ID": "worker_id",
+    "WS_HEARTBEAT_INTERVAL": "ws_heartbeat_ms",
+    "WS_MAX_CONNECTIONS": "ws_connections_max",
 }
 LISTS = {"cors_origins"}
 PLACES = {"data", "db", "store"}

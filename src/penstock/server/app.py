@@ -11,12 +11,13 @@ from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.journal.drain import journal_folder
 from penstock.journal.reading import JournalReader
-from penstock.server.asgi import AsgiExchange, Receive, Scope, Send
+from penstock.server.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
 from penstock.server.auth import Gate
 from penstock.server.background import Background
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
 from penstock.server.faces.analytics import Analytics
+from penstock.server.faces.dashboard import Dashboard
 from penstock.server.faces.journal import JournalFace
 from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
@@ -33,6 +34,7 @@ from penstock.server.tracing import Tracer
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 CLIENT_CLOSED = 499
+EXCHANGES = {"http": AsgiExchange, "websocket": AsgiSocketExchange}
 
 
 class App:
@@ -73,6 +75,7 @@ class App:
         ]
         if self.journal is not None:
             routes += self.journal.routes()
+            routes += Dashboard(self.broker, self.settings, self.journal.reader, self.journal.tails).routes()
         if self.streams is not None:
             routes += StreamFace(self.streams, self.settings).routes()
             self.metrics.registry.register(StreamCollector(self.streams))
@@ -100,9 +103,9 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        if scope["type"] != "http":
-            raise RuntimeError(f"Penstock speaks HTTP, not {scope['type']}")
-        await self.answer(AsgiExchange(scope, receive, send).request(self.settings.request_bytes))
+        if scope["type"] not in EXCHANGES:
+            raise RuntimeError(f"Penstock speaks HTTP and WebSockets, not {scope['type']}")
+        await self.answer(EXCHANGES[scope["type"]](scope, receive, send).request(self.settings.request_bytes))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
