@@ -238,6 +238,12 @@ class ForgetJournal(Command[None], kw_only=True):
     before: int
 
 
+class CatchUpJournal(Command[None], kw_only=True):
+    """Tell now what the store would have told with the next change."""
+
+    durable: ClassVar[bool] = False
+
+
 class Transacted(Struct):
     outcomes: list[Any]
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
+from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from penstock.arrangement import arranged
 from penstock.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
 from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies
@@ -25,7 +27,7 @@ T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
 
 
-Batch = list[tuple[Command[Any], "asyncio.Future[Any]"]]
+Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 
 
 class _Lane:
@@ -97,7 +99,7 @@ class Committer:
     async def _run(self, lane: _Lane) -> None:
         try:
             while lane.waiting:
-                batch: Batch = []
+                batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
                 while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
                     command, future = lane.waiting.popleft()
                     self._waiting -= 1
@@ -105,7 +107,7 @@ class Committer:
                     if not future.cancelled():
                         batch.append((command, future))
                 if batch:
-                    await self._commit(batch, lane.writer)
+                    await self._commit(arranged(batch, itemgetter(0)), lane.writer)
                     # One turn to answer, one to read: what is asked in return may be in the next batch.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from penstock import forks
+from penstock.arrangement import arranged
 from penstock.commands import Command
 from penstock.errors import PenstockError, StoreError
 from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies
@@ -99,7 +101,7 @@ class ThreadCommitter:
     def _commit(self, lane: _Lane, mine: _Waiting) -> None:
         with lane.mutex:
             others = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), BATCH_COMMANDS_MAX - 1))]
-        batch = [mine, *others]
+        batch = arranged([mine, *others], attrgetter("command"))
         outcomes: list[Any] = []
         try:
             outcomes = self._store.apply([waiting.command for waiting in batch])

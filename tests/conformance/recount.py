@@ -45,9 +45,13 @@ def check_tables(db: Database, *, busy_exactly: bool = True) -> None:
     _check_places(db, dict(queues))
 
 
-def kept_counters(db: Database, queue_id: int) -> dict[str, Any]:
+def counter_row(db: Database, queue_id: int) -> dict[str, Any]:
     cursor = db.execute("SELECT * FROM penstock_counter WHERE queue_id = ?", (queue_id,))
-    kept = dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
+    return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
+
+
+def kept_counters(db: Database, queue_id: int) -> dict[str, Any]:
+    kept = counter_row(db, queue_id)
     if _counts_later(db):
         _count_the_rest(db, queue_id, kept)
     return kept

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from penstock.journal.events import Event, decode_events
 from penstock.log.reader import LogReader
-from tests.conformance.recount import kept_counters
+from tests.conformance.recount import counter_row
 
 WAITING, LEASED, DEAD, ARCHIVED = "waiting", "leased", "dead", "archived"
 _AFTER = {
@@ -117,7 +117,7 @@ def check_counters(db: sqlite3.Connection, replay: Replay) -> None:
     noted = "SELECT id, name FROM penstock_queue WHERE json_extract(options, '$.journal') <> 'off'"
     for queue_id, name in db.execute(noted).fetchall():
         assert replay.names[queue_id] == name
-        counters = kept_counters(db, queue_id)
+        counters = counter_row(db, queue_id)
         held, totals = Counter(replay.states[queue_id].values()), replay.totals[queue_id]
         kept = {
             WAITING: counters["ready"] + counters["scheduled"],

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import Ack, Configure, Drop, Lease, Nack, Pause, Push, Remove, SettleItem, Take, Transact
+from penstock.commands import (
+    Ack,
+    Configure,
+    Drop,
+    Extend,
+    Lease,
+    Nack,
+    Pause,
+    Push,
+    Remove,
+    Settled,
+    SettleItem,
+    Take,
+    Transact,
+)
 from penstock.errors import LeaseLost, QueueFull, UnknownMessage, UnknownQueue
 from penstock.model import LeasedMessage, NewMessage, QueueOptions, State
 from tests.conformance.support import Clock, StoreUnderTest, texts
@@ -135,3 +149,49 @@ def test_an_unforeseen_error_takes_no_neighbour_with_it(store: StoreUnderTest) -
     with pytest.raises(TypeError):
         store.apply([broken])
     assert texts(store.pages(State.LEASED)) == ["a", "b"]
+
+
+def test_pushes_leases_and_acks_side_by_side_are_each_their_own(store: StoreUnderTest, clock: Clock) -> None:
+    store.make()
+    pushes = [Push(queue="q", messages=[NewMessage(payload=text.encode()) for text in texts]) for texts in ("ab", "c")]
+    first, second = store.apply(pushes)
+    assert [len(first.receipts), len(second.receipts)] == [2, 1]
+    leases = [Lease(queue="q", limit=1, worker="one"), Lease(queue="q", limit=2, lease_ms=5), Lease(queue="q", limit=1)]
+    a, bc, none = (leased.messages for leased in store.apply(leases))
+    assert [[m.payload for m in each] for each in (a, bc, none)] == [[b"a"], [b"b", b"c"], []]
+    assert a[0].token != bc[0].token == bc[1].token
+    assert bc[0].leased_until == clock.now + 5
+    items = [SettleItem(m.id, m.token) for m in (*a, *bc)]
+    assert [s.results for s in store.apply([Ack(queue="q", items=[i]) for i in items])] == [[Settled.OK]] * 3
+    assert store.counts() == {}
+
+
+def test_among_acks_side_by_side_each_lease_is_judged_by_itself(store: StoreUnderTest, clock: Clock) -> None:
+    store.push(*"abcdef")
+    held = [store.lease_one(lease_ms=1_000) for _ in range(6)]
+    good, extended, stale, twice, nacked, last = (SettleItem(m.id, m.token) for m in held)
+    store.do(Extend(queue="q", items=[extended], lease_ms=9_000))
+    store.do(Nack(queue="q", items=[nacked]))
+    wrong = SettleItem(stale.id, good.token)
+    asked = [good, extended, wrong, twice, twice, nacked, last]
+    told = store.apply([Ack(queue="q", items=[item]) for item in asked])
+    ok, gone, lost = Settled.OK, Settled.UNKNOWN, Settled.STALE
+    assert [each.results[0] for each in told] == [ok, ok, lost, ok, gone, lost, ok]
+    assert store.counts() == {"leased": 1, "scheduled": 1}
+
+
+def test_acks_side_by_side_find_a_lease_that_another_process_took_away(shared: StoreUnderTest) -> None:
+    shared.push(*"abc")
+    items = [SettleItem(m.id, m.token) for m in (shared.lease_one() for _ in range(3))]
+    shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])
+    told = shared.apply([Ack(queue="q", items=[item]) for item in items])
+    assert [each.results[0] for each in told] == [Settled.OK, Settled.UNKNOWN, Settled.OK]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_one_ack_of_many_finds_a_lease_that_another_process_took_away(shared: StoreUnderTest, limit: int) -> None:
+    shared.push(*"abc")
+    items = [SettleItem(m.id, m.token) for _ in range(3 // limit) for m in shared.lease(limit=limit)]
+    shared.open_another().apply([Remove(queue="q", ids=[items[1].id])])
+    assert shared.do(Ack(queue="q", items=items)).results == [Settled.OK, Settled.UNKNOWN, Settled.OK]
+    assert shared.counts() == {}

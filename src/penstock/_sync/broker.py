@@ -15,6 +15,7 @@ from penstock.commands import (
     Ack,
     AddKey,
     CatchUp,
+    CatchUpJournal,
     Command,
     Configure,
     Configured,
@@ -481,6 +482,9 @@ class Broker:
     @property
     def committer(self) -> ThreadCommitter:
         return self._committer
+
+    def catch_up_journal(self) -> None:
+        self._committer.submit(CatchUpJournal())
 
     def forget_journal(self, command: ForgetJournal) -> None:
         """The log has it now."""

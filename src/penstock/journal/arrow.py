@@ -159,7 +159,11 @@ class _Records:
         return pa.array(self._number)
 
     def at(self) -> pa.Array:
-        return _times(self._field(1)[self._of])
+        times = self._field(1)[self._of]
+        for kind, column in ((Kind.PUSHED, "pushed_at"), (Kind.LEASED, "leased_at")):
+            # These may be told later than they happen.
+            times = np.where(self._kinds == kind, self._values(COLUMNS.index(column)), times)
+        return _times(times)
 
     def kind(self) -> pa.Array:
         return _KINDS.take(pa.array(self._kinds))

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
-from penstock.commands import ForgetJournal
+from penstock.commands import CatchUpJournal, ForgetJournal
 from penstock.errors import StoreBusy, StoreError
 from penstock.log.consumers import Consumers
 from penstock.log.files import DISK, typed_errors
@@ -133,6 +133,7 @@ def _cut(data: bytes, sizes: list[int]) -> list[tuple[bytes, list[int]]]:
 
 def drain_once(store: Journalled, path: str) -> None:
     """All that is there now, by whoever has the file open; nothing if another is at it."""
+    store.apply([CatchUpJournal()])
     drain = Drain.open(store, journal_folder(path))
     if drain is not None:
         try:

@@ -152,6 +152,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of its record; `number` counts within."""
     number: int = 0
     at: int
+    """When it happened. Its record may have been written later."""
     kind: str
     queue: str
     queue_id: int
@@ -198,7 +199,7 @@ def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[E
         yield Event(
             offset=offset,
             number=number,
-            at=at,
+            at=pushed_at if kind == Kind.PUSHED else leased_at if kind == Kind.LEASED else at,
             kind=word,
             queue=name,
             queue_id=queue_id,

@@ -9,8 +9,13 @@ from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Kind, Row, enc
 
 Likeness = tuple[int, int, int, bool, bool]
 """Kind, queue id, marks, and whether there are details and bodies."""
+WAIT_BYTES_MAX = 256 << 10
+"""Of bodies, that what is told later keeps in memory."""
 FREQUENT = (Kind.PUSHED, Kind.LEASED, Kind.ACKED)
 """A message meets these in this order. So they can be put in this order too, whichever came first for others."""
+
+
+WAITING = (Kind.PUSHED, Kind.LEASED)
 
 
 class Named(Protocol):
@@ -32,7 +37,7 @@ class _Group:
 
 
 class Recorder:
-    __slots__ = ("_groups", "_rare", "_records", "_salt", "now")
+    __slots__ = ("_groups", "_rare", "_records", "_salt", "_size", "_tells_of", "now")
 
     def __init__(self, salt: int) -> None:
         self.now = 0
@@ -41,6 +46,9 @@ class Recorder:
         self._groups: dict[Likeness, _Group] = {}
         self._rare = False
         """Whether what is gathered now is of another kind, which keeps its place among all others."""
+        self._size = 0
+        self._tells_of = 0
+        """The queue of which all that is gathered now tells, if it is of pushes and leases only; else -1, or 0."""
 
     def note(
         self,
@@ -64,8 +72,11 @@ class Recorder:
                 self._flush()
             self._rare = rare
             group = self._groups[likeness] = _Group(queue.name_bytes)
+            can_wait = kind in WAITING and self._tells_of in (0, queue.id)
+            self._tells_of = queue.id if can_wait else -1
         group.rows += rows
         group.size += size
+        self._size += size
         if details is not None:
             group.details += details
         if bodies is not None:
@@ -99,7 +110,19 @@ class Recorder:
             bodies = group.bodies if with_bodies else None
             record = encode_events(kind, self.now, queue_id, group.name, self._salt, group.rows, marks, details, bodies)
             self._records.append(record)
+        self._forget_groups()
+
+    def _forget_groups(self) -> None:
         self._groups = {}
+        self._size = self._tells_of = 0
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._groups or self._records)
+
+    def can_wait(self, queue_id: int) -> bool:
+        """Whether all there is to tell are pushes to, and leases from, this queue, and not too much."""
+        return not self._records and self._tells_of == queue_id and self._size <= WAIT_BYTES_MAX
 
     def mark(self) -> int:
         """How far it has come, to go back to."""
@@ -107,7 +130,7 @@ class Recorder:
         return len(self._records)
 
     def go_back(self, mark: int) -> None:
-        self._groups = {}
+        self._forget_groups()
         del self._records[mark:]
 
     def take(self) -> list[bytes]:

@@ -76,6 +76,8 @@ class JournalKeeper:
     async def _step(self) -> bool:
         if self._drain is None:
             return False
+        if self._store.journal_waits:
+            await self._broker.catch_up_journal()
         told = await self._apart(self._drain.step)
         if told is not None:
             await self._broker.forget_journal(told)

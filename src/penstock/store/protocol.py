@@ -130,6 +130,10 @@ class Store(Applies, Protocol):
 class Journalled(Store, Protocol):
     """A store whose journal is drained into a log."""
 
+    @property
+    def journal_waits(self) -> bool:
+        """Whether `CatchUpJournal` may have something to tell."""
+
     def journal_bounds(self) -> tuple[int, int]:
         """The first offset that is not forgotten, and the next to be given."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import os
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from penstock.journal.events import Kind, Mark
 from penstock.latency import WAIT
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS
+from penstock.store.shared import CONTENTS, new_tokens
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
 from penstock.store.sqlite.journal import error_details, note_leased
 from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
@@ -33,6 +34,48 @@ def lease(tx: Transaction, command: Lease) -> Leased:
     if queue is None and command.queue.endswith(DLQ_SUFFIX):
         return _lease_dead(tx, tx.home(command.queue), command)
     return _lease_queue(tx, queue or tx.queue(command.queue), command)
+
+
+def lease_together(tx: Transaction, name: str, commands: Sequence[Lease]) -> list[Leased] | None:
+    """From a queue that has only plain messages: whoever asked first gets the oldest, each under its own token."""
+    queue = tx.find(name)
+    if queue is None or queue.options.max_in_flight is not None or _blocked(tx, queue) is not None or queue.filed:
+        return None
+    wanted = sum(command.limit for command in commands)
+    rows = iter(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted)).fetchall() if queue.ready else ())
+    now, default_ms = tx.now, queue.options.lease_ms
+    untils = [now + (default_ms if command.lease_ms is None else command.lease_ms) for command in commands]
+    leases, shares, workers = [], [], []
+    for command, until, token in zip(commands, untils, new_tokens(untils), strict=True):
+        text, worker, share = token.hex(), command.worker, []
+        for row in islice(rows, command.limit):
+            place: int = row[0]
+            message_id = place & ID_MAX
+            leases.append((message_id, place, queue.id, token, now, until, now, worker))
+            tx.remember(message_id, (until, token, now, row[1]))
+            share.append(_from_plain(row, name, tx.salt, until, text))
+        shares.append(share)
+        workers += [worker] * len(share)
+    if leases:
+        tx.connection.executemany(LEASE_ONE, leases)
+        _count_leased(tx, queue, leases[-1][1], len(leases), min(untils))
+        messages = [message for share in shares for message in share]
+        tx.latencies.add(queue.id, WAIT, [now - message.created_at for message in messages])
+        if queue.noted:
+            note_leased(tx, queue, messages, workers, {})
+    wake = wake_at(queue)
+    return [Leased(share, wake_at=None if share else wake) for share in shares]
+
+
+def _count_leased(tx: Transaction, queue: Queue, cursor: int, count: int, until: int) -> None:
+    """Plain messages, up to the one at the cursor."""
+    queue.cursor = cursor
+    queue.ready -= count
+    queue.leased += count
+    queue.n_leased += count
+    if until < queue.lapse_at:
+        queue.lapse_at = until
+    tx.touch(queue, LEASED)
 
 
 def take(tx: Transaction, command: Take) -> Leased:
@@ -79,7 +122,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     if limit <= 0 or not queue.ready:
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    token = new_token(until)
+    token = new_tokens([until])[0]
     if limit == 1 and not queue.filed:
         return _lease_next(tx, queue, until, token, command.worker)
     plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
@@ -93,6 +136,8 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     if plain:
         last = plain[-1][0]
         tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
+        for row in plain:
+            tx.remember(row[0] & ID_MAX, (until, token, tx.now, row[1]))
         queue.cursor = last
     queue.ready -= len(messages)
     queue.leased += len(messages)
@@ -100,7 +145,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue, ANYTHING if filed else LEASED)
     if queue.noted:
-        note_leased(tx, queue, messages, until, command.worker, _first_leased(filed))
+        note_leased(tx, queue, messages, [command.worker] * len(messages), _first_leased(filed))
     tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
     return messages
 
@@ -114,17 +159,11 @@ def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker:
     message_id, now = place & ID_MAX, tx.now
     tx.execute(LEASE_ONE, (message_id, place, queue.id, token, now, until, now, worker))
     tx.remember(message_id, (until, token, now, row[1]))
-    queue.cursor = place
-    queue.ready -= 1
-    queue.leased += 1
-    queue.n_leased += 1
-    if until < queue.lapse_at:
-        queue.lapse_at = until
-    tx.touch(queue, LEASED)
+    _count_leased(tx, queue, place, 1, until)
     tx.latencies.add(queue.id, WAIT, (now - row[1],))
     messages = [_from_plain(row, queue.name, tx.salt, until, token.hex())]
     if queue.noted:
-        note_leased(tx, queue, messages, until, worker, {})
+        note_leased(tx, queue, messages, [worker], {})
     return messages
 
 
@@ -134,7 +173,7 @@ def _first_leased(filed: list[Row]) -> dict[int, int]:
 
 def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
     now, first_leased = tx.now, _first_leased(filed)
-    note_leased(tx, queue, messages, now, None, first_leased)
+    note_leased(tx, queue, messages, [None] * len(messages), first_leased)
     rows = [
         (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
     ]
@@ -147,11 +186,6 @@ def _allowed(queue: Queue, limit: int) -> int:
     """How many more the queue lets out of its hands."""
     max_in_flight = queue.options.max_in_flight
     return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.leased))
-
-
-def new_token(until: int) -> bytes:
-    """A secret that begins with the time under which its lease is found."""
-    return until.to_bytes(6, "big") + os.urandom(10)
 
 
 def _pick(
@@ -237,7 +271,7 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     if not rows:
         return Leased([], wake_at=wake_at(queue))
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    token = new_token(until)
+    token = new_tokens([until])[0]
     through = rows[-1][:2]
     tx.execute(SQL["lease_dead"], (queue.id, token, tx.now, until, tx.now, command.worker, queue.id, *through))
     tx.execute(SQL["mark_dead_leased"], (queue.id, *through))
@@ -250,7 +284,7 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     messages = [_from_row(row[1], row[3], row[4:10], name, tx.salt, until, token.hex()) for row in rows]
     if queue.noted:
         first_leased = {row[1]: row[10] for row in rows if row[10] is not None}
-        note_leased(tx, queue, messages, until, command.worker, first_leased, Mark.DEAD_LETTER)
+        note_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, Mark.DEAD_LETTER)
     return Leased(messages)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
@@ -68,6 +69,21 @@ def push(tx: Transaction, command: Push) -> Pushed:
         else:
             receipts.append(first)
     return Pushed(receipts)
+
+
+def push_together(tx: Transaction, name: str, commands: Sequence[Push]) -> list[Pushed] | None:
+    """Pushes that nothing can refuse, as if they were one."""
+    queue = tx.find(name)
+    if queue is None or queue.options.max_size is not None or queue.options.push_rate is not None:
+        return None
+    messages: list[NewMessage] = []
+    for command in commands:
+        if command.request_key is not None or any(message.key is not None for message in command.messages):
+            return None
+        messages += command.messages
+    advance(tx, queue)
+    receipts = iter(_insert(tx, queue, queue.id, messages))
+    return [Pushed(list(islice(receipts, len(command.messages)))) for command in commands]
 
 
 def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]) -> dict[int, Receipt | int]:
@@ -193,7 +209,8 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
     if keys:
         tx.connection.executemany(SQL["keep_key"], keys)
     if queue.noted:
-        note_pushed(tx, queue, rows, {row[3]: row[5] for row in ready + scheduled})
+        expiries = {row[3]: row[5] for row in ready + scheduled} if ready or scheduled else None
+        note_pushed(tx, queue, rows, expiries)
     queue.newest_at = in_order_at
     queue.last_id = tx.last_id
     queue.scheduled += len(scheduled)

@@ -151,6 +151,10 @@ class Queue:
         """Whether what happens to its messages goes into the journal."""
         return self.journals and self.options.journal != "off"
 
+    @property
+    def uncounted(self) -> bool:
+        return bool(self.uncounted_pushes or self.uncounted_leases)
+
     def place(self, message_id: int, *, plain: bool) -> int:
         lane: int = self.plain_start if plain else self.plain_end
         return lane | message_id

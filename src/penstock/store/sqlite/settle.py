@@ -33,10 +33,53 @@ OK = Settled.OK
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
-    results, ended = _end_leases(tx, queue, command.items)
+    if len(command.items) > 1 and (ended := _end_fresh(tx, queue, command.items)):
+        results = [OK] * len(ended)
+    else:
+        results, ended = _end_leases(tx, queue, command.items)
     if ended:
         finish(tx, queue, ended)
     return SettledAll(results)
+
+
+def ack_together(tx: Transaction, name: str, commands: Sequence[Ack]) -> list[SettledAll] | None:
+    queue = tx.find(name)
+    if queue is None:
+        return None
+    ended = _end_fresh(tx, queue, [item for command in commands for item in command.items])
+    if ended is None:
+        return None
+    finish(tx, queue, ended)
+    return [SettledAll([OK] * len(command.items)) for command in commands]
+
+
+class NotAsRemembered(Exception):
+    """The file is not as this process believed: what was done is undone, and done again by looking."""
+
+
+def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Ended] | None:
+    """Leases that were given out here just now, all of them, without looking at them."""
+    known, now, lane = tx.fresh, tx.now, queue.plain_start
+    ended: list[Ended] = []
+    leases: dict[int, tuple[int, int, int, bytes]] = {}
+    for item in items:
+        fresh = known.get(item.id)
+        if fresh is None or item.token != fresh[1].hex() or fresh[0] <= now or item.id in leases:
+            return None
+        until, token, leased_at, pushed_at = fresh
+        leases[item.id] = (queue.id, until, item.id, token)
+        ended.append(Ended(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at))
+    for message_id in leases:
+        del known[message_id]
+    first, last = min(leases), max(leases)
+    _, until, _, token = leases[first]
+    if last - first == len(leases) - 1 and all(lease[3] == token for lease in leases.values()):
+        done = tx.execute(SQL["end_fresh_range"], (queue.id, until, first, last, token)).rowcount
+    else:
+        done = tx.connection.executemany(END_FRESH, leases.values()).rowcount
+    if done != len(leases):
+        raise NotAsRemembered
+    return ended
 
 
 def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
@@ -69,11 +112,11 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> list[int]:
     """Into the journal; returns when each was pushed."""
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    if len(ended) == 1 and ended[0].pushed_at is not None:
-        lease = ended[0]
-        row = (lease.id, lease.pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
-        tx.journal.note(Kind.ACKED, queue, [row], kept)  # type: ignore[list-item]
-        return [ended[0].pushed_at]
+    rows = [(e.id, e.pushed_at, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended if e.pushed_at is not None]
+    if len(rows) == len(ended):
+        # Plain messages, at their first lease.
+        tx.journal.note(Kind.ACKED, queue, rows, kept)
+        return [row[1] for row in rows]
     times: list[int] = []
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
@@ -163,6 +206,7 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
 def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> Settled:
     if not 0 < item.id <= ID_MAX:
         return Settled.UNKNOWN
+    tx.fresh.pop(item.id, None)
     for at, token in _whereabouts(tx, queue, item):
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
             tx.execute(SQL["note_extension"], (item.id, until))
@@ -234,10 +278,15 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [Ended(*row) for row in rows.fetchall()]
+    ended = [_remembered(tx, Ended(*row)) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
+
+
+def _remembered(tx: Transaction, lease: Ended) -> Ended:
+    fresh = tx.fresh.pop(lease.id, None)
+    return lease if fresh is None else lease._replace(pushed_at=fresh[3])
 
 
 def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:

@@ -11,48 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
-from penstock.commands import (
-    Ack,
-    AddKey,
-    CatchUp,
-    Command,
-    Configure,
-    Drop,
-    Extend,
-    ForgetJournal,
-    Lease,
-    Nack,
-    Pause,
-    Purge,
-    Push,
-    Redrive,
-    Release,
-    Remove,
-    RemoveKey,
-    SetSecret,
-    Settled,
-    SettledAll,
-    Sweep,
-    Take,
-    Transact,
-    Transacted,
-)
-from penstock.errors import (
-    InvalidInput,
-    LeaseLost,
-    PenstockError,
-    StoreBusy,
-    StoreClosed,
-    StoreError,
-    UnknownMessage,
-    WrongType,
-)
+from penstock.commands import Command
+from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
 from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
-from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.backup import backup
-from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.connection import (
     MEMORY,
     WAL_PAGES,
@@ -64,18 +28,16 @@ from penstock.store.sqlite.connection import (
     translate,
     translated,
 )
-from penstock.store.sqlite.journal import forget_journal
-from penstock.store.sqlite.lease import catch_up, lease, take
-from penstock.store.sqlite.push import push
+from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
-from penstock.store.sqlite.settle import ack, extend, nack, release
+from penstock.store.sqlite.settle import NotAsRemembered
 from penstock.store.sqlite.transaction import JOURNAL, Transaction
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
-JOURNAL_BACKLOG_MAX = 2_000
+JOURNAL_BACKLOG_BYTES = 2 << 20
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -99,7 +61,6 @@ class SqliteStore(OneLane):
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
-        self._drained = 0
         self._make_locks()
         forks.register(self)
         with self._lock, self._read_lock:
@@ -169,7 +130,7 @@ class SqliteStore(OneLane):
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._apply_held(commands)
-        if self._transaction.next_offset - self._drained > JOURNAL_BACKLOG_MAX:
+        if self._transaction.noted_bytes > JOURNAL_BACKLOG_BYTES:
             self._relieve()
         return outcomes
 
@@ -177,7 +138,7 @@ class SqliteStore(OneLane):
         """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
         from penstock.journal.drain import drain_once  # It needs the store.
 
-        self._drained = self._transaction.next_offset
+        self._transaction.noted_bytes = 0
         if self.path != MEMORY:
             drain_once(self, self.path)
 
@@ -189,9 +150,9 @@ class SqliteStore(OneLane):
                 return self._apply(commands)
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
-            except Exception:
+            except Exception as error:
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
-                if len(commands) == 1:
+                if len(commands) == 1 and not isinstance(error, NotAsRemembered):
                     raise
             with translated(self.path):
                 return [self._apply_alone(command) for command in commands]
@@ -217,14 +178,8 @@ class SqliteStore(OneLane):
         """Everything of a batch but its commit. Whoever calls rolls back what fails."""
         tx = self._transaction
         self._begin(busy_ms, self._durable(commands))
-        outcomes: list[Any] = []
-        for command in commands:
-            try:
-                outcomes.append(HANDLERS[type(command)](tx, command))
-            except PenstockError as error:
-                outcomes.append(error)
-        tx.write_counters()
-        tx.write_journal()
+        outcomes = carry_out_all(tx, commands)
+        tx.finish()
         return outcomes
 
     def _durable(self, commands: Sequence[Command[Any]]) -> bool:
@@ -260,7 +215,7 @@ class SqliteStore(OneLane):
             return None
         except BaseException as error:
             self._lock.release()
-            if isinstance(error, StoreError) or len(commands) == 1:
+            if isinstance(error, StoreError) or (len(commands) == 1 and not isinstance(error, NotAsRemembered)):
                 raise
             return None
         self._held = True
@@ -297,8 +252,7 @@ class SqliteStore(OneLane):
                 tx = Transaction(connection, self.salt)
                 tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
-                tx.write_counters()
-                tx.write_journal()
+                tx.finish()
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
                     connection.execute("COMMIT")
@@ -387,6 +341,10 @@ class SqliteStore(OneLane):
             self._open_reader()
             return patiently(at_one_moment, self._busy_ms)
 
+    @property
+    def journal_waits(self) -> bool:
+        return bool(self._transaction.journal)
+
     def journal_bounds(self) -> tuple[int, int]:
         first, following = self._see(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
         return first or 0, following or 0
@@ -443,7 +401,7 @@ class SqliteStore(OneLane):
 
     def close(self) -> None:
         """Safe to call again."""
-        if not self._closed and self._transaction.next_offset > self._drained:
+        if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
             self._relieve()
         with self._lock, self._read_lock:
             self._closed = True
@@ -476,59 +434,3 @@ class Prepared:
     def release(self) -> None:
         self._store._held = False
         self._store._lock.release()
-
-
-def carry_out(tx: Transaction, command: Command[Any]) -> Any:
-    return HANDLERS[type(command)](tx, command)
-
-
-def transact(tx: Transaction, command: Transact) -> Transacted:
-    tx.write_counters()
-    mark = tx.journal.mark()
-    tx.execute("SAVEPOINT transact")
-    try:
-        outcomes = [carry_out(tx, each) for each in command.commands]
-        for each, outcome in zip(command.commands, outcomes, strict=True):
-            if isinstance(outcome, SettledAll):
-                _require_settled(each, outcome)
-    except PenstockError:
-        tx.execute("ROLLBACK TO transact")
-        tx.execute("RELEASE transact")
-        tx.journal.go_back(mark)
-        tx.forget_queues()
-        raise
-    tx.write_counters()
-    tx.execute("RELEASE transact")
-    return Transacted(outcomes)
-
-
-def _require_settled(command: Any, outcome: SettledAll) -> None:
-    for item, result in zip(command.items, outcome.results, strict=True):
-        if result is Settled.STALE:
-            raise LeaseLost(item.id)
-        if result is Settled.UNKNOWN:
-            raise UnknownMessage(command.queue, item.id)
-
-
-HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
-    Push: push,
-    Lease: lease,
-    Take: take,
-    CatchUp: catch_up,
-    Ack: ack,
-    Nack: nack,
-    Extend: extend,
-    Release: release,
-    Remove: remove,
-    Purge: purge,
-    Redrive: redrive,
-    Sweep: sweep,
-    Configure: configure,
-    Pause: pause,
-    Drop: drop,
-    AddKey: access.add_key,
-    RemoveKey: access.remove_key,
-    SetSecret: access.set_secret,
-    Transact: transact,
-    ForgetJournal: forget_journal,
-}

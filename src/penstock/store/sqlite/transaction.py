@@ -8,6 +8,7 @@ from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
 from penstock.journal.recorder import Recorder
 from penstock.store.migrate import load_sql
+from penstock.store.sqlite.journal import note_uncounted
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
 
@@ -20,6 +21,7 @@ JOURNAL = load_sql("penstock.store.sqlite", "journal")
 
 class Transaction:
     __slots__ = (
+        "_ahead",
         "_pushed_last",
         "_queues",
         "_touched",
@@ -31,6 +33,7 @@ class Transaction:
         "last_id",
         "latencies",
         "next_offset",
+        "noted_bytes",
         "now",
         "salt",
     )
@@ -42,13 +45,21 @@ class Transaction:
         self.now = 0
         self.journal = Recorder(salt)
         self.latencies = Latencies()
+        self.noted_bytes = 0
+        """Written into the journal since this was last set to 0."""
         self._pushed_last = 0
+        self._uncounted_in: int
         self.fresh: dict[int, Fresh] = {}
         """Leases given out here one by one, by message id: whose token still ends one need not be looked up."""
         self.forget()
 
     def start(self, now: int) -> None:
         self.now = self.journal.now = now
+        if self._uncounted_in < 0:
+            self._uncounted_in, name, journal = self.execute(SQL["uncounted_in"]).fetchone()
+            if name is not None and journal:
+                # What is told of it comes before all that happens from now on.
+                self.find(name)
 
     def forget(self) -> None:
         """Drop all that is known and was done; the database is asked again."""
@@ -58,7 +69,10 @@ class Transaction:
     def forget_queues(self) -> None:
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}
-        self.last_id = self.next_offset = self._uncounted_in = -1
+        self._ahead: Queue | None = None
+        """The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either."""
+        self.last_id = self.next_offset = -1
+        self._uncounted_in = -1
 
     def find(self, name: str) -> Queue | None:
         queue = self._queues.get(name)
@@ -67,6 +81,9 @@ class Transaction:
             if row is None:
                 return None
             queue = self._queues[name] = Queue(row)
+            if queue.uncounted and queue.noted:
+                self._ahead = queue
+                note_uncounted(self, queue)
         return queue
 
     def queue(self, name: str) -> Queue:
@@ -91,11 +108,13 @@ class Transaction:
     def dropped(self, queue: Queue) -> None:
         self._queues.pop(queue.name, None)
         self._touched.pop(queue.id, None)
+        if self._ahead is queue:
+            self._ahead = None
 
     def next_ids(self, count: int) -> int:
         """The first of `count` new message ids."""
         if self.last_id < 0:
-            self.last_id, self._uncounted_in = self.execute(LAST_ID).fetchone()
+            (self.last_id,) = self.execute(LAST_ID).fetchone()
         first = self.last_id + 1
         self.last_id += count
         return first
@@ -110,34 +129,54 @@ class Transaction:
 
     def _leave_uncounted(self, queue: Queue) -> bool:
         """Plain pushes to, and leases from, the one queue that may be ahead of its counters need not write them."""
-        if self._uncounted_in < 0:
-            (self._uncounted_in,) = self.execute(SQL["uncounted_in"]).fetchone()
         if queue.id == self._uncounted_in:
-            return queue.leave_uncounted(self.now)
+            if not queue.leave_uncounted(self.now):
+                return False
+            if queue.noted:
+                self._ahead = queue
+            return True
         if queue.changed != PUSHED:
             return False
         if queue.id == self._pushed_last:
-            self._count_all()
+            self._count_other()
             self.execute(SQL["leave_uncounted"], (queue.id,))
             self._uncounted_in = queue.id
         # Where pushes go to many queues in turn, none is singled out.
         self._pushed_last = queue.id
         return False
 
-    def _count_all(self) -> None:
+    def _count_other(self) -> None:
         """Another queue is to be ahead of its counters: write those of the one that has been so far."""
         row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
         if row is not None:
             queue = self.queue(row[0])
-            if queue.uncounted_pushes or queue.uncounted_leases:
+            if queue.uncounted:
                 queue.write(self.connection, self.now)
 
-    def write_journal(self) -> None:
+    def count(self) -> None:
+        """Write all counters, also those that could be written later."""
+        self.write_counters()
+        if self._ahead is not None and self._ahead.uncounted:
+            self._ahead.write(self.connection, self.now)
+
+    def finish(self) -> None:
+        """Write counters and journal, or leave both for later: the journal tells what the counters count."""
+        self.write_counters()
+        if not self.journal:
+            return
+        if self._ahead is not None and self._ahead.uncounted and self.journal.can_wait(self._ahead.id):
+            return
+        self.count()
+        self._write_journal()
+
+    def _write_journal(self) -> None:
         """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
         if records := self.journal.take():
             self.load_next_offset()
-            self.execute(JOURNAL["write"], (self.next_offset, len(records), b"".join(records)))
+            told = b"".join(records)
+            self.execute(JOURNAL["write"], (self.next_offset, len(records), told))
             self.next_offset += len(records)
+            self.noted_bytes += len(told)
 
     def load_next_offset(self) -> None:
         if self.next_offset < 0:

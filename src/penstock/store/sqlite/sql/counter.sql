@@ -18,7 +18,7 @@ SELECT q.id, q.name, q.options, q.paused, q.created_at, c.last_id, c.cursor, c.n
 -- :last_id
 SELECT max((SELECT max(last_id) FROM penstock_counter),
            (SELECT ifnull(max(place), 0) & 17592186044415 FROM penstock_message
-             WHERE place > s.value << 45 AND place < (s.value * 2 + 1) << 44)), s.value
+             WHERE place > s.value << 45 AND place < (s.value * 2 + 1) << 44))
   FROM penstock_setting s WHERE s.name = 'uncounted'
 
 -- :leave_uncounted
@@ -28,7 +28,8 @@ UPDATE penstock_setting SET value = ? WHERE name = 'uncounted'
 SELECT name FROM penstock_queue WHERE id = ?
 
 -- :uncounted_in
-SELECT value FROM penstock_setting WHERE name = 'uncounted'
+SELECT s.value, q.name, (SELECT value FROM penstock_setting WHERE name = 'journal')
+  FROM penstock_setting s LEFT JOIN penstock_queue q ON q.id = s.value WHERE s.name = 'uncounted'
 
 -- :count_before_minute
 UPDATE penstock_counter SET ready = ready + ?1 - ?2, n_pushed = n_pushed + ?1, leased = leased + ?2,

@@ -8,6 +8,10 @@ DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
 -- :end_fresh
 DELETE FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ? AND token = ? AND NOT extended
 
+-- :end_fresh_range
+DELETE FROM penstock_lease
+ WHERE queue_id = ? AND leased_until = ? AND id BETWEEN ? AND ? AND token = ? AND NOT extended
+
 -- :end_many
 DELETE FROM penstock_lease
  WHERE queue_id = ? AND leased_until = ? AND id IN (SELECT value FROM json_each(?)) AND token = ?

@@ -1,0 +1,129 @@
+"""Which function carries out which command, alone or together with others of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from penstock.commands import (
+    Ack,
+    AddKey,
+    CatchUp,
+    CatchUpJournal,
+    Command,
+    Configure,
+    Drop,
+    Extend,
+    ForgetJournal,
+    Lease,
+    Nack,
+    Pause,
+    Purge,
+    Push,
+    Redrive,
+    Release,
+    Remove,
+    RemoveKey,
+    SetSecret,
+    Settled,
+    SettledAll,
+    Sweep,
+    Take,
+    Transact,
+    Transacted,
+)
+from penstock.errors import LeaseLost, PenstockError, UnknownMessage
+from penstock.store.sqlite import access
+from penstock.store.sqlite.admin import purge, redrive, remove, sweep
+from penstock.store.sqlite.configure import configure, drop, pause
+from penstock.store.sqlite.journal import catch_up_journal, forget_journal
+from penstock.store.sqlite.lease import catch_up, lease, lease_together, take
+from penstock.store.sqlite.push import push, push_together
+from penstock.store.sqlite.settle import ack, ack_together, extend, nack, release
+from penstock.store.sqlite.transaction import Transaction
+
+Together = Callable[[Transaction, str, list[Any]], Sequence[Any] | None]
+
+
+def carry_out_all(tx: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
+    """Each command's outcome. An error is one too, and changed nothing."""
+    if len(commands) == 1:
+        return [_attempt(tx, commands[0])]
+    outcomes: list[Any] = []
+    for (kind, queue), run in groupby(commands, _likeness):
+        alike = list(run)
+        join = TOGETHER.get(kind)
+        joined = join(tx, queue, alike) if join and queue and len(alike) > 1 else None
+        outcomes += joined or [_attempt(tx, each) for each in alike]
+    return outcomes
+
+
+def _likeness(command: Command[Any]) -> tuple[type[Command[Any]], str | None]:
+    return type(command), getattr(command, "queue", None)
+
+
+def _attempt(tx: Transaction, command: Command[Any]) -> Any:
+    try:
+        return HANDLERS[type(command)](tx, command)
+    except PenstockError as error:
+        return error
+
+
+def carry_out(tx: Transaction, command: Command[Any]) -> Any:
+    return HANDLERS[type(command)](tx, command)
+
+
+def transact(tx: Transaction, command: Transact) -> Transacted:
+    tx.count()
+    mark = tx.journal.mark()
+    tx.execute("SAVEPOINT transact")
+    try:
+        outcomes = [carry_out(tx, each) for each in command.commands]
+        for each, outcome in zip(command.commands, outcomes, strict=True):
+            if isinstance(outcome, SettledAll):
+                _require_settled(each, outcome)
+    except PenstockError:
+        tx.execute("ROLLBACK TO transact")
+        tx.execute("RELEASE transact")
+        tx.journal.go_back(mark)
+        tx.forget_queues()
+        raise
+    tx.write_counters()
+    tx.execute("RELEASE transact")
+    return Transacted(outcomes)
+
+
+def _require_settled(command: Any, outcome: SettledAll) -> None:
+    for item, result in zip(command.items, outcome.results, strict=True):
+        if result is Settled.STALE:
+            raise LeaseLost(item.id)
+        if result is Settled.UNKNOWN:
+            raise UnknownMessage(command.queue, item.id)
+
+
+HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
+    Push: push,
+    Lease: lease,
+    Take: take,
+    CatchUp: catch_up,
+    Ack: ack,
+    Nack: nack,
+    Extend: extend,
+    Release: release,
+    Remove: remove,
+    Purge: purge,
+    Redrive: redrive,
+    Sweep: sweep,
+    Configure: configure,
+    Pause: pause,
+    Drop: drop,
+    AddKey: access.add_key,
+    RemoveKey: access.remove_key,
+    SetSecret: access.set_secret,
+    Transact: transact,
+    ForgetJournal: forget_journal,
+    CatchUpJournal: catch_up_journal,
+}
+TOGETHER: dict[type[Command[Any]], Together] = {Push: push_together, Lease: lease_together, Ack: ack_together}
+"""For neighbours that concern one queue. None where they have to be carried out one by one after all."""

@@ -1,0 +1,34 @@
+"""The order of a batch: alike commands side by side, none past another of its kind or past what must stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.arrangement import arranged
+from penstock.commands import Ack, Command, Configure, Lease, Push
+from penstock.model import NewMessage
+
+
+def push(queue: str, text: str) -> Push:
+    return Push(queue=queue, messages=[NewMessage(payload=text.encode())])
+
+
+def order(*commands: Command[Any]) -> list[Command[Any]]:
+    return list(arranged(commands, lambda command: command))
+
+
+def test_acks_come_before_pushes_and_pushes_before_leases() -> None:
+    lease, pushed, ack = Lease(queue="q"), push("q", "a"), Ack(queue="q", items=[])
+    assert order(lease, pushed, ack) == [ack, pushed, lease]
+
+
+def test_commands_of_one_kind_and_queue_keep_their_order() -> None:
+    pushes = [push("q", text) for text in "abc"]
+    others = [push("p", text) for text in "xy"]
+    assert order(pushes[0], others[0], pushes[1], others[1], pushes[2]) == [*others, *pushes]
+
+
+def test_nothing_passes_a_command_of_another_kind() -> None:
+    configure = Configure(queue="q", changes={})
+    before, after = [Lease(queue="q"), push("q", "a")], [Lease(queue="q"), push("q", "b")]
+    assert order(*before, configure, *after) == [*reversed(before), configure, *reversed(after)]

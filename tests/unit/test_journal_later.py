@@ -1,0 +1,142 @@
+"""Pushes and leases that are counted later are told later too: once, in order, and by whoever comes next."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.commands import Ack, CatchUpJournal, Configure, Extend, Lease, Push, SettleItem
+from penstock.journal.events import Event
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.replay import check_journal, events_in
+
+
+class Clock:
+    now = 6_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+def open_store(file: Path, clock: Clock) -> SqliteStore:
+    return SqliteStore(file, clock=clock, durability="relaxed", journal=True)
+
+
+def push(store: SqliteStore, *texts: str, queue: str = "q") -> None:
+    messages = [NewMessage(payload=text.encode()) for text in texts]
+    store.apply([Push(queue=queue, messages=messages, create=QueueOptions(journal="full"))])
+
+
+def told(file: Path) -> list[Event]:
+    with closing(sqlite3.connect(file)) as db:
+        check_journal(db, file.with_name("no folder"))
+        return [event for event in events_in(db) if event.kind != "queue"]
+
+
+def kinds(file: Path) -> list[tuple[str, str]]:
+    return [(event.kind, event.queue) for event in told(file)]
+
+
+def test_what_is_told_later_is_told_with_the_next_ack_under_its_own_time(file: Path, clock: Clock) -> None:
+    store = open_store(file, clock)
+    for text in "abcd":
+        push(store, text)
+        clock.now += 1
+    (leased,) = store.apply([Lease(queue="q", worker="w")])
+    assert [event.body for event in told(file)] == [b"a", b"b"]
+    clock.now += 1
+    store.apply([Ack(queue="q", items=[SettleItem(each.id, each.token) for each in leased.messages])])
+    events = told(file)
+    assert [event.kind for event in events] == ["pushed"] * 4 + ["leased", "acked"]
+    assert [event.body for event in events[:4]] == [b"a", b"b", b"c", b"d"]
+    assert [event.at - 6_000_000 for event in events] == [0, 1, 2, 3, 4, 5]
+    assert events[4].details == {"worker": "w"}
+
+
+def test_after_a_crash_the_next_process_tells_what_the_last_did_not(file: Path, clock: Clock) -> None:
+    dead = open_store(file, clock)
+    for text in "abcd":
+        push(dead, text)
+    dead.apply([Lease(queue="q", worker="w"), Lease(queue="q")])
+    # It is not closed, and never comes back.
+    heir = open_store(file, clock)
+    heir.apply([CatchUpJournal()])
+    events = told(file)
+    assert [(event.kind, event.id, event.body) for event in events] == [
+        ("pushed", 1, b"a"),
+        ("pushed", 2, b"b"),
+        ("pushed", 3, b"c"),
+        ("pushed", 4, b"d"),
+        ("leased", 1, None),
+        ("leased", 2, None),
+    ]
+    assert [event.details for event in events[4:]] == [{"worker": "w"}, {}]
+
+
+def test_what_happens_in_another_queue_is_told_after_what_came_before_it(file: Path, clock: Clock) -> None:
+    store = open_store(file, clock)
+    for text in "abc":
+        push(store, text)
+    push(store, "x", queue="other")
+    assert kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
+
+
+def test_another_process_tells_of_the_first_queue_before_its_own(file: Path, clock: Clock) -> None:
+    ours, theirs = open_store(file, clock), open_store(file, clock)
+    for text in "abc":
+        push(ours, text)
+    push(theirs, "x", queue="other")
+    assert kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
+    push(ours, "d")
+    ours.apply([CatchUpJournal()])
+    assert kinds(file)[4:] == [("pushed", "q")]
+
+
+def test_a_rolled_back_batch_loses_nothing_that_was_to_be_told(file: Path, clock: Clock) -> None:
+    store = open_store(file, clock)
+    for text in "abc":
+        push(store, text)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert store.prepare([Lease(queue="q")]) is None
+        other.execute("ROLLBACK")
+    (leased,) = store.apply([Lease(queue="q")])
+    item = SettleItem(leased.messages[0].id, leased.messages[0].token)
+    store.apply([Extend(queue="q", items=[item])])
+    assert [kind for kind, _ in kinds(file)] == ["pushed"] * 3 + ["leased", "extended"]
+
+
+def test_many_bytes_do_not_wait_in_memory(file: Path, clock: Clock) -> None:
+    store = open_store(file, clock)
+    for _ in range(5):
+        push(store, "x" * 100_000)
+    assert len(told(file)) == 5
+    push(store, "x")
+    assert (len(told(file)), store.journal_waits) == (5, True)
+
+
+def test_closing_tells_everything(file: Path, clock: Clock) -> None:
+    store = open_store(file, clock)
+    for text in "abc":
+        push(store, text)
+    store.apply([Configure(queue="empty", changes={}, create=QueueOptions())])
+    push(store, "d")
+    store.close()
+    with closing(sqlite3.connect(file)) as db:
+        check_journal(db, file.with_name("queue.db.journal"))
+        (pushed,) = db.execute("SELECT n_pushed FROM penstock_counter WHERE queue_id = 1").fetchone()
+    assert pushed == 4
