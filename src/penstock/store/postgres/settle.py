@@ -123,9 +123,9 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
         tx.context.latencies.add(queue_id, SERVICE, [tx.now - lease.leased_at for lease in leases])
         tx.wakes |= queue.options.max_in_flight is not None
     if gone:
-        tx.write("settle.delete_messages", ints(lease.place for lease in gone), then=count_totals)
+        tx.write("settle.delete_messages", ints(lease.place for lease in gone), then=count_totals, needed=False)
     if kept:
-        tx.write("settle.pushed", ints(lease.place for lease in kept), then=count_totals)
+        tx.write("settle.pushed", ints(lease.place for lease in kept), then=count_totals, needed=False)
         tx.write(
             "lease.archive",
             tx.now,
