@@ -179,6 +179,8 @@ class Sweep(Command[Swept], kw_only=True):
 
     durable: ClassVar[bool] = False
     limit: int = 1_000
+    minutes_kept: int = 30 * 24 * 60
+    """For how long it is known what happened when."""
 
 
 class Configured(Struct):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,10 @@ from msgspec import Meta, Struct
 from penstock.errors import InvalidInput
 
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
+
+
+def _own_name() -> str:
+    return f"worker-{socket.gethostname()}-{os.getpid()}"[:255]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +53,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wait_ms_default: Annotated[int, Meta(ge=0, le=600_000)] = 20_000
     wait_ms_max: Annotated[int, Meta(ge=0, le=600_000)] = 60_000
     polls_max: Count = 20_000
+    tree_timeout_ms: Annotated[int, Meta(ge=0, le=600_000)] = 30_000
+    """How long a pop of the tree face waits when it does not say."""
+    tree_batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    worker_id: Annotated[str, Meta(min_length=1, max_length=255)] = msgspec.field(default_factory=_own_name)
+    """What this server is called where it hands out messages for consumers that give no name."""
     connections_max: Count = 20_000
     commit_queue_max: Count = 20_000
     wal_bytes_max: Count = 1 << 30
@@ -57,6 +67,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the inbox keeps archived messages; unset: until they are removed."""
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
+    """Time between looks for what time moves: delays that end, leases that lapse. Who waits is woken without it."""
+    metrics_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
+    """Time between the depths that a dashboard is told."""
+    ws_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
+    ws_connections_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    ws_slow_ms: Annotated[int, Meta(ge=1, le=600_000)] = 10_000
+    """How long a dashboard may take to accept what it is sent, before it is dropped."""
+    metrics_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
+    """How long minute roll-ups are kept."""
     trim_ms: Annotated[int, Meta(ge=10, le=86_400_000)] = 10_000
     """Time between looks for records that streams no longer keep."""
     canary_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 15_000
@@ -72,8 +91,19 @@ PLAIN_NAMES = {
     "AUTH_TOKEN": "auth_token",
     "DB_PATH": "db",
     "DB_POOL_SIZE": "pool_size",
+    "DB_TIMEOUT": "busy_ms",
+    "DEFAULT_TIMEOUT": "tree_timeout_ms",
     "GET_LIMIT_DEFAULT": "get_limit_default",
+    "MAX_BATCH_SIZE": "tree_batch_max",
+    "MAX_CONCURRENT_POLLS": "polls_max",
+    "MAX_TIMEOUT": "wait_ms_max",
+    "METRICS_COLLECTION_INTERVAL": "metrics_ms",
+    "METRICS_RETENTION_DAYS": "metrics_days",
     "PORT": "port",
+    "QUEUE_POLL_INTERVAL": "sweep_ms",
+    "WORKER_ID": "worker_id",
+    "WS_HEARTBEAT_INTERVAL": "ws_heartbeat_ms",
+    "WS_MAX_CONNECTIONS": "ws_connections_max",
 }
 LISTS = {"cors_origins"}
 PLACES = {"data", "db", "store"}

@@ -19,7 +19,8 @@ SALT_BITS = 30
 NAME_LENGTH_MAX = 255
 DLQ_SUFFIX = ".dlq"
 
-NAME_PATTERN = r"[A-Za-z0-9._-]{1,255}(?:/[A-Za-z0-9._-]{1,255}/[A-Za-z0-9._-]{1,255})?"
+PART_PATTERN = r"[A-Za-z0-9._-]{1,255}"
+NAME_PATTERN = f"{PART_PATTERN}(?:/{PART_PATTERN}/{PART_PATTERN})?"
 _NAME = re.compile(NAME_PATTERN, re.ASCII)
 _known_names: set[str] = set()
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from penstock.model import Latencies, Latency, Window
 
 PERCENTILES = (50, 95, 99)
+WAIT, SERVICE, TOTAL = 0, 1, 2
+NAMES = {WAIT: "wait_ms", SERVICE: "service_ms", TOTAL: "total_ms"}
+Counts = dict[int, int]
+Row = tuple[int, int, str]
+"""Minute, kind, and counts per bucket in JSON."""
 
 
 def bucket(ms: int) -> int:
@@ -35,3 +45,18 @@ def percentiles(counts: Mapping[int, int]) -> dict[str, int | None]:
             if found[f"p{percent}"] is None and seen * 100 >= total * percent:
                 found[f"p{percent}"] = middle(number)
     return found
+
+
+def latency_of(rows: Iterable[Row]) -> Latency:
+    counts: dict[int, Counter[int]] = {kind: Counter() for kind in NAMES}
+    for _, kind, text in rows:
+        counts[kind].update(msgspec.json.decode(text, type=Counts))
+    return {NAMES[kind]: percentiles(seen) for kind, seen in counts.items()}
+
+
+def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
+    steps: dict[int, list[Row]] = {}
+    rows = list(rows)
+    for row in rows:
+        steps.setdefault(window.start_of(row[0]), []).append(row)
+    return Latencies(queue, latency_of(rows), {start: latency_of(found) for start, found in steps.items()})

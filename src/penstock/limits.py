@@ -20,6 +20,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     batch_bytes: int = 64 << 20
     batch_messages: int = BATCH_MAX
     page: int = 1_000
+    steps: int = 1_500
+    """Of a window: a day has 1,440 minutes."""
 
 
 def check_message(message: NewMessage, payload_bytes_max: int) -> None:

@@ -221,5 +221,61 @@ class QueueStats(Struct, kw_only=True):
     """Age of the message that would be leased next."""
     rates: dict[str, dict[str, float]]
     """Per second, by what happened, over the last `1m`, `5m` and `15m`."""
-    latency: dict[str, dict[str, int | None]] = {}
-    """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""
+    latency: Latency = {}
+    """Over the last 15 minutes."""
+
+
+class Window(Struct, frozen=True, gc=False):
+    """From one minute (since 1970) until before another, in steps."""
+
+    from_minute: int
+    to_minute: int
+    step_minutes: int
+
+    @property
+    def starts(self) -> range:
+        """The first minute of each step."""
+        return range(self.from_minute, self.to_minute, self.step_minutes)
+
+    def start_of(self, minute: int) -> int:
+        return minute - (minute - self.from_minute) % self.step_minutes
+
+
+class Depth(Struct, gc=False):
+    """How many messages are in each state."""
+
+    ready: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    dead: int = 0
+    archived: int = 0
+
+
+class Span(Struct, gc=False):
+    """One step of a window: what happened in it, and what was there at its end."""
+
+    minute: int
+    happened: Totals
+    depth: Depth
+
+
+class RollUp(Struct):
+    """A queue over a window."""
+
+    info: QueueInfo
+    before: Depth
+    """When the window began."""
+    spans: list[Span]
+    """Oldest first; only those in which something happened."""
+
+
+Latency = dict[str, dict[str, int | None]]
+"""`wait_ms`, `service_ms` and `total_ms`: p50, p95 and p99."""
+
+
+class Latencies(Struct):
+    """How long a queue's messages took, over a window and in those of its steps in which any were counted."""
+
+    queue: str
+    latency: Latency
+    by_minute: dict[int, Latency]

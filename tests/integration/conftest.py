@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.serving import Client, Running, running
+from tests.postgres import cluster, drop_schema, new_schema
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(tmp_path_factory.mktemp("server")) as server:
         yield server
+
+
+@contextmanager
+def serving_from(store: str, folder: Path, **settings: Any) -> Iterator[Running]:
+    """A server on a `sqlite` file, or on a `postgres` schema of its own."""
+    if store == "sqlite":
+        with running(folder, **settings) as server:
+            yield server
+        return
+    schema = new_schema()
+    try:
+        with running(folder, store=f"{cluster().url}&schema={schema}", **settings) as server:
+            yield server
+    finally:
+        drop_schema(schema)
 
 
 @pytest.fixture

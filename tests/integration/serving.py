@@ -20,7 +20,7 @@ from typing import Any
 
 import uvloop
 
-from penstock.config import Settings
+from penstock.config import PLAIN_NAMES, Settings
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
 
@@ -206,5 +206,5 @@ def process(folder: Path, *flags: str, env: dict[str, str] | None = None) -> Ite
 
 def clean_environment() -> dict[str, str]:
     """This one without what would configure a server."""
-    names = {"AUTH_TOKEN", "DB_PATH", "GET_LIMIT_DEFAULT", "PORT", "HOST", "LISTEN_ADDR"}
+    names = {*PLAIN_NAMES, "HOST", "LISTEN_ADDR", "PG_HOST"}
     return {k: v for k, v in os.environ.items() if k not in names and not k.startswith("PENSTOCK_")}

@@ -51,6 +51,21 @@ def test_the_seed_s_names() -> None:
     assert settings(env={"PENSTOCK_CORS_ORIGINS": "https://a, https://b"}).cors_origins == ["https://a", "https://b"]
 
 
+def test_the_tree_s_names() -> None:
+    environ = """
+        PG_USER=postgres PG_HOST=localhost PG_DB=postgres PG_PASSWORD=postgres PG_PORT=5432 DB_POOL_SIZE=20
+        DB_TIMEOUT=30000 PORT=3000 HOST=0.0.0.0 WORKER_ID=worker-here-1 QUEUE_POLL_INTERVAL=100 MAX_BATCH_SIZE=100
+        DEFAULT_TIMEOUT=30000 MAX_TIMEOUT=60000 MAX_CONCURRENT_POLLS=1000 METRICS_COLLECTION_INTERVAL=5000
+        METRICS_RETENTION_DAYS=30 WS_HEARTBEAT_INTERVAL=30000 WS_MAX_CONNECTIONS=1000"""
+    read = settings(env=dict(pair.split("=") for pair in environ.split()))
+    assert (read.store, read.pool_size) == ("postgresql://postgres:postgres@localhost:5432/postgres", 20)
+    assert (read.busy_ms, read.sweep_ms, read.metrics_ms, read.metrics_days) == (30_000, 100, 5_000, 30)
+    assert (read.ws_heartbeat_ms, read.ws_connections_max) == (30_000, 1_000)
+    assert (read.host, read.port, read.worker_id) == ("0.0.0.0", 3000, "worker-here-1")
+    assert (read.tree_batch_max, read.tree_timeout_ms, read.wait_ms_max, read.polls_max) == (100, 30_000, 60_000, 1_000)
+    assert settings().worker_id.startswith("worker-")
+
+
 def test_the_nearest_source_says_where_the_data_is() -> None:
     env = {"DB_PATH": "seed.db"}
     assert settings({"data": "folder"}, env).db is None

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import uvicorn
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from penstock.broker import Broker
 from penstock.config import Settings
@@ -147,11 +149,11 @@ def test_an_idle_connection_is_closed(server: Running, monkeypatch: pytest.Monke
 @contextmanager
 def mounted(folder: Path) -> Iterator[tuple[Client, App]]:
     """Under /mq of an application that uvicorn serves."""
-    broker = Broker(SqliteStore(folder / "queue.db"))
+    broker = Broker(SqliteStore(folder / "queue.db", journal=True))
     app = App(broker, Settings(access_log=False, canary_ms=0))
 
     async def parent(scope: dict[str, Any], receive: Any, send: Any) -> None:
-        await app(dict(scope, root_path="/mq") if scope["type"] == "http" else scope, receive, send)
+        await app(dict(scope, root_path="/mq") if "path" in scope else scope, receive, send)
 
     listener = socket.create_server(("127.0.0.1", 0))
     foreign = uvicorn.Server(uvicorn.Config(parent, log_config=None, lifespan="on"))
@@ -185,6 +187,19 @@ def test_it_runs_inside_a_server_that_is_not_ours(tmp_path: Path) -> None:
             sock.sendall(b"POST /mq/queues/q/poll?wait_ms=60000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
             wait_until(lambda: app.broker.polls == 1)
         wait_until(lambda: app.broker.polls == 0)
+
+
+def test_a_dashboard_runs_inside_a_server_that_is_not_ours(tmp_path: Path) -> None:
+    with mounted(tmp_path) as (client, _):
+        url = f"ws://{client.host}:{client.port}/mq/ws/dashboard"
+        with connect(url) as watcher:
+            client.post("/mq/queues", {"name": "q"})
+            created = json.loads(watcher.recv(timeout=PATIENCE))
+            assert (created["event"], created["data"]["queue"]) == ("queue.created", "q")
+        with pytest.raises(InvalidStatus) as refused, connect(f"{url}?since={2**40}"):
+            pass
+        assert 400 <= refused.value.response.status_code < 500
+        assert client.get("/mq/ws/dashboard").status == 426
 
 
 def wait_until(condition: Any) -> None:

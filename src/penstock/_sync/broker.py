@@ -53,6 +53,7 @@ from penstock.model import (
     LEASE_MS_MAX,
     ApiKey,
     Clock,
+    Latencies,
     LeasedMessage,
     Message,
     NewMessage,
@@ -60,7 +61,9 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Receipt,
+    RollUp,
     State,
+    Window,
     system_clock,
 )
 from penstock.store.protocol import Progress, Store
@@ -306,6 +309,12 @@ class Broker:
         self._catch_up(queue)
         return self._committer.call(lambda: self.store.get(queue, message_id))
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """The queue and id of messages by their UUIDs or global keys."""
+        if len(names) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(names)} names in one batch", hint=f"at most {self.limits.batch_messages}")
+        return self._committer.call(lambda: self.store.locate(names))
+
     def stats(self, queue: str) -> QueueStats:
         self._catch_up(queue)
         return self._committer.call(lambda: self.store.stats(queue))
@@ -317,6 +326,26 @@ class Broker:
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
         check_range("limit", limit, 1, self.limits.page)
         return self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
+
+    def roll_ups(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[RollUp]:
+        """Queues with what happened to them in each step of a window."""
+        self._check_window(window, limit)
+        look = partial(self.store.roll_ups, window, prefix=prefix, after=after, limit=limit)
+        return self._committer.call(look, long=True)
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        """Queues with how long their messages took."""
+        self._check_window(window, limit)
+        look = partial(self.store.latencies, window, prefix=prefix, after=after, limit=limit)
+        return self._committer.call(look, long=True)
+
+    def _check_window(self, window: Window, limit: int) -> None:
+        check_range("limit", limit, 1, self.limits.page)
+        check_range("steps", len(window.starts), 1, self.limits.steps)
 
     def export(self, queue: str) -> Generator[Message, None, None]:
         return self.store.export(check_queue_name(queue))
@@ -387,9 +416,9 @@ class Broker:
             if rate_per_s is not None and step.moved:
                 self._wakeups.sleep(step.moved / rate_per_s)
 
-    def sweep(self) -> Swept:
-        """One bounded step of what time moves, in all queues."""
-        return self._commit(Sweep())
+    def sweep(self, *, days_kept: int = 30) -> Swept:
+        """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
+        return self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
 
     def configure(
         self,

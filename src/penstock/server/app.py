@@ -11,13 +11,17 @@ from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.journal.drain import journal_folder
 from penstock.journal.reading import JournalReader
-from penstock.server.asgi import AsgiExchange, Receive, Scope, Send
+from penstock.server.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
 from penstock.server.auth import Gate
 from penstock.server.background import Background
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
+from penstock.server.faces.analytics import Analytics
+from penstock.server.faces.dashboard import Dashboard
 from penstock.server.faces.journal import JournalFace
 from penstock.server.faces.streams import StreamFace
+from penstock.server.faces.tree import Tree
+from penstock.server.faces.tree_routes import analytics_routes
 from penstock.server.http import Request, Response
 from penstock.server.openapi import describe
 from penstock.server.problems import to_response
@@ -30,6 +34,7 @@ from penstock.server.tracing import Tracer
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 CLIENT_CLOSED = 499
+EXCHANGES = {"http": AsgiExchange, "websocket": AsgiSocketExchange}
 
 
 class App:
@@ -64,10 +69,13 @@ class App:
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
             *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
+            *Tree(self.broker, self.settings, signatures).routes(),
+            *analytics_routes(Analytics(self.broker)),
             *operations.routes(),
         ]
         if self.journal is not None:
             routes += self.journal.routes()
+            routes += Dashboard(self.broker, self.settings, self.journal.reader, self.journal.tails).routes()
         if self.streams is not None:
             routes += StreamFace(self.streams, self.settings).routes()
             self.metrics.registry.register(StreamCollector(self.streams))
@@ -95,9 +103,9 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        if scope["type"] != "http":
-            raise RuntimeError(f"Penstock speaks HTTP, not {scope['type']}")
-        await self.answer(AsgiExchange(scope, receive, send).request(self.settings.request_bytes))
+        if scope["type"] not in EXCHANGES:
+            raise RuntimeError(f"Penstock speaks HTTP and WebSockets, not {scope['type']}")
+        await self.answer(EXCHANGES[scope["type"]](scope, receive, send).request(self.settings.request_bytes))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:

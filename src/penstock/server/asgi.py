@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 from penstock.server.errors import Disconnected
 from penstock.server.http import Request, Response
+from penstock.server.sockets import NO_WEBSOCKET, Socket, TooSlow
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -81,5 +82,71 @@ class AsgiExchange:
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 
+    async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
+        raise NO_WEBSOCKET
+
     async def sent(self) -> bool:
         return not self.gone
+
+
+class AsgiSocketExchange(AsgiExchange):
+    """A WebSocket that was asked for; until it is accepted, it may be refused as any request."""
+
+    _upgraded = False
+
+    def request(self, body_max: int) -> Request:
+        headers = dict(reversed(self._scope["headers"]))
+        return Request(self, "GET", self._raw_path(), self._scope["query_string"], headers, body_max)
+
+    async def _until_disconnect(self) -> None:
+        while (await self._receive())["type"] != "websocket.disconnect":
+            pass
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
+        if (await self._receive())["type"] != "websocket.connect":
+            raise Disconnected
+        headers = [(b"x-request-id", request.request_id)]
+        await self._send({"type": "websocket.accept", "headers": headers})
+        self._upgraded = True
+        return AsgiSocket(self._send, slow_seconds)
+
+    async def send(self, request: Request, response: Response) -> None:
+        if self._upgraded:
+            return
+        if "websocket.http.response" not in self._scope.get("extensions", {}):
+            await self._send({"type": "websocket.close", "code": 1008, "reason": f"refused with {response.status}"})
+            return
+        headers = [(b"x-request-id", request.request_id), *response.headers, (b"content-type", response.content_type)]
+        await self._send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
+        await self._send({"type": "websocket.http.response.body", "body": response.body})
+
+
+class AsgiSocket:
+    """The server that holds the connection asks by itself whether the client is there."""
+
+    def __init__(self, send: Send, slow_seconds: float) -> None:
+        self._send = send
+        self._slow_seconds = slow_seconds
+
+    async def send(self, texts: Sequence[bytes]) -> None:
+        try:
+            async with asyncio.timeout(self._slow_seconds):
+                for text in texts:
+                    await self._send({"type": "websocket.send", "text": text.decode()})
+        except TimeoutError:
+            raise TooSlow from None
+        except OSError:
+            raise Disconnected from None
+
+    def ping(self) -> bool:
+        return True
+
+    async def close(self, code: int, reason: str, last: bytes | None = None) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._slow_seconds):
+                if last is not None:
+                    await self._send({"type": "websocket.send", "text": last.decode()})
+                await self._send({"type": "websocket.close", "code": code, "reason": reason})

@@ -75,7 +75,7 @@ class Gate:
         if right == "public":
             return ANYONE
         principal = await self._identify(request)
-        if not principal.may(right, request.params.get("queue")):
+        if right != "known" and not principal.may(right, request.params.get("queue")):
             raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
         return principal
 

@@ -57,7 +57,7 @@ class Background:
         """Move what time moves, so that nobody needs a cron; and hold pushes back while the log is too long."""
         while True:
             try:
-                while (await self._broker.sweep()).more:
+                while (await self._broker.sweep(days_kept=self._settings.metrics_days)).more:
                     pass
                 await self._watch_log()
             except Exception as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.server.errors import Disconnected
 from penstock.server.http import Request, Response
+from penstock.server.sockets import NO_WEBSOCKET, Socket, wants_socket
 
 if TYPE_CHECKING:
     from penstock.server.protocol import Connection
@@ -30,6 +31,7 @@ class HttpExchange:
         "expects_continue",
         "keep_alive",
         "request",
+        "upgraded",
     )
 
     request: Request
@@ -44,6 +46,7 @@ class HttpExchange:
         """The whole request is here."""
         self.answered = False
         """The whole answer is written; what still comes of the body is read over."""
+        self.upgraded = False
         self.buffered = 0
         self._parts: list[bytes] = []
         self._waiting: asyncio.Future[None] | None = None
@@ -86,8 +89,18 @@ class HttpExchange:
             self._connection.regulate()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
+        if not wants_socket(request):
+            raise NO_WEBSOCKET
+        socket = self._connection.open_socket(request, slow_seconds)
+        self.upgraded, self.keep_alive = True, False
+        return socket
+
     async def send(self, request: Request, response: Response) -> None:
         connection = self._connection
+        if self.upgraded:
+            self.answered = True
+            return
         await connection.drain()
         head = self._head(request, response)
         if response.stream is None or request.method == "HEAD":

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from functools import lru_cache
 from re import compile as pattern
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -16,6 +16,9 @@ import msgspec
 from penstock.model import LeasedMessage
 from penstock.server.errors import HttpError
 from penstock.server.strict_json import decode, invalid
+
+if TYPE_CHECKING:
+    from penstock.server.sockets import Socket
 
 T = TypeVar("T")
 JSON_BYTES_ON_LOOP = 256 << 10
@@ -72,6 +75,11 @@ class Exchange(Protocol):
         """What has come of the body since; empty at its end. Raises Disconnected."""
 
     async def send(self, request: Request, response: Response) -> None: ...
+
+    async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
+        """Make it a WebSocket, whose client has `slow_seconds` to take what it is sent. Raises if it asks for none.
+
+        When it is over, what is sent as the answer goes nowhere."""
 
     async def sent(self) -> bool:
         """Wait until the whole answer has left for the kernel; False if it never did."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.identity import NAME_PATTERN
+from penstock.identity import NAME_PATTERN, PART_PATTERN
 from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
 from penstock.server.problems import Problem
 from penstock.server.routing import Route
@@ -19,6 +19,9 @@ ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 500, 503)
 REFS = "#/components/schemas/{name}"
 PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+    "ns": {"type": "string", "pattern": f"^{PART_PATTERN}$"},
+    "task": {"type": "string", "pattern": f"^{PART_PATTERN}$"},
+    "name": {"type": "string", "pattern": f"^{PART_PATTERN}$"},
     "id": {"type": "integer", "minimum": 1, "maximum": 10**15 - 1},
     "key": {"type": "string", "minLength": 1},
     "stream": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},

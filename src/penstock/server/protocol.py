@@ -16,6 +16,7 @@ from penstock.server.errors import HttpError
 from penstock.server.exchange import STATUS_LINES, HttpExchange
 from penstock.server.http import Request
 from penstock.server.problems import to_response
+from penstock.server.sockets import HttpSocket
 
 if TYPE_CHECKING:
     from penstock.server.listener import Listener
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 64 << 10
 HEADERS_MAX = 100
 PIPELINED_MAX = 16
+BEYOND_BYTES_MAX = 4 << 10
 BODY_BYTES_AHEAD = 64 << 10
 IDLE_SECONDS_MAX = 75.0
 HEAD_SECONDS_MAX = 15.0
@@ -58,7 +60,10 @@ class Connection(asyncio.Protocol):
         self._reading: HttpExchange | None = None
         """Whose body is on its way."""
         self._deaf = False
-        """Refused, or spoken to in another protocol: what comes is not read."""
+        """Refused, or spoken to in another protocol: what comes is not HTTP."""
+        self._socket: HttpSocket | None = None
+        self._beyond = b""
+        """What came in the other protocol before it was agreed upon."""
         self._held_back = False
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -139,13 +144,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            self._listen(data)
             return
         was_in_head = self._in_head
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Answered as a plain request, as HTTP allows; what follows may be in the other protocol.
+        except httptools.HttpParserUpgrade as upgrade:
+            # Answered as a plain request unless it asks for a WebSocket; what follows may be in the other protocol.
             self._deaf = True
+            self._listen(data[upgrade.args[0] :])
             for exchange in self._exchanges:
                 exchange.keep_alive = exchange is not self._exchanges[-1]
         except httptools.HttpParserError:
@@ -159,6 +166,18 @@ class Connection(asyncio.Protocol):
             self._waiting_since = self._waiting_since or self._loop.time()
         if self._reading is not None or len(self._exchanges) > PIPELINED_MAX:
             self.regulate()
+
+    def _listen(self, data: bytes) -> None:
+        if self._socket is not None:
+            self._socket.feed(data)
+        elif len(self._beyond) <= BEYOND_BYTES_MAX:
+            self._beyond += data
+
+    def open_socket(self, request: Request, slow_seconds: float) -> HttpSocket:
+        """From now on this connection is a WebSocket."""
+        self._socket = HttpSocket(self, request, slow_seconds)
+        self._socket.feed(self._beyond)
+        return self._socket
 
     def on_message_begin(self) -> None:
         self._url = b""
@@ -267,6 +286,10 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
+
+    def end_writing(self) -> None:
+        """Hang up when everything has left."""
+        self._transport.close()
 
     @property
     def unsent(self) -> bool:

@@ -13,7 +13,8 @@ from penstock.server.errors import HttpError
 from penstock.server.http import Request, Response
 
 REMEMBERED_BYTES_MAX = 256
-Right = Literal["public", "push", "consume", "read", "admin"]
+Right = Literal["public", "known", "push", "consume", "read", "admin"]
+"""`known`: anyone with a credential; the handler, which knows of which queues the body speaks, asks for more."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 

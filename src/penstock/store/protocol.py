@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State
+from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -86,11 +86,25 @@ class Store(Applies, Protocol):
 
     def get(self, queue: str, message_id: int) -> Message | None: ...
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """The queue and id of the messages that have these UUIDs, or were pushed with these global keys.
+
+        None for a message that is known to be gone; one that a key leads to may be gone, too.
+        """
+
     def find_queue(self, queue: str) -> QueueInfo | None: ...
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...
 
     def stats(self, queue: str) -> QueueStats: ...
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        """Queues as `list_queues` lists them, each with its history; what is older than is kept did not happen."""
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        """Queues as `list_queues` lists them, each with how long its messages took."""
 
     def find_key(self, key_id: str) -> ApiKey | None: ...
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from penstock.model import Content, QueueOptions
+from penstock.model import Content, Depth, QueueOptions, Span, Totals
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -44,3 +44,13 @@ def token_bytes(token: str) -> bytes:
         return bytes.fromhex(token)
     except ValueError:
         return b""
+
+
+def depth_of(counts: Sequence[int]) -> Depth:
+    """Of counters in the order of GAUGES and TOTALS."""
+    return Depth(*counts[: len(GAUGES)])
+
+
+def span_of(minute: int, happened: Sequence[int], counts: Sequence[int]) -> Span:
+    totals = Totals(**dict(zip(TOTALS, happened[len(GAUGES) :], strict=True)))
+    return Span(minute, totals, depth_of(counts))

@@ -78,7 +78,7 @@ class JournalFace:
     def __init__(
         self, reader: JournalReader, settings: Settings, call: Callable[[Callable[[], Any]], Awaitable[Any]]
     ) -> None:
-        self._reader = reader
+        self.reader = reader
         self._settings = settings
         self._call = call
         self.tails = Tails(reader, call)
@@ -106,7 +106,7 @@ class JournalFace:
         ]
 
     async def show(self, request: Request) -> Response:
-        reader = self._reader
+        reader = self.reader
 
         def look() -> Response:
             segments = reader.segments()
@@ -126,7 +126,7 @@ class JournalFace:
     def _json(self, offset: int, query: EventsQuery) -> tuple[Response, int | None]:
         limit = min(query.limit or LIMIT_DEFAULT, READ_RECORDS_MAX)
         kinds = None if query.kind is None else query.kind.split(",")
-        page = self._reader.read(offset, limit=limit, bytes_max=PAGE_BYTES, queue=query.queue, kinds=kinds)
+        page = self.reader.read(offset, limit=limit, bytes_max=PAGE_BYTES, queue=query.queue, kinds=kinds)
         nothing_new = page.next == max(offset, 0) and not page.events
         view = EventPage([event_view(event) for event in page.events], page.next)
         return reply(view, rows=len(page.events)), page.next if nothing_new else None
@@ -135,17 +135,17 @@ class JournalFace:
         from penstock.journal.arrow import SCHEMA
 
         if offset == EARLIEST:
-            offset = self._reader.first_offset
-        end = max(offset, min(self._reader.next_offset(), offset + (query.limit or ARROW_RECORDS_MAX)))
-        return arrow_page(SCHEMA, self._reader.read_arrow, offset, end)
+            offset = self.reader.first_offset
+        end = max(offset, min(self.reader.next_offset(), offset + (query.limit or ARROW_RECORDS_MAX)))
+        return arrow_page(SCHEMA, self.reader.read_arrow, offset, end)
 
     async def commit(self, request: Request) -> Response:
         body, consumer = await request.json(_position), request.params["consumer"]
-        commit = partial(self._reader.commit, consumer, body.offset, force=body.force, kind=body.kind)
+        commit = partial(self.reader.commit, consumer, body.offset, force=body.force, kind=body.kind)
         return reply(consumer_view(await self._call(commit)))
 
     async def forget(self, request: Request) -> Response:
-        await self._call(partial(self._reader.forget, request.params["consumer"]))
+        await self._call(partial(self.reader.forget, request.params["consumer"]))
         return reply(Done())
 
 

@@ -21,21 +21,22 @@ async def poll(
     broker: Broker,
     settings: Settings,
     request: Request,
-    queue: str,
+    queue: str | None,
     *,
+    scope: str | None = None,
     limit: int,
     lease_ms: int | None = None,
     wait_ms: int = 0,
     worker: str | None = None,
 ) -> list[LeasedMessage]:
-    """Lease for this request's client. The application gives back what does not leave for it."""
+    """Lease for this request's client, from a queue or a scope. The application gives back what does not leave."""
     if request.exchange.hung_up:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if wait_ms and broker.polls >= settings.polls_max:
         raise HttpError(429, "too_many_polls", "too many polls wait already", headers={"retry-after": "1"})
 
-    lease = partial(broker.lease, queue, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
+    lease = partial(broker.lease, queue, scope=scope, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
     request.leased = await (_attentively(broker, request, lease) if wait_ms else lease())
     return request.leased
 

@@ -14,9 +14,9 @@ import msgspec
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.errors import PenstockError
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.latency import WAIT
 from penstock.model import LeasedMessage
 from penstock.store.postgres.advance import NOTHING, advance, wake_at
-from penstock.store.postgres.latency import WAIT
 from penstock.store.postgres.moves import forget, text
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction

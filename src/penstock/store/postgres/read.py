@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.errors import InvalidInput, UnknownQueue
-from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_uuid
-from penstock.model import Failure, Message, QueueInfo, QueueOptions, QueueStats, State
+from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, message_uuid
+from penstock.latency import latencies_of, latency_of
+from penstock.model import (
+    Failure,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    RollUp,
+    State,
+    Window,
+)
 from penstock.store.postgres.context import Context
-from penstock.store.postgres.latency import latency_of
+from penstock.store.postgres.history import roll_up
 from penstock.store.postgres.queues import queue_info
 from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
 from penstock.store.shared import CONTENTS, NEVER, TOTALS, decode_options
@@ -65,8 +76,36 @@ class Reader:
             raise UnknownQueue(name)
         return Found(row)
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        ids = {name: message_id_of(name, self._context.salt) for name in names}
+        found: dict[str | int, tuple[str, int]] = {}
+        if keys := [name for name, message_id in ids.items() if message_id is None and name.isprintable()]:
+            found |= {key: (queue, number) for key, queue, number in self.fetch("read.global_keys", texts(keys))}
+        if numbers := [message_id for message_id in ids.values() if message_id is not None]:
+            found |= {number: (queue, number) for queue, number in self.fetch("read.homes", ints(numbers))}
+        return [found.get(name if (number := ids[name]) is None else number) for name in names]
+
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         return [Found(row).info() for row in self.fetch("read.queues", after or "", prefix, limit)]
+
+    def roll_ups(self, window: Window, prefix: str, after: str | None, limit: int) -> list[RollUp]:
+        queues = [Found(row) for row in self.fetch("read.queues", after or "", prefix, limit)]
+        bounds = (window.from_minute, window.step_minutes, window.to_minute, len(window.starts))
+        changes: dict[int, dict[int, Row]] = {queue.id: {} for queue in queues}
+        for queue_id, step, *happened in self.fetch("history.changes", ints(changes), *bounds) if queues else ():
+            changes[queue_id][step] = tuple(happened)
+        return [roll_up(queue.info(), queue.counts, changes[queue.id], window) for queue in queues]
+
+    def latencies(self, window: Window, prefix: str, after: str | None, limit: int) -> list[Latencies]:
+        names = {row[0]: row[1] for row in self.fetch("read.queues", after or "", prefix, limit)}
+        rows = self._latencies(list(names), window.from_minute, window.to_minute)
+        return [latencies_of(name, rows[queue_id], window) for queue_id, name in names.items()]
+
+    def _latencies(self, queue_ids: Sequence[int], from_minute: int, to_minute: int) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {queue_id: [] for queue_id in queue_ids}
+        for queue_id, *row in self.fetch("latency.between", ints(found), from_minute, to_minute):
+            found[queue_id].append(row)
+        return found
 
     def peek(self, name: str, state: State, limit: int, after: str | None) -> Page:
         queue = self.queue(name)
@@ -148,7 +187,7 @@ class Reader:
         queue = self.queue(name)
         head, _ = self._peek_ready(queue, 1, None)
         oldest_age_ms = max(0, queue.now - head[0].created_at) if head else None
-        latency = latency_of(self.fetch("latency.since", queue.id, queue.now // 60_000 - LATENCY_MINUTES))
+        latency = latency_of(self._latencies([queue.id], queue.now // 60_000 - LATENCY_MINUTES, NEVER)[queue.id])
         return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue), latency=latency)
 
     def _rates(self, queue: Found) -> dict[str, dict[str, float]]:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.errors import PenstockError, UnknownQueue
-from penstock.identity import ID_MAX
+from penstock.identity import ID_BITS, ID_MAX
+from penstock.latency import SERVICE, TOTAL
 from penstock.model import State, backoff_ms
-from penstock.store.postgres.latency import SERVICE
 from penstock.store.postgres.moves import Ended, die, file_again, remember_failures, return_to_dead, schedule
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction, home
-from penstock.store.postgres.wire import Statement, blobs, ints, ints_or_nulls
+from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls
 from penstock.store.shared import TOKEN_BYTES, token_bytes
 
 Item = tuple[int, int, int, bytes]
@@ -106,6 +106,11 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
     everything = [lease for leases in by_queue.values() for lease in leases]
     if not everything:
         return
+
+    def count_totals(rows: Rows) -> None:
+        for place, pushed_at in rows:
+            tx.context.latencies.add(place >> ID_BITS + 1, TOTAL, (tx.now - pushed_at,))
+
     gone: list[Ended] = []
     kept: list[Ended] = []
     for queue_id, leases in by_queue.items():
@@ -118,8 +123,9 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
         tx.context.latencies.add(queue_id, SERVICE, [tx.now - lease.leased_at for lease in leases])
         tx.wakes |= queue.options.max_in_flight is not None
     if gone:
-        tx.write("settle.delete_messages", ints(lease.place for lease in gone))
+        tx.write("settle.delete_messages", ints(lease.place for lease in gone), then=count_totals, needed=False)
     if kept:
+        tx.write("settle.pushed", ints(lease.place for lease in kept), then=count_totals, needed=False)
         tx.write(
             "lease.archive",
             tx.now,

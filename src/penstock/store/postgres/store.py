@@ -23,7 +23,7 @@ from penstock.commands import (
     Release,
 )
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
-from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
+from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
 from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
@@ -306,6 +306,9 @@ class PostgresStore:
     def get(self, queue: str, message_id: int) -> Message | None:
         return self._read(lambda reader: reader.get(queue, message_id))
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return self._read(lambda reader: reader.locate(names))
+
     def find_queue(self, queue: str) -> QueueInfo | None:
         found = self._read(lambda reader: reader.find(queue))
         return None if found is None else found.info()
@@ -315,6 +318,14 @@ class PostgresStore:
 
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
 
     def find_key(self, key_id: str) -> ApiKey | None:
         rows = self._read(lambda reader: reader.fetch("access.find_key", key_id))

@@ -12,7 +12,6 @@ from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import PUSHING, WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
 
-MINUTES_KEPT = 30 * 24 * 60
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
 IDLE_AT_ONCE = 1_000
@@ -30,7 +29,8 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     _forget_idle(tx, [row for row in queues if "/" in row[0] and not row[2]])
     tx.write_counters()
     fold(tx, [row[1] for row in queues if row[4] > 1])
-    _write_latencies(tx, [row[1] for row in queues])
+    _write_latencies(tx)
+    _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
     return swept
 
 
@@ -95,13 +95,16 @@ def fold(tx: Transaction, queue_ids: Sequence[int]) -> None:
         tx.context.unfolded = 0
 
 
-def _write_latencies(tx: Transaction, queue_ids: Sequence[int]) -> None:
+def _write_latencies(tx: Transaction) -> None:
     rows = tx.context.latencies.rows(tx.now)
     if rows:
         ids, minutes, kinds, counts = zip(*rows, strict=True)
         tx.write("latency.keep", tx.context.latencies.writer, ints(ids), ints(minutes), ints(kinds), texts(counts))
-    minute = tx.now // 60_000
+
+
+def _forget_minutes(tx: Transaction, queue_ids: Sequence[int], minute: int, kept: int) -> None:
+    """Once a minute is often enough."""
     if minute != tx.context.trimmed_minute:
         tx.context.trimmed_minute = minute
-        tx.write("admin.forget_minutes", ints(queue_ids), minute - MINUTES_KEPT)
-        tx.write("admin.forget_latencies", ints(queue_ids), minute - MINUTES_KEPT)
+        tx.write("admin.forget_minutes", ints(queue_ids), minute - kept)
+        tx.write("admin.forget_latencies", ints(queue_ids), minute - kept)

@@ -184,8 +184,8 @@ class Transaction:
     def _statement(self, name: str, *params: Any, then: Callable[[Rows], None] | None = None) -> Statement:
         return Statement(self.context.sql[name], params, then)
 
-    def write(self, name: str, *params: Any, then: Callable[[Rows], None] | None = None) -> None:
-        self._pending.append(Statement(self.context.sql[name], params, then))
+    def write(self, name: str, *params: Any, then: Callable[[Rows], None] | None = None, needed: bool = True) -> None:
+        self._pending.append(Statement(self.context.sql[name], params, then, needed))
 
     def fetch(self, name: str, *params: Any) -> Rows:
         pending, self._pending = self._pending, []
@@ -244,7 +244,7 @@ class Transaction:
     def commit(self) -> None:
         self.write_counters()
         self.write("begin.commit")
-        self.answers_with_commit = any(statement.then for statement in self._pending)
+        self.answers_with_commit = any(statement.then and statement.needed for statement in self._pending)
         self.flush()
 
     def touched(self) -> Iterable[Queue]:

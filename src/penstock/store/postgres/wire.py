@@ -89,6 +89,8 @@ class Statement(NamedTuple):
     params: Sequence[Any] = ()
     then: Callable[[Rows], None] | None = None
     """Given the rows when they come."""
+    needed: bool = True
+    """Whether the outcome lacks what `then` brings; statistics do without."""
 
 
 class Wire:

@@ -19,7 +19,6 @@ from penstock.store.sqlite.push import SQL as PUSH
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
-MINUTES_KEPT = 30 * 24 * 60
 KEY_CHECK_MS = DAY_MS // 24
 ANY_ATTEMPTS = 1
 
@@ -214,8 +213,8 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
         swept.more |= moved.more
         if queue.archived:
             _trim_archive(tx, queue, command.limit, swept)
-        tx.execute(SQL["forget_minutes"], (queue.id, tx.now // 60_000 - MINUTES_KEPT))
-        tx.execute(LATENCY["forget"], (queue.id, tx.now // 60_000 - MINUTES_KEPT))
+        tx.execute(SQL["forget_minutes"], (queue.id, tx.now // 60_000 - command.minutes_kept))
+        tx.execute(LATENCY["forget"], (queue.id, tx.now // 60_000 - command.minutes_kept))
         at = wake_at(queue)
         if at is not None:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)

@@ -8,13 +8,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.latency import bucket, percentiles
+from penstock.latency import Counts, bucket
 from penstock.store.migrate import load_sql
 
 SQL = load_sql("penstock.store.sqlite", "latency")
-WAIT, SERVICE = 0, 1
-NAMES = {WAIT: "wait_ms", SERVICE: "service_ms"}
-Counts = dict[int, int]
 
 
 class Latencies:
@@ -39,10 +36,3 @@ class Latencies:
                 if row:
                     total.update(msgspec.json.decode(row[0], type=Counts))
                 connection.execute(SQL["keep"], (queue_id, minute, kind, msgspec.json.encode(dict(total)).decode()))
-
-
-def latency_since(connection: sqlite3.Connection, queue_id: int, minute: int) -> dict[str, dict[str, int | None]]:
-    counts: dict[int, Counter[int]] = {WAIT: Counter(), SERVICE: Counter()}
-    for kind, text in connection.execute(SQL["since"], (queue_id, minute)):
-        counts[kind].update(msgspec.json.decode(text, type=Counts))
-    return {NAMES[kind]: percentiles(seen) for kind, seen in counts.items()}

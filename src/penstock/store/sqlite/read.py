@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidInput, UnknownQueue
-from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
-from penstock.model import Failure, Message, QueueInfo, QueueStats, State
+from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
+from penstock.latency import latencies_of, latency_of
+from penstock.model import Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 from penstock.store.migrate import load_sql
 from penstock.store.shared import CONTENTS, NEVER, TOTALS
-from penstock.store.sqlite.latency import latency_since
+from penstock.store.sqlite.history import roll_up
+from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.queues import LIST, LOAD, Queue
 
 SQL = load_sql("penstock.store.sqlite", "read")
@@ -44,9 +46,24 @@ class Reader:
             raise UnknownQueue(name)
         return queue
 
+    def locate(self, name: str) -> tuple[str, int] | None:
+        message_id = message_id_of(name, self._salt)
+        statement, value = ("global_key", name) if message_id is None else ("home_of", message_id)
+        found: tuple[str, int] | None = self._execute(SQL[statement], (value,)).fetchone()
+        return found
+
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         rows = self._execute(LIST, (after or "", prefix, limit))
         return [Queue(row).info() for row in rows]
+
+    def roll_ups(self, window: Window, prefix: str, after: str | None, limit: int) -> list[RollUp]:
+        rows = self._execute(LIST, (after or "", prefix, limit)).fetchall()
+        return [roll_up(self._connection, Queue(row), window) for row in rows]
+
+    def latencies(self, window: Window, prefix: str, after: str | None, limit: int) -> list[Latencies]:
+        rows = self._execute(LIST, (after or "", prefix, limit)).fetchall()
+        bounds = (window.from_minute, window.to_minute)
+        return [latencies_of(row[1], self._execute(LATENCY["between"], (row[0], *bounds)), window) for row in rows]
 
     def peek(self, name: str, state: State, limit: int, after: str | None) -> Page:
         if self.find(name) is None and name.endswith(DLQ_SUFFIX):
@@ -156,7 +173,8 @@ class Reader:
         queue = self.queue(name)
         head, _ = self._peek_ready(queue, 1, None)
         oldest_age_ms = max(0, self._now - head[0].created_at) if head else None
-        latency = latency_since(self._connection, queue.id, self._now // 60_000 - LATENCY_MINUTES)
+        latest = (queue.id, self._now // 60_000 - LATENCY_MINUTES, NEVER)
+        latency = latency_of(self._execute(LATENCY["between"], latest))
         return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue), latency=latency)
 
     def _rates(self, queue: Queue) -> dict[str, dict[str, float]]:

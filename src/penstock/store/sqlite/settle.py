@@ -9,6 +9,7 @@ import msgspec
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark
+from penstock.latency import SERVICE, TOTAL
 from penstock.model import State, backoff_ms
 from penstock.store.shared import token_bytes
 from penstock.store.sqlite.advance import (
@@ -21,7 +22,6 @@ from penstock.store.sqlite.advance import (
     return_to_dead,
 )
 from penstock.store.sqlite.journal import error_details, pushed_times
-from penstock.store.sqlite.latency import SERVICE
 from penstock.store.sqlite.queues import SETTLED, Queue
 from penstock.store.sqlite.transaction import Transaction
 
@@ -85,7 +85,10 @@ def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> li
 def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     """Archive or delete messages whose leases have ended well."""
     if queue.noted:
-        _note_acked(tx, queue, ended)
+        pushed = _note_acked(tx, queue, ended)
+    else:
+        # To look is to wait: of the others it is not known how long they took in all.
+        pushed = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
     if queue.options.archive_ms == 0:
         delete_places(tx, [lease.place for lease in ended])
     else:
@@ -103,25 +106,30 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
     queue.n_acked += len(ended)
     tx.touch(queue, SETTLED)
     tx.latencies.add(queue.id, SERVICE, [tx.now - lease.leased_at for lease in ended])
+    tx.latencies.add(queue.id, TOTAL, [tx.now - pushed_at for pushed_at in pushed])
 
 
-def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
+def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> list[int]:
+    """Into the journal; returns when each was pushed."""
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
     rows = [(e.id, e.pushed_at, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended if e.pushed_at is not None]
     if len(rows) == len(ended):
         # Plain messages, at their first lease.
         tx.journal.note(Kind.ACKED, queue, rows, kept)
-        return
+        return [row[1] for row in rows]
+    times: list[int] = []
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
         pushed = pushed_times(tx, [lease.place for lease in alike])
+        times += pushed
         rows = [
             (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
             for lease, pushed_at in zip(alike, pushed, strict=True)
         ]
         details = error_details(tx, [(lease.id, lease.attempts > 1) for lease in alike])
         tx.journal.note(Kind.ACKED, queue, rows, kept | (Mark.DEAD_LETTER if from_dead else 0), details)
+    return times
 
 
 def delete_places(tx: Transaction, places: list[int]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from penstock import forks
 from penstock.commands import Command, Push, Pushed
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
-from penstock.model import ApiKey, Clock, Message, QueueInfo, QueueStats, State, system_clock
+from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
 from penstock.store.sqlite.backup import backup
@@ -311,6 +311,9 @@ class SqliteStore(OneLane):
     def get(self, queue: str, message_id: int) -> Message | None:
         return self._read(lambda reader: reader.get(queue, message_id))
 
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return self._read(lambda reader: [reader.locate(name) for name in names])
+
     def find_queue(self, queue: str) -> QueueInfo | None:
         found = self._read(lambda reader: reader.find(queue))
         return None if found is None else found.info()
@@ -320,6 +323,14 @@ class SqliteStore(OneLane):
 
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
 
     def find_key(self, key_id: str) -> ApiKey | None:
         return self._see(lambda connection: access.find_key(connection, key_id))

@@ -5,5 +5,6 @@ SELECT r.queue_id, r.minute, r.kind, $1::bigint, r.counts
   JOIN penstock.queue q ON q.id = r.queue_id
 ON CONFLICT (queue_id, minute, kind, writer) DO UPDATE SET counts = excluded.counts
 
--- :since
-SELECT kind, counts FROM penstock.latency WHERE queue_id = $1::bigint AND minute >= $2::bigint
+-- :between
+SELECT l.queue_id, l.minute, l.kind, l.counts FROM unnest($1::bigint[]) AS wanted(id)
+  JOIN penstock.latency l ON l.queue_id = wanted.id AND l.minute >= $2::bigint AND l.minute < $3::bigint

@@ -24,6 +24,19 @@ SELECT q.id, q.name, q.options, q.paused, q.created_at, 0::bigint, penstock.now_
 SELECT place, created_at, coalesce(available_at, created_at), priority, content, key, headers, payload
   FROM penstock.message WHERE place = ANY($1::bigint[])
 
+-- :global_keys
+SELECT k.key, q.name, k.id FROM penstock.key k JOIN penstock.queue q ON q.id = k.place >> 45
+ WHERE k.space = 0 AND k.key = ANY($1::text[])
+
+-- :homes
+-- An id does not tell its queue. Those of the tree that hold messages are few, and asked first.
+SELECT home.name, wanted.id FROM unnest($1::bigint[]) AS wanted(id)
+ CROSS JOIN LATERAL (
+   SELECT q.name FROM (SELECT name, queue_id FROM penstock.busy UNION ALL SELECT name, id FROM penstock.queue) q
+    WHERE EXISTS (SELECT 1 FROM penstock.message m
+                   WHERE m.place IN (q.queue_id << 45 | wanted.id, (q.queue_id * 2 + 1) << 44 | wanted.id))
+    LIMIT 1) home
+
 -- :ready
 SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
        m.created_at, m.priority, m.content, m.key, m.headers, m.payload

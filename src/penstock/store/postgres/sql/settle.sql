@@ -30,7 +30,10 @@ SELECT m.place FROM penstock.message m
    AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
 
 -- :delete_messages
-DELETE FROM penstock.message WHERE place = ANY($1::bigint[])
+DELETE FROM penstock.message WHERE place = ANY($1::bigint[]) RETURNING place, created_at
+
+-- :pushed
+SELECT place, created_at FROM penstock.message WHERE place = ANY($1::bigint[])
 
 -- :forget_dead
 DELETE FROM penstock.dead WHERE id = ANY($1::bigint[])

@@ -98,4 +98,6 @@ DELETE FROM penstock_key WHERE space = ? AND key = ?
 UPDATE penstock_key SET check_at = ? WHERE space = ? AND key = ?
 
 -- :forget_minutes
-DELETE FROM penstock_minute WHERE queue_id = ? AND minute < ?
+-- The newest of the old stays: what came after is told from it.
+DELETE FROM penstock_minute WHERE queue_id = ?1
+   AND minute < (SELECT max(minute) FROM penstock_minute WHERE queue_id = ?1 AND minute < ?2)

@@ -4,8 +4,8 @@ SELECT counts FROM penstock_latency WHERE queue_id = ? AND minute = ? AND kind =
 -- :keep
 INSERT OR REPLACE INTO penstock_latency (queue_id, minute, kind, counts) VALUES (?, ?, ?, ?)
 
--- :since
-SELECT kind, counts FROM penstock_latency WHERE queue_id = ? AND minute >= ?
+-- :between
+SELECT minute, kind, counts FROM penstock_latency WHERE queue_id = ? AND minute >= ? AND minute < ?
 
 -- :forget
 DELETE FROM penstock_latency WHERE queue_id = ? AND minute < ?

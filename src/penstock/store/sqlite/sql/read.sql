@@ -2,6 +2,15 @@
 SELECT place, created_at, ifnull(available_at, created_at), priority, content, key, headers, payload
   FROM penstock_message WHERE place IN (?, ?)
 
+-- :global_key
+SELECT q.name, k.id FROM penstock_key k JOIN penstock_queue q ON q.id = k.place >> 45 WHERE k.space = 0 AND k.key = ?
+
+-- :home_of
+-- An id does not tell its queue. Those of the tree that hold messages are few, and asked first.
+SELECT q.name, ?1 FROM (SELECT name, queue_id FROM penstock_busy UNION ALL SELECT name, id FROM penstock_queue) q
+ WHERE EXISTS (SELECT 1 FROM penstock_message m
+                WHERE m.place IN (q.queue_id << 45 | ?1, (q.queue_id * 2 + 1) << 44 | ?1)) LIMIT 1
+
 -- :ready
 SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
        m.created_at, m.priority, m.content, m.key, m.headers, m.payload

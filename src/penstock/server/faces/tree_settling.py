@@ -1,0 +1,114 @@
+"""Settling by transaction id: which message has it, and which lease is meant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.broker import Broker
+from penstock.commands import Settled, SettledAll, SettleItem
+from penstock.errors import UnknownQueue
+from penstock.model import LeasedMessage, State
+from penstock.server.auth import Principal
+from penstock.server.errors import HttpError
+from penstock.server.faces.tree_shapes import Acknowledged, Acknowledgment
+
+TRANSACTION_ID = "transaction-id"
+"""Among a message's headers: the one that it was pushed with here. Its key may also be one of another face's."""
+GIVEN_MAX = 20_000
+Place = tuple[str, int, str | None]
+"""Queue, id, and the token of the lease that was given out here."""
+Group = list[tuple[int, SettleItem]]
+
+
+def transaction_id(message: LeasedMessage) -> str:
+    return (message.headers or {}).get(TRANSACTION_ID, message.uuid)
+
+
+class Settling:
+    """Remembers the leases that this process gave out last; for others the store is asked."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._given: dict[str, Place] = {}
+
+    def remember(self, messages: Sequence[LeasedMessage]) -> None:
+        given = self._given
+        for message in messages:
+            name = transaction_id(message)
+            given.pop(name, None)
+            given[name] = (message.queue, message.id, message.token)
+        while len(given) > GIVEN_MAX:
+            del given[next(iter(given))]
+
+    async def settle(self, principal: Principal, sent: Sequence[Acknowledgment]) -> list[Acknowledged]:
+        places = await self._find([each.transaction_id for each in sent])
+        for place in places:
+            if place is not None and not principal.may("consume", place[0]):
+                raise HttpError(403, "forbidden", f"no right to consume from {place[0]!r}")
+        results = [Acknowledged(transaction_id=each.transaction_id, status="unknown") for each in sent]
+        again = await self._settle(sent, places, results, range(len(sent)))
+        if again:
+            # The lease that was given out here is over; the message may have another by now.
+            places = [None if place is None else (*place[:2], None) for place in places]
+            await self._settle(sent, places, results, again)
+        return results
+
+    async def _find(self, names: Sequence[str]) -> list[Place | None]:
+        places = [self._given.get(name) for name in names]
+        missing = [name for name, place in zip(names, places, strict=True) if place is None]
+        if missing:
+            found = iter(await self._broker.locate(missing))
+            for number, place in enumerate(places):
+                if place is None and (located := next(found)) is not None:
+                    places[number] = (*located, None)
+        return places
+
+    async def _settle(
+        self,
+        sent: Sequence[Acknowledgment],
+        places: Sequence[Place | None],
+        results: list[Acknowledged],
+        numbers: Sequence[int],
+    ) -> list[int]:
+        """Settle these, and return which to try again with whichever lease the message has."""
+        groups: dict[tuple[str, bool], Group] = {}
+        for number in numbers:
+            place, ack = places[number], sent[number]
+            if place is not None:
+                queue, message_id, token = place
+                item = SettleItem(message_id, token if ack.lease_token is None else ack.lease_token, error=ack.error)
+                groups.setdefault((queue, ack.status == "completed"), []).append((number, item))
+        outcomes = await asyncio.gather(*(self._settle_group(*where, group) for where, group in groups.items()))
+        again = []
+        for ((_, completed), group), outcome in zip(groups.items(), outcomes, strict=True):
+            for position, (number, _) in enumerate(group):
+                state = None if completed or not outcome.states else outcome.states[position]
+                results[number] = _result(sent[number], outcome.results[position], state)
+                place = places[number]
+                guessed = sent[number].lease_token is None and place is not None and place[2] is not None
+                if guessed and outcome.results[position] is Settled.STALE:
+                    again.append(number)
+                else:
+                    self._given.pop(sent[number].transaction_id, None)
+        return again
+
+    async def _settle_group(self, queue: str, completed: bool, group: Group) -> SettledAll:
+        items = [item for _, item in group]
+        try:
+            if completed:
+                return SettledAll(await self._broker.ack(queue, items))
+            return await self._broker.nack(queue, items)
+        except UnknownQueue:
+            return SettledAll([Settled.UNKNOWN] * len(items))
+
+
+def _result(ack: Acknowledgment, result: Settled, state: State | None) -> Acknowledged:
+    name = ack.transaction_id
+    if result is not Settled.OK:
+        return Acknowledged(transaction_id=name, status="stale" if result is Settled.STALE else "unknown")
+    if ack.status == "completed":
+        return Acknowledged(transaction_id=name, status="completed")
+    if state is State.DEAD:
+        return Acknowledged(transaction_id=name, status="dead_letter", retry_scheduled=False)
+    return Acknowledged(transaction_id=name, status="failed", retry_scheduled=state is not None)

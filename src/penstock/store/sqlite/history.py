@@ -1,0 +1,36 @@
+"""Roll-ups over a window: the counters as they stood at the end of each step, and what lies between."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from penstock.model import RollUp, Window
+from penstock.store.migrate import load_sql
+from penstock.store.shared import GAUGES, TOTALS, depth_of, span_of
+from penstock.store.sqlite.queues import Queue
+
+SQL = load_sql("penstock.store.sqlite", "history")
+COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
+NOTHING = (-1, *(0 for _ in COUNTED))
+
+
+def roll_up(connection: sqlite3.Connection, queue: Queue, window: Window) -> RollUp:
+    """Looks at one row for each step in which something happened, however long the window is."""
+    current = (queue.minute, *(getattr(queue, name) for name in COUNTED))
+
+    def stood_before(minute: int) -> Sequence[int]:
+        if queue.minute < minute:
+            return current
+        row: Sequence[int] | None = connection.execute(SQL["stood_before"], (queue.id, minute)).fetchone()
+        return row or NOTHING
+
+    spans = []
+    later = stood_before(window.to_minute)
+    while later[0] >= window.from_minute:
+        start = window.start_of(later[0])
+        earlier = stood_before(start)
+        happened = [after - before for after, before in zip(later[1:], earlier[1:], strict=True)]
+        spans.append(span_of(start, happened, later[1:]))
+        later = earlier
+    return RollUp(queue.info(), depth_of(later[1:]), spans[::-1])

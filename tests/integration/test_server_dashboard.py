@@ -1,0 +1,246 @@
+"""The live events of the tree face, over a WebSocket."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tests.conformance.support import eventually
+from tests.integration.conftest import Fresh
+from tests.integration.serving import PATIENCE, Client, Running
+
+API = "/api/v1"
+HANDSHAKE = {
+    "Host": "localhost",
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "Sec-WebSocket-Version": "13",
+}
+PING, CLOSE = b"\x89\x00", b"\x88"
+TOO_SLOW = b"\x0a\x03\xf0too slow"
+"""Length, code 1008 and reason."""
+
+
+@contextmanager
+def watching(server: Running, query: str = "", token: str | None = None, **how: Any) -> Iterator[ClientConnection]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url = f"ws://127.0.0.1:{server.port}/ws/dashboard{query}"
+    # Without a limit it takes whatever comes, also while it says goodbye.
+    how |= {"max_queue": None, "open_timeout": PATIENCE, "close_timeout": PATIENCE}
+    with connect(url, additional_headers=headers, **how) as watcher:
+        yield watcher
+
+
+@contextmanager
+def silent(server: Running) -> Iterator[socket.socket]:
+    """One that takes little at a time, and never answers."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sock.settimeout(PATIENCE)
+        sock.connect(("127.0.0.1", server.port))
+        sock.sendall(b"GET /ws/dashboard HTTP/1.1\r\n")
+        sock.sendall(b"".join(f"{name}: {value}\r\n".encode() for name, value in HANDSHAKE.items()) + b"\r\n")
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += sock.recv(1)
+        assert b" 101 " in head
+        yield sock
+
+
+def until_closed(sock: socket.socket) -> bytes:
+    found = b""
+    while part := sock.recv(65_536):
+        found += part
+    return found
+
+
+def has_room(server: Running) -> bool:
+    try:
+        with watching(server):
+            return True
+    except InvalidStatus:
+        return False
+
+
+def told(watcher: ClientConnection, count: int, ns: str) -> list[dict[str, Any]]:
+    """The next events of this namespace that are not depths."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        message = json.loads(watcher.recv(timeout=PATIENCE))
+        data = message["data"]
+        if message["event"] != "queue.depth" and ns in (data.get("ns"), data.get("queue", "").partition("/")[0]):
+            found.append(message)
+    return found
+
+
+def push(client: Client, ns: str, *payloads: Any, **rest: Any) -> list[dict[str, Any]]:
+    items = [{"ns": ns, "task": "t", "queue": "q", "payload": payload, **rest} for payload in payloads]
+    messages: list[dict[str, Any]] = client.post(f"{API}/push", {"items": items}).json["messages"]
+    return messages
+
+
+def settle(client: Client, ns: str, status: str, **rest: Any) -> None:
+    (message,) = client.get(f"{API}/pop/ns/{ns}?worker=me").json["messages"]
+    answer = client.post(f"{API}/ack", {"transactionId": message["transactionId"], "status": status, **rest})
+    assert answer.status == 200
+
+
+def test_the_life_of_a_message_is_told_as_it_happens(server: Running, client: Client, name: str) -> None:
+    with watching(server) as watcher:
+        client.post(f"{API}/configure", {"ns": name, "task": "t", "queue": "q", "options": {"retryDelay": 0}})
+        (pushed,) = push(client, name, 1, transactionId=f"{name}-1")
+        settle(client, name, "failed", error="no luck")
+        settle(client, name, "completed")
+        events = told(watcher, 6, name)
+    assert [event["event"] for event in events] == [
+        "queue.created",
+        "message.pushed",
+        "message.processing",
+        "message.failed",
+        "message.processing",
+        "message.completed",
+    ]
+    created, *messages = [event["data"] for event in events]
+    assert created == {"ns": name, "task": "t", "queue": "q", "timestamp": created["timestamp"]}
+    assert {data["transactionId"] for data in messages} == {f"{name}-1"}
+    assert {data["id"] for data in messages} == {pushed["id"]}
+    assert {data["queue"] for data in messages} == {f"{name}/t/q"}
+    assert (messages[1]["workerId"], messages[2]["error"]) == ("me", "no luck")
+
+
+def test_what_other_faces_do_is_told_too(server: Running, client: Client, name: str) -> None:
+    with watching(server) as watcher:
+        path = client.queue(f"{name}/t/q")
+        client.post(f"{path}/messages", {"payload": 1})
+        created, pushed = told(watcher, 2, name)
+    assert created["event"] == "queue.created"
+    assert pushed["data"]["transactionId"] == pushed["data"]["id"]
+
+
+def test_one_that_comes_back_goes_on_where_it_was(server: Running, client: Client, name: str) -> None:
+    with watching(server) as watcher:
+        push(client, name, 1)
+        _, first = told(watcher, 2, name)
+    push(client, name, 2)
+    push(client, name, 3)
+    with watching(server, f"?since={first['offset']}") as watcher:
+        second, third = told(watcher, 2, name)
+    assert first["data"]["id"] < second["data"]["id"] < third["data"]["id"]
+    assert first["offset"] < second["offset"] < third["offset"]
+
+
+def test_what_many_messages_have_in_common_is_told_of_each(server: Running, client: Client, name: str) -> None:
+    with watching(server) as one, watching(server) as two:
+        sent = [each["id"] for each in push(client, name, *range(50))]
+        for watcher in (one, two):
+            _, *pushed = told(watcher, 51, name)
+            assert [event["data"]["id"] for event in pushed] == sent
+
+
+def test_the_depth_of_a_queue_in_which_something_happened_is_told(serve: Fresh, name: str) -> None:
+    server = serve(metrics_ms=100)
+    with watching(server) as watcher, server.client() as client:
+        push(client, name, 1, 2, 3)
+        while (message := json.loads(watcher.recv(timeout=PATIENCE)))["event"] != "queue.depth":
+            pass
+    assert message["data"] == {"queue": f"{name}/t/q", "depth": 3, "timestamp": message["data"]["timestamp"]}
+    assert "offset" not in message
+
+
+def test_a_position_that_is_not_there_is_refused(server: Running) -> None:
+    with pytest.raises(InvalidStatus) as refused, watching(server, f"?since={2**40}"):
+        pass
+    assert 400 <= refused.value.response.status_code < 500
+    assert "code" in json.loads(refused.value.response.body)
+
+
+def test_a_plain_request_is_told_to_upgrade(client: Client) -> None:
+    answer = client.get("/ws/dashboard")
+    assert (answer.status, answer.json["code"], answer.headers["upgrade"]) == (426, "upgrade_required", "websocket")
+
+
+@pytest.mark.parametrize("header", ["Sec-WebSocket-Key", "Sec-WebSocket-Version"])
+def test_a_malformed_handshake_is_refused(server: Running, header: str) -> None:
+    headers = HANDSHAKE | {header: "x"}
+    with server.client() as client:
+        answer = client.get("/ws/dashboard", **{name.replace("-", "_"): value for name, value in headers.items()})
+        assert (answer.status, answer.json["code"]) == (400, "malformed_handshake")
+
+
+def test_only_those_who_may_see_all_queues_may_watch(serve: Fresh) -> None:
+    server = serve(auth_token="a-token")
+    with server.client() as admin:
+        admin.queue("mine")
+        key = admin.post("/queues/mine/keys").json["key"]
+    for token, status in ((None, 401), ("wrong", 401), (key, 403)):
+        with pytest.raises(InvalidStatus) as refused, watching(server, token=token):
+            pass
+        assert refused.value.response.status_code == status
+    with watching(server, token="a-token"):
+        pass
+
+
+def test_no_other_web_page_may_watch_a_server_without_a_token(server: Running) -> None:
+    with pytest.raises(InvalidStatus) as refused, watching(server, origin="https://evil.example"):
+        pass
+    assert refused.value.response.status_code == 403
+    with watching(server, origin=f"http://127.0.0.1:{server.port}"):
+        pass
+
+
+def test_there_is_a_limit_to_how_many_watch_and_those_who_left_do_not_count(serve: Fresh) -> None:
+    server = serve(ws_connections_max=1)
+    with watching(server), pytest.raises(InvalidStatus) as refused, watching(server):
+        pass
+    assert refused.value.response.status_code == 429
+    assert "retry-after" in refused.value.response.headers
+
+    eventually(lambda: has_room(server))
+
+
+def test_a_heartbeat_keeps_one_that_answers(serve: Fresh, name: str) -> None:
+    server = serve(ws_heartbeat_ms=100)
+    with watching(server) as watcher, server.client() as client:
+        watcher.ping().wait(PATIENCE)
+        with pytest.raises(TimeoutError):
+            watcher.recv(timeout=1)
+        push(client, name, 1)
+        assert [event["event"] for event in told(watcher, 2, name)] == ["queue.created", "message.pushed"]
+
+
+def test_one_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
+    with silent(serve(ws_heartbeat_ms=100)) as sock:
+        assert sock.recv(2) == PING
+        assert until_closed(sock).replace(PING, b"") == b""
+
+
+def test_one_that_is_too_slow_is_told_so_and_dropped(serve: Fresh, name: str) -> None:
+    server = serve(ws_slow_ms=50, ws_connections_max=1)
+    with silent(server) as sock, server.client() as client:
+        for _ in range(6):
+            push(client, name, *range(5_000))
+        eventually(lambda: has_room(server))
+        *_, last = until_closed(sock).split(b'{"event":')
+    told, _, goodbye = last.partition(CLOSE)
+    dropped = json.loads(b'{"event":' + told)
+    assert (dropped["event"], goodbye) == ("dropped", TOO_SLOW)
+    with watching(server, f"?since={dropped['offset']}") as watcher:
+        assert json.loads(watcher.recv(timeout=PATIENCE))["offset"] >= dropped["offset"]
+
+
+def test_a_server_that_stops_says_goodbye(serve: Fresh) -> None:
+    server = serve()
+    with watching(server) as watcher:
+        server.loop.call_soon_threadsafe(server.app.stop_waiting)
+        with pytest.raises(ConnectionClosed) as closed:
+            watcher.recv(timeout=PATIENCE)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001

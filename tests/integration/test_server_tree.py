@@ -1,0 +1,289 @@
+"""The tree face, call by call, over HTTP."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Fresh, serving_from
+from tests.integration.serving import Answer, Client, Running
+
+PUSH, ACK, BATCH = "/api/v1/push", "/api/v1/ack", "/api/v1/ack/batch"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving_from(request.param, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+def item(ns: str, payload: Any = "x", task: str = "t", queue: str = "q", **rest: Any) -> dict[str, Any]:
+    return {"ns": ns, "task": task, "queue": queue, "payload": payload, **rest}
+
+
+def push(client: Client, *items: dict[str, Any], **config: bool) -> list[dict[str, Any]]:
+    answer = client.post(PUSH, {"items": items, "config": config})
+    assert answer.status == 201, answer
+    messages: list[dict[str, Any]] = answer.json["messages"]
+    return messages
+
+
+def pop(client: Client, path: str, query: str = "batch=100") -> list[dict[str, Any]]:
+    answer = client.get(f"/api/v1/pop/ns/{path}?{query}")
+    assert answer.status in (200, 204), answer
+    messages: list[dict[str, Any]] = answer.json["messages"] if answer.status == 200 else []
+    return messages
+
+
+def ack(client: Client, message: dict[str, Any], status: str = "completed", **rest: Any) -> Answer:
+    return client.post(ACK, {"transactionId": message["transactionId"], "status": status, **rest})
+
+
+def configure(client: Client, ns: str, queue: str = "q", **options: Any) -> Answer:
+    return client.post("/api/v1/configure", {"ns": ns, "task": "t", "queue": queue, "options": options})
+
+
+# Configuring
+
+
+def test_a_configured_queue_is_answered_with_every_option_filled_in(client: Client, name: str) -> None:
+    answer = configure(client, name, priority=10, ttl=3600, windowBuffer=0.5)
+    assert answer.status == 201
+    assert answer.json == {
+        "ns": name,
+        "task": "t",
+        "queue": "q",
+        "options": {
+            "leaseTime": 300,
+            "maxSize": None,
+            "ttl": 3600,
+            "retryLimit": 3,
+            "retryDelay": 1000,
+            "deadLetterQueue": True,
+            "delayedProcessing": 0,
+            "windowBuffer": 0.5,
+            "priority": 10,
+        },
+    }
+
+
+def test_configuring_again_changes_only_what_is_given(client: Client, name: str) -> None:
+    configure(client, name, leaseTime=60, maxSize=10, retryDelay=5)
+    options = configure(client, name, retryLimit=0, maxSize=None, deadLetterQueue=False, delayedProcessing=60).json
+    assert options["options"]["leaseTime"] == 60
+    shown = client.get(f"/queues/{name}%2Ft%2Fq").json["options"]
+    assert (shown["max_attempts"], shown["max_size"], shown["dlq"], shown["delay_ms"]) == (1, None, False, 60_000)
+    assert (shown["backoff"], shown["backoff_ms"]) == ("fixed", 5)
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a/b", "ä", "..", "x" * 256, "q.dlq"])
+def test_a_bad_name_is_refused(client: Client, name: str, bad: str) -> None:
+    answer = configure(client, name, queue=bad)
+    assert (answer.status, answer.json["field"]) == (422, "queue")
+    assert client.post(PUSH, {"items": [item(name, queue=bad)]}).status == 422
+
+
+# Pushing
+
+
+def test_a_first_push_makes_the_queue_with_the_defaults_of_the_tree(client: Client, name: str) -> None:
+    [pushed] = push(client, item(name))
+    assert pushed["id"] == pushed["transactionId"]
+    assert pushed["status"] == "queued"
+    options = client.get(f"/queues/{name}%2Ft%2Fq").json["options"]
+    assert (options["lease_ms"], options["max_attempts"], options["backoff"]) == (300_000, 4, "fixed")
+
+
+def test_a_missing_queue_is_404_when_it_is_not_to_be_made(client: Client, name: str) -> None:
+    answer = client.post(PUSH, {"items": [item(name)], "config": {"autoCreate": False}})
+    assert (answer.status, answer.json["code"]) == (404, "unknown_queue")
+
+
+def test_a_transaction_id_is_one_message_in_all_queues_even_when_it_is_done(client: Client, name: str) -> None:
+    [first] = push(client, item(name, transactionId=f"{name}-1"))
+    again = push(client, item(name, transactionId=f"{name}-1"), item(name, queue="other", transactionId=f"{name}-1"))
+    assert [each["status"] for each in again] == ["duplicate", "duplicate"]
+    assert {each["id"] for each in again} == {first["id"]}
+    [message] = pop(client, name)
+    assert ack(client, message).status == 200
+    assert push(client, item(name, transactionId=f"{name}-1"))[0]["status"] == "duplicate"
+
+
+def test_the_uuid_of_a_message_is_nobody_elses_transaction_id(client: Client, name: str) -> None:
+    [first] = push(client, item(name))
+    [again] = push(client, item(name, queue="next", transactionId=first["transactionId"]))
+    assert (again["status"], again["id"]) == ("duplicate", first["id"])
+
+
+def test_items_stand_alone_and_are_answered_in_order(client: Client, name: str) -> None:
+    configure(client, name, maxSize=2)
+    sent = [item(name, 1), item(name, 2, queue="free"), item(name, 3), item(name, 4)]
+    pushed = push(client, *sent)
+    assert [each["status"] for each in pushed] == ["queued", "queued", "queued", "failed"]
+    assert pushed[3]["code"] == "queue_full"
+    refused = client.post(PUSH, {"items": [item(name)]})
+    assert (refused.status, refused.json["code"]) == (429, "queue_full")
+    assert "Retry-After" in refused.headers
+
+
+def test_in_batch_mode_it_is_all_or_nothing(client: Client, name: str) -> None:
+    configure(client, name, maxSize=1)
+    sent = [item(name, 1, queue="free"), item(name, 2), item(name, 3)]
+    refused = client.post(PUSH, {"items": sent, "config": {"batchMode": True}})
+    assert refused.status == 429
+    assert pop(client, name) == []
+    assert [each["status"] for each in push(client, *sent[:2], batchMode=True)] == ["queued", "queued"]
+
+
+# Popping
+
+
+def test_the_three_scopes_by_queue_priority_then_age(client: Client, name: str) -> None:
+    configure(client, name, queue="high", priority=5)
+    push(client, item(name, 1), item(name, 2, task="u"), item(name, 3, queue="high"))
+    assert [m["payload"] for m in pop(client, f"{name}/task/t/queue/high")] == [3]
+    assert [m["payload"] for m in pop(client, f"{name}/task/u")] == [2]
+    push(client, item(name, 4, queue="high"))
+    assert [m["payload"] for m in pop(client, name)] == [4, 1]
+    assert client.get(f"/api/v1/pop/ns/{name}").status == 204
+
+
+def test_a_popped_message_says_what_it_is(client: Client, name: str) -> None:
+    [pushed] = push(client, item(name, {"a": [1]}, transactionId=f"{name}-tx"))
+    [message] = pop(client, name)
+    assert message["id"] == pushed["id"]
+    assert message["transactionId"] == f"{name}-tx"
+    assert (message["payload"], message["queue"], message["retryCount"]) == ({"a": [1]}, f"{name}/t/q", 0)
+    assert message["leaseExpiresAt"] > message["createdAt"]
+    assert "headers" not in message
+
+
+def test_a_message_of_another_face_has_its_uuid_for_a_transaction_id(client: Client, name: str) -> None:
+    client.queue(f"{name}/t/q")
+    client.post(f"/queues/{name}%2Ft%2Fq/messages", {"payload": 1, "idempotency_key": "key"})
+    [message] = pop(client, name)
+    assert message["transactionId"] == message["id"]
+    assert ack(client, message).status == 200
+
+
+def test_timeout_and_batch_are_clamped(client: Client, name: str) -> None:
+    push(client, *(item(name, number) for number in range(101)))
+    assert len(pop(client, name, "batch=5000&timeout=99999999&wait=true")) == 100
+    assert client.get(f"/api/v1/pop/ns/{name}?batch=0").status == 422
+
+
+def test_a_consumer_that_waits_before_the_first_push_gets_it(server: Running, client: Client, name: str) -> None:
+    found: list[dict[str, Any]] = []
+
+    def wait() -> None:
+        with server.client() as own:
+            found.extend(pop(own, f"{name}/task/t/queue/q", "wait=true&timeout=60000"))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    push(client, item(name, "first"))
+    waiting.join(60)
+    assert [message["payload"] for message in found] == ["first"]
+
+
+def test_a_queue_that_is_not_there_is_empty(client: Client, name: str) -> None:
+    assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q").status == 204
+    assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q.dlq?wait=true").status == 204
+
+
+# Settling
+
+
+def test_completed_is_gone_and_cannot_be_acked_again(client: Client, name: str) -> None:
+    push(client, item(name))
+    [message] = pop(client, name)
+    done = ack(client, message)
+    assert done.json.keys() == {"transactionId", "status", "completedAt"}
+    assert done.json["status"] == "completed"
+    assert ack(client, message).status == 404
+
+
+def test_failed_is_tried_again_until_it_is_a_dead_letter(client: Client, name: str) -> None:
+    configure(client, name, retryLimit=1, retryDelay=0)
+    [pushed] = push(client, item(name))
+    for retry, status, scheduled in ((0, "failed", True), (1, "dead_letter", False)):
+        [message] = pop(client, name)
+        assert message["retryCount"] == retry
+        failed = ack(client, message, "failed", error="no")
+        assert failed.json == {
+            "transactionId": pushed["transactionId"],
+            "status": status,
+            "retryScheduled": scheduled,
+        }
+    [dead] = pop(client, f"{name}/task/t/queue/q.dlq")
+    assert dead["id"] == pushed["id"]
+
+
+def test_a_lease_token_fences_and_without_one_the_current_lease_is_meant(client: Client, name: str) -> None:
+    configure(client, name, retryDelay=0)
+    push(client, item(name))
+    [first] = pop(client, name)
+    ack(client, first, "failed")
+    [second] = pop(client, name)
+    stale = ack(client, first, leaseToken=first["leaseToken"])
+    assert (stale.status, stale.json["code"]) == (409, "lease_lost")
+    assert second["leaseToken"] != first["leaseToken"]
+    assert ack(client, first).status == 200
+
+
+def test_a_lease_that_another_face_took_over_is_the_current_one(client: Client, name: str) -> None:
+    push(client, item(name))
+    [message] = pop(client, name)
+    path = f"/queues/{name}%2Ft%2Fq"
+    number = client.get(f"{path}/peek?state=leased").json["messages"][0]["id"]
+    client.post(f"{path}/nack", {"id": number, "token": message["leaseToken"], "delay_ms": 0})
+    assert ack(client, message).status == 409
+    assert len(client.post(f"{path}/poll?wait_ms=0").json["messages"]) == 1
+    assert ack(client, message).status == 200
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_lease_that_this_face_never_gave_out_can_be_acked(client: Client, name: str, own: bool) -> None:
+    [pushed] = push(client, item(name, transactionId=f"{name}-tx") if own else item(name))
+    assert len(client.post(f"/queues/{name}%2Ft%2Fq/poll?wait_ms=0").json["messages"]) == 1
+    assert ack(client, pushed).status == 200
+    assert ack(client, pushed).status == 404
+
+
+def test_a_batch_settles_each_by_itself(client: Client, name: str) -> None:
+    configure(client, name, queue="other")
+    push(client, item(name, 1), item(name, 2, queue="other"), item(name, 3))
+    one, two, three = pop(client, name)
+    sent = [
+        {"transactionId": one["transactionId"], "status": "completed"},
+        {"transactionId": str(uuid.uuid4()), "status": "completed"},
+        {"transactionId": two["transactionId"], "status": "failed", "error": "Connection timeout"},
+        {"transactionId": three["transactionId"], "status": "completed", "leaseToken": "00"},
+    ]
+    answer = client.post(BATCH, {"acknowledgments": sent})
+    assert answer.json["processed"] == 2
+    assert [result["status"] for result in answer.json["results"]] == ["completed", "unknown", "failed", "stale"]
+    assert answer.json["results"][2]["retryScheduled"] is True
+
+
+def test_keys_reach_their_own_queue_and_no_other(serve: Fresh) -> None:
+    server = serve(auth_token="a-token")
+    with server.client() as admin:
+        for ns in ("mine", "theirs"):
+            push(admin, item(ns))
+        admin.queue("q")
+        keys = [admin.post(f"/queues/{queue}/keys").json["key"] for queue in ("mine%2Ft%2Fq", "q")]
+    with server.client(keys[0]) as client, server.client(keys[1]) as flat:
+        assert client.post(PUSH, {"items": [item("mine"), item("theirs")]}).status == 403
+        assert push(client, item("mine"))[0]["status"] == "queued"
+        for path in ("mine", "mine/task/t", "theirs/task/t/queue/q"):
+            assert client.get(f"/api/v1/pop/ns/{path}").status == 403
+        [message, _] = pop(client, "mine/task/t/queue/q")
+        assert flat.get("/api/v1/pop/ns/mine/task/t/queue/q").status == 403
+        assert ack(flat, message).status == 403
+        assert ack(client, message).status == 200
+        assert configure(flat, "mine").status == 403
