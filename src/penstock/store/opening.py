@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import CannotOpen
 
 if TYPE_CHECKING:
+    from penstock.log.protocol import Streams
     from penstock.store.postgres import PostgresStore
     from penstock.store.sqlite import SqliteStore
 
@@ -24,6 +25,19 @@ def open_store(
     from penstock.store.sqlite import SqliteStore
 
     return SqliteStore(where, durability=durability, busy_ms=busy_ms, journal=journal)
+
+
+def open_streams(where: str, *, durability: Durability = "full", busy_ms: int = BUSY_MS) -> Streams:
+    """Those in a database, or beside a SQLite file. `durability` is for a database."""
+    if not where.startswith(POSTGRES):
+        from penstock.log.streams import FileStreams, streams_beside
+
+        return FileStreams(streams_beside(where))
+    try:
+        from penstock.log.postgres import PostgresStreams
+    except ImportError as error:
+        raise CannotOpen("psycopg is not installed", hint="pip install 'penstock[postgres]'") from error
+    return PostgresStreams(where, durability=durability, busy_ms=busy_ms)
 
 
 def open_postgres(
