@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import CorruptRecord, StoreUnreachable
-from penstock.log.postgres import PostgresStreams
+from penstock.log.postgres.streams import PostgresStreams
 from tests.conformance.support import eventually
 from tests.integration import command_line
 from tests.integration.serving import running

@@ -37,7 +37,11 @@ def opened(settings: Settings) -> tuple[Store, str]:
     url = settings.store
     if url is not None and url.startswith(POSTGRES):
         database = open_postgres(
-            url, durability=settings.durability, busy_ms=settings.busy_ms, connections=settings.pool_size
+            url,
+            durability=settings.durability,
+            busy_ms=settings.busy_ms,
+            connections=settings.pool_size,
+            journal=settings.journal,
         )
         return database, database.where
     if url is not None and not url.startswith("sqlite:///"):

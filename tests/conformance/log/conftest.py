@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log.model import StreamOptions
-from penstock.log.postgres import PostgresStreams
+from penstock.log.postgres.streams import PostgresStreams
 from penstock.log.protocol import Streams
 from penstock.log.streams import FileStreams
 from tests.conformance.support import Clock

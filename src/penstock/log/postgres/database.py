@@ -14,13 +14,11 @@ from penstock.errors import StoreUnreachable
 from penstock.log.postgres.listening import Listeners
 from penstock.model import Clock, system_clock
 from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
-from penstock.store.postgres.context import Context
+from penstock.store.postgres.context import STREAM_LOCK, Context
 from penstock.store.postgres.schema import migrate
 from penstock.store.postgres.wake import Waker
 from penstock.store.postgres.wire import Rows, Statement, Wire
 
-STREAM_LOCK = 4
-"""Beside the kinds of locks that queues have, and the one under which they are made."""
 COME_BACK_SECONDS = 10.0
 
 

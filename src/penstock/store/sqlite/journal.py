@@ -1,7 +1,4 @@
-"""What a transaction did, noted for the journal: the events of one commit are one row, written last.
-
-Callers ask `queue.noted` first, so a file without a journal pays nothing.
-"""
+"""What SQLite's transactions look up for the journal. The events of one commit are one row, written last."""
 
 from __future__ import annotations
 
@@ -12,14 +9,12 @@ import msgspec
 
 from penstock.commands import ForgetJournal
 from penstock.identity import ID_MAX
-from penstock.journal.events import BODY_BYTES_MAX, Kind, encode_detail
-from penstock.model import LeasedMessage
+from penstock.journal.events import Kind, encode_detail
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "journal")
-NO_MESSAGE = (0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def forget_journal(tx: Transaction, command: ForgetJournal) -> None:
@@ -28,57 +23,6 @@ def forget_journal(tx: Transaction, command: ForgetJournal) -> None:
         tx.execute(SQL["write"], (command.before, 0, b""))
         tx.next_offset = command.before
     tx.execute(SQL["forget"], (command.before,))
-
-
-def note_queue(tx: Transaction, queue: Queue, what: str, **detail: Any) -> None:
-    if queue.journals:
-        tx.journal.note(Kind.QUEUE, queue, [NO_MESSAGE], details=[encode_detail(what=what, **detail)])
-
-
-def note_pushed(
-    tx: Transaction, queue: Queue, rows: Sequence[tuple[Any, ...]], expiries: dict[int, int | None]
-) -> None:
-    """Of rows as they were inserted: place, created_at, available_at, priority, content, key, headers, payload."""
-    now = tx.now
-    told = [
-        (place & ID_MAX, now, 0, 0, available_at or now, 0, priority, content)
-        for place, _, available_at, priority, content, _, _, _ in rows
-    ]
-    bodies = [row[7] for row in rows] if queue.options.journal == "full" else None
-    details = None
-    large = bodies is not None and max(map(len, bodies)) > BODY_BYTES_MAX
-    if large or expiries or any(row[5] is not None or row[6] is not None for row in rows):
-        details = [_push_detail(row, expiries.get(row[0] & ID_MAX), bodies is not None) for row in rows]
-    if large and bodies is not None:
-        bodies = [body if len(body) <= BODY_BYTES_MAX else b"" for body in bodies]
-    tx.journal.note(Kind.PUSHED, queue, told, 0, details, bodies)
-
-
-def _push_detail(row: tuple[Any, ...], expires_at: int | None, with_body: bool) -> bytes:
-    _, _, _, _, _, key, headers, payload = row
-    return encode_detail(
-        key=key,
-        headers=None if headers is None else msgspec.Raw(headers.encode()),
-        expires_at=expires_at,
-        body_bytes=len(payload) if with_body and len(payload) > BODY_BYTES_MAX else None,
-    )
-
-
-def note_leased(
-    tx: Transaction,
-    queue: Queue,
-    messages: Sequence[LeasedMessage],
-    until: int,
-    worker: str | None,
-    first_leased: dict[int, int],
-    marks: int = 0,
-) -> None:
-    now = tx.now
-    rows = [
-        (each.id, each.created_at, first_leased.get(each.id, now), now, until, each.attempts, 0, 0) for each in messages
-    ]
-    details = None if worker is None else [encode_detail(worker=worker)] * len(rows)
-    tx.journal.note(Kind.LEASED, queue, rows, marks, details)
 
 
 def note_removed(tx: Transaction, queue: Queue, places: Sequence[int], kind: Kind = Kind.REMOVED) -> None:

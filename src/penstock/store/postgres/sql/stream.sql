@@ -23,7 +23,7 @@ SELECT s.id, s.name, s.options, s.created_at, s.first, s.next, s.active, s.fille
   FROM penstock.stream_state s CROSS JOIN LATERAL (
        SELECT count(*) AS segments, coalesce(sum(x.bytes), 0)::bigint AS bytes FROM penstock.segment x
         WHERE x.stream_id = s.id AND x.first >= s.first) g
- WHERE s.name > $1::text AND s.name < '~' AND s.name >= $2::text AND starts_with(s.name, $2::text) ORDER BY s.name LIMIT $3::bigint
+ WHERE s.name > $1::text AND s.name > '!journal' AND s.name < '~' AND s.name >= $2::text AND starts_with(s.name, $2::text) ORDER BY s.name LIMIT $3::bigint
 
 -- :ends
 SELECT name, next FROM penstock.stream_state WHERE name = ANY($1::text[])
