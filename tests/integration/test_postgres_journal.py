@@ -154,6 +154,21 @@ def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
         assert PostgresJournal(streams.database).next_offset() > 2_000
 
 
+def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None:
+    with closing(PostgresStore(store, journal=True)) as one, closing(PostgresStreams(store)) as streams:
+        for _ in range(30):
+            one.apply([Push(queue="q", messages=[NewMessage(payload=b"x" * 500_000)], create=QueueOptions())])
+        drains = PostgresDrain(streams.database)
+        steps = 0
+        while drains.step():
+            steps += 1
+        assert steps > 3
+        with psycopg.connect(cluster().url) as connection:
+            assert connection.execute(f"SELECT count(*) FROM {schema}.spool".encode()).fetchone() == (0,)
+        events = sum(batch.num_rows for batch in PostgresJournal(streams.database).read_arrow(0, 1_000))
+        assert events == 31
+
+
 def test_without_a_journal_nothing_is_noted(store: str, schema: str) -> None:
     with closing(PostgresStore(store)) as one:
         one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])

@@ -52,16 +52,13 @@ class Spool:
             ]
         )
         ((_, time_ms, now),), ((given,),), ((oldest, newest),), rows = answers[len(start) + 1 :]
-        if not rows:
-            wire.run([Statement(sql["begin.commit"])])
-            self._raise_floor(given, oldest, newest)
-            return 0
-        records = self._append(wire, key, max(time_ms, now), rows, word)
-        if len(rows) < ROWS:
+        records = self._append(wire, key, max(time_ms, now), rows) if rows else 0
+        wire.run([*(word if rows else ()), Statement(sql["begin.commit"])])
+        if len(rows) < ROWS and sum(len(data) for _, _, data in rows) < BYTES:
             self._raise_floor(given, oldest, newest)
         return records
 
-    def _append(self, wire: Wire, key: int, time_ms: int, rows: Rows, word: list[Statement]) -> int:
+    def _append(self, wire: Wire, key: int, time_ms: int, rows: Rows) -> int:
         sql = self._context.sql
         parts: list[bytes] = []
         sizes: list[int] = []
@@ -88,11 +85,11 @@ class Spool:
         (((refused, *_),),) = wire.run([append])
         if refused:
             raise StoreError(f"the journal took nothing more: {refused}")
-        wire.run([*word, Statement(sql["begin.commit"])])
         return len(sizes)
 
     def _raise_floor(self, given: int, oldest: int, newest: int) -> None:
-        """A held snapshot keeps what was moved in the way of every look; numbers that cannot come are passed over."""
+        """After a look that took all it saw. A held snapshot keeps what was moved in the way of every look; numbers
+        that cannot come any more are passed over."""
         known, begun = self._given
         if oldest >= begun:
             self._floor = known
