@@ -43,7 +43,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls_key: str | None = None
     durability: Literal["full", "relaxed"] = "full"
     journal: bool = True
-    """Keep a journal of all that happens, for live events and for Spark. It lies beside the database."""
+    """Keep a journal of all that happens, for live events and for Spark, beside the file or in the database."""
     cors_origins: list[str] = []
     payload_bytes: Count = 512 << 10
     request_bytes: Count = 16 << 20

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import psycopg
 
+from penstock.journal.postgres import PostgresDrain, PostgresJournal
+from penstock.log.postgres.streams import PostgresStreams
 from penstock.store.postgres import PostgresStore
-from penstock.store.shared import GAUGES
+from penstock.store.postgres.queues import COUNTED
 from tests.conformance.recount import check_tables
-from tests.conformance.support import StoreUnderTest
+from tests.conformance.replay import Replay, check_counters
+from tests.conformance.support import Clock, StoreUnderTest
 from tests.postgres import cluster, drop_schema, new_schema
 
 
@@ -21,7 +25,7 @@ class Tables:
     def __init__(self, url: str, schema: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
         self._schema = schema
-        sums = ", ".join(f"sum({gauge}) AS {gauge}" for gauge in GAUGES)
+        sums = ", ".join(f"sum({gauge}) AS {gauge}" for gauge in COUNTED)
         self._counter = f"(SELECT queue_id, max(cursor) AS cursor, {sums} FROM {schema}.counter GROUP BY queue_id) AS c"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -39,19 +43,31 @@ class Tables:
         self._connection.close()
 
 
+def check_journal(tables: Tables, url: str, schema: str, clock: Clock) -> None:
+    """Of a database whose journal has been on from the start: played again, it leads to what the counters say."""
+    with closing(PostgresStreams(url, schema=schema, clock=clock)) as streams:
+        PostgresDrain(streams.database).drain()
+        journal, replay = PostgresJournal(streams.database), Replay()
+        while page := journal.read(replay.next_offset).events:
+            replay.play(page)
+        assert replay.next_offset == journal.next_offset()
+    check_counters(tables, replay)
+
+
 class PostgresUnderTest(StoreUnderTest):
     def __init__(self) -> None:
         self.schema = new_schema()
         super().__init__(cluster().url, persists=True)
 
     def open_another(self) -> PostgresStore:
-        store = PostgresStore(str(self.path), schema=self.schema, clock=self.clock)
+        store = PostgresStore(str(self.path), schema=self.schema, clock=self.clock, journal=True)
         self._opened.append(store)
         return store
 
     def check(self) -> None:
         tables = Tables(str(self.path), self.schema)
         check_tables(tables, busy_exactly=False)
+        check_journal(tables, str(self.path), self.schema, self.clock)
         tables.close()
 
     def close_all(self) -> None:

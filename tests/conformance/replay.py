@@ -11,7 +11,8 @@ from zlib import crc32
 
 from penstock.journal.events import Event, decode_events
 from penstock.log.reader import LogReader
-from tests.conformance.recount import counter_row
+from penstock.store.shared import decode_options
+from tests.conformance.recount import Database, counter_row
 
 WAITING, LEASED, DEAD, ARCHIVED = "waiting", "leased", "dead", "archived"
 _AFTER = {
@@ -125,9 +126,10 @@ def log_events(folder: Path) -> Iterator[Event]:
             offset = page.next
 
 
-def check_counters(db: sqlite3.Connection, replay: Replay) -> None:
-    noted = "SELECT id, name FROM penstock_queue WHERE json_extract(options, '$.journal') <> 'off'"
-    for queue_id, name in db.execute(noted).fetchall():
+def check_counters(db: Database, replay: Replay) -> None:
+    for queue_id, name, options in db.execute("SELECT id, name, options FROM penstock_queue").fetchall():
+        if decode_options(options).journal == "off":
+            continue
         assert replay.names[queue_id] == name
         counters = counter_row(db, queue_id)
         held, totals = Counter(replay.states[queue_id].values()), replay.totals[queue_id]

@@ -22,7 +22,7 @@ from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance import recipes as r
 from tests.conformance.model import Model, without_tokens
-from tests.conformance.postgres_support import Tables
+from tests.conformance.postgres_support import Tables, check_journal
 from tests.conformance.recount import check_tables, kept_keys, last_id
 from tests.conformance.support import Clock
 from tests.postgres import cluster, drop_schema, new_schema
@@ -251,7 +251,11 @@ class PostgresMachine(Machine):
         self.schema = new_schema()
 
     def open(self) -> Store:
-        return PostgresStore(cluster().url, schema=self.schema, clock=self.clock)
+        return PostgresStore(cluster().url, schema=self.schema, clock=self.clock, journal=True)
+
+    def teardown(self) -> None:
+        check_journal(self.db, cluster().url, self.schema, self.clock)
+        super().teardown()
 
     def look_inside(self) -> Any:
         return Tables(cluster().url, self.schema)

@@ -30,6 +30,7 @@ from penstock import (
 from penstock.log.streams import streams_beside
 from tests.integration.client_support import Sdk, proxy
 from tests.integration.serving import Running, process, running
+from tests.postgres import cluster, drop_schema, new_schema
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,11 +41,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgres", "http"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/tasks.db"
-    return f"http://127.0.0.1:{request.getfixturevalue('server').port}"
+        yield f"sqlite:///{tmp_path}/tasks.db"
+    elif request.param == "postgres":
+        schema = new_schema()
+        yield f"{cluster().url}&schema={schema}"
+        drop_schema(schema)
+    else:
+        yield f"http://127.0.0.1:{request.getfixturevalue('server').port}"
 
 
 @pytest.fixture(params=["async", "sync"])
@@ -273,6 +279,7 @@ def test_many_at_once_are_all_appended_each_at_its_own_offset(sdk: Sdk, url: str
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("url", ["sqlite", "http"], indirect=True)
 def test_damage_is_told_with_its_place(sdk: Sdk, url: str, name: str, tmp_path: Path, server: Running) -> None:
     database = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else server.path
 

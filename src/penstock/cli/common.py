@@ -50,6 +50,7 @@ URL = click.option("--url", help=f"The server.  [env: PENSTOCK_URL; default: {DE
 TOKEN = click.option("--token", help="Its admin token or an API key.  [env: PENSTOCK_TOKEN]")
 DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, used without a server.")
 DATA = click.option("--data", type=click.Path(file_okay=False), help="A server's folder, used without it.")
+STORE = click.option("--store", help="A database, used without a server: postgresql://user@host/database.")
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON, stable, instead of a table.")
 NAME = click.option("--name", type=QUEUE, required=True, help="The queue: a name, or namespace/task/queue.")
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask, even on a terminal.")
@@ -81,10 +82,11 @@ def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @wraps(command)
         def run(as_json: bool, **rest: Any) -> None:
-            with reporting(), closing(open_streams(*address(rest), create=create)) as backend:
+            store = rest.pop("store")
+            with reporting(), closing(open_streams(*address(rest), store, create=create)) as backend:
                 command(backend, Output(as_json), **rest)
 
-        return with_options(run, [URL, TOKEN, DB, DATA, JSON])
+        return with_options(run, [URL, TOKEN, DB, DATA, STORE, JSON])
 
     return decorate
 
@@ -125,18 +127,30 @@ def open_backend(url: str | None, token: str | None, db: str | None, data: str |
 
 
 def open_streams(
-    url: str | None, token: str | None, db: str | None, data: str | None, *, create: bool
+    url: str | None, token: str | None, db: str | None, data: str | None, store: str | None, *, create: bool
 ) -> StreamBackend:
-    path = file_of(db, data)
-    if path is None:
+    where = where_of(url, db, data, store)
+    if where is None:
         from penstock.cli.stream_remote import RemoteStreams
 
         return RemoteStreams(*server_of(url, token))
-    if url is not None:
-        raise click.UsageError("--url is a server and --db or --data a file: name one of them")
     from penstock.cli.stream_local import LocalStreams
 
-    return LocalStreams(path, create=create)
+    return LocalStreams(where, create=create)
+
+
+def where_of(url: str | None, db: str | None, data: str | None, store: str | None) -> str | None:
+    """A file's path or a database's URL, for those who need no server; None if a server is asked."""
+    path = file_of(db, data)
+    if path is not None and store is not None:
+        raise click.UsageError("--store is a database and --db or --data a file: name one of them")
+    if url is not None and (path is not None or store is not None):
+        raise click.UsageError("--url is a server and --db, --data or --store is not: name one of them")
+    if store is None:
+        return None if path is None else str(path)
+    if not store.startswith(("postgresql://", "postgres://")):
+        raise click.UsageError("--store is postgresql://user@host/database; for a file there is --db")
+    return store
 
 
 def file_of(db: str | None, data: str | None) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import click
 
 from penstock.cli.backend import Data
-from penstock.cli.common import DATA, DB, JSON, TOKEN, URL, address, file_of, reporting, server_of, with_options
+from penstock.cli.common import DATA, DB, JSON, STORE, TOKEN, URL, address, reporting, server_of, where_of, with_options
 from penstock.cli.output import Output, compact, when, write
 
 PAGE = 1_000
@@ -26,12 +26,12 @@ class JournalBackend(Protocol):
     def close(self) -> None: ...
 
 
-def _open(url: str | None, token: str | None, db: str | None, data: str | None) -> JournalBackend:
-    path = file_of(db, data)
-    if path is not None:
+def _open(url: str | None, token: str | None, db: str | None, data: str | None, store: str | None) -> JournalBackend:
+    where = where_of(url, db, data, store)
+    if where is not None:
         from penstock.cli.journal_local import LocalJournal
 
-        return LocalJournal(path)
+        return LocalJournal(where)
     from penstock.cli.journal_remote import RemoteJournal
 
     return RemoteJournal(*server_of(url, token))
@@ -40,10 +40,11 @@ def _open(url: str | None, token: str | None, db: str | None, data: str | None) 
 def _on_journal(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(as_json: bool, **rest: Any) -> None:
-        with reporting(), closing(_open(*address(rest))) as backend:
+        store = rest.pop("store")
+        with reporting(), closing(_open(*address(rest), store)) as backend:
             command(backend, Output(as_json), **rest)
 
-    return with_options(run, [URL, TOKEN, DB, DATA, JSON])
+    return with_options(run, [URL, TOKEN, DB, DATA, STORE, JSON])
 
 
 @click.group("journal")

@@ -1,8 +1,10 @@
-"""The journal of a file, read straight from its folder."""
+"""The journal of a file or a database, read with no server between."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -11,21 +13,39 @@ from penstock.cli.backend import Data
 from penstock.errors import CannotOpen
 from penstock.journal.drain import drain_once, journal_folder
 from penstock.journal.reading import EARLIEST, JournalReader
-from penstock.server.faces.journal import event_view
+from penstock.server.faces.journal import Journal, event_view
+from penstock.store.opening import POSTGRES, open_streams
 from penstock.store.sqlite import SqliteStore
 
 WATCH_SECONDS = 0.2
 
 
 class LocalJournal:
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise CannotOpen(f"there is no file {path}")
-        self._store = SqliteStore(path)
-        self._reader = JournalReader(journal_folder(path))
+    def __init__(self, where: str) -> None:
+        self._at_end = ExitStack()
+        """Nobody else may be there to drain it."""
+        self._reader, self._drain = self._open_tables(where) if where.startswith(POSTGRES) else self._open_file(where)
+
+    def _open_file(self, where: str) -> tuple[Journal, Callable[[], None]]:
+        if not Path(where).exists():
+            raise CannotOpen(f"there is no file {where}")
+        store = SqliteStore(where)
+        self._at_end.callback(store.close)
+        reader = JournalReader(journal_folder(where))
+        self._at_end.callback(reader.close)
+        return reader, lambda: drain_once(store, store.path)
+
+    def _open_tables(self, where: str) -> tuple[Journal, Callable[[], None]]:
+        streams = open_streams(where)
+        self._at_end.callback(streams.close)
+        from penstock.journal.postgres import PostgresDrain, PostgresJournal
+        from penstock.log.postgres.streams import PostgresStreams
+
+        assert isinstance(streams, PostgresStreams)
+        return PostgresJournal(streams.database), PostgresDrain(streams.database).drain
 
     def show(self) -> Data:
-        drain_once(self._store, self._store.path)
+        self._drain()
         reader = self._reader
         segments = reader.segments()
         consumers = [{"consumer": each.name, "offset": each.offset, "lag": each.lag} for each in reader.consumers()]
@@ -41,8 +61,7 @@ class LocalJournal:
         deadline = time.monotonic() + wait_ms / 1000
         offset = EARLIEST if start is None else start
         while True:
-            # Nobody else may be there to do it.
-            drain_once(self._store, self._store.path)
+            self._drain()
             page = self._reader.read(offset, limit=limit, queue=queue, kinds=None if kind is None else kind.split(","))
             if page.events or page.next > max(offset, 0) or time.monotonic() >= deadline:
                 views = [event_view(event) for event in page.events]
@@ -51,5 +70,4 @@ class LocalJournal:
             time.sleep(WATCH_SECONDS)
 
     def close(self) -> None:
-        self._reader.close()
-        self._store.close()
+        self._at_end.close()

@@ -1,10 +1,10 @@
-"""Streams straight on their files. A server may have them open too, but only one of both can append."""
+"""Streams straight on their files, or in a database. Of files, a server may have them open too, but only one of both
+can append."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from penstock.cli.backend import Data
 from penstock.errors import CannotOpen, InvalidInput
 from penstock.log.model import NewRecord, Page, StreamOptions
 from penstock.log.protocol import EARLIEST
-from penstock.log.streams import FileStreams, streams_beside
+from penstock.log.streams import streams_beside
 from penstock.model import Content
 from penstock.server.faces.stream_bodies import new_record
 from penstock.server.faces.stream_shapes import (
@@ -26,19 +26,20 @@ from penstock.server.faces.stream_shapes import (
     stream_detail,
     stream_view,
 )
+from penstock.store.opening import POSTGRES, open_streams
 from penstock.store.protocol import Progress
 
 PAGE = 1_000
 
 
 class LocalStreams:
-    def __init__(self, database: Path, *, create: bool) -> None:
-        folder = streams_beside(database)
-        if not create and not folder.is_dir():
+    def __init__(self, where: str, *, create: bool) -> None:
+        folder = streams_beside(where)
+        if not create and not where.startswith(POSTGRES) and not folder.is_dir():
             raise CannotOpen(
                 f"there are no streams in {folder}", hint="`penstock stream create` with the same option makes one"
             )
-        self._streams = FileStreams(folder)
+        self._streams = open_streams(where)
 
     def create(self, name: str, options: Mapping[str, Any]) -> Data:
         try:

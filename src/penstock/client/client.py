@@ -114,7 +114,9 @@ def connect(
         raise InvalidInput("connections is an int from 1", field="connections")
     if not isinstance(where, Server):
         store = open_store(where, durability=durability)
-        return Client(Local(Broker(store, clock=store.clock), LocalStreams(where, retry_seconds), retry_seconds))
+        return Client(
+            Local(Broker(store, clock=store.clock), LocalStreams(where, retry_seconds, durability), retry_seconds)
+        )
     asker = Asker(
         Connections(where.address(tls), connections),
         where=where.shown,

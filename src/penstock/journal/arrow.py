@@ -5,7 +5,7 @@ Needs NumPy and PyArrow. `events.py` describes the bytes; here its fields are wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.identity import SALT_BITS
 from penstock.journal.events import BODIES, COLUMNS, CONTENTS, DETAILS, FIELD_BYTES, Kind
-from penstock.log.arrow import mapped
+from penstock.log.arrow import Piece, mapped
 from penstock.log.reader import LogReader
 from penstock.log.record import HEADER_BYTES, LOST
 
@@ -64,8 +64,13 @@ def events_table(
 
 
 def batches(log: LogReader, offset: int, end: int | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The events of all records from one offset up to another, each record verified."""
-    for piece in mapped(log, offset, end):
+    """The events of all records of a log on disk from one offset up to another, each record verified."""
+    yield from batches_of(mapped(log, offset, end), columns)
+
+
+def batches_of(pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The events of all these records."""
+    for piece in pieces:
         ends = piece.ends[1:]
         start = int(piece.ends[0])
         yield from events_table(piece.view[start:], ends - start, piece.first, columns).to_batches()

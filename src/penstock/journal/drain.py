@@ -59,6 +59,14 @@ class Drain:
             store.apply([ForgetJournal(before=log.next_offset)])
         return cls(store, folder, log)
 
+    @property
+    def next_offset(self) -> int:
+        return self.log.next_offset
+
+    @property
+    def waits(self) -> bool:
+        return self._store.journal_waits
+
     def step(self, step_bytes: int = STEP_BYTES) -> ForgetJournal | None:
         """Copy some of what the log lacks; answers what the store is to be told, or None if nothing was lacking."""
         rows = self._store.journal_from(self.log.next_offset, step_bytes)

@@ -55,6 +55,10 @@ class Mark(IntFlag):
     """Removed while it was leased."""
 
 
+UNNUMBERED = 1 << 15
+"""Among the marks, before a record is in the journal: its messages got their ids after it was written."""
+
+
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
 FIELD_BYTES = 88
 COLUMNS = ("id", "pushed_at", "first_leased_at", "leased_at", "until", "attempts", "priority", "content")
@@ -139,6 +143,27 @@ def _ends(parts: Sequence[bytes]) -> bytes:
     if len(ends) & 1:
         ends.append(0)
     return _array("I", ends)
+
+
+_MARKS_AT, _VARIES_AT, _ID_AT, _ARRAYS_AT = 36, 38, 48, HEADER_BYTES + FIELD_BYTES
+
+
+def number(record: bytes, first_id: int) -> bytes:
+    """The record of a push with the ids that its messages got; any other as it is."""
+    (marks,) = struct.unpack_from("<H", record, _MARKS_AT)
+    if not marks & UNNUMBERED:
+        return record
+    numbered = bytearray(record)
+    struct.pack_into("<H", numbered, _MARKS_AT, marks & ~UNNUMBERED)
+    places = [_ID_AT]
+    if struct.unpack_from("<H", record, _VARIES_AT)[0] & 1:
+        (count,) = struct.unpack_from("<I", record, HEADER_BYTES)
+        places += range(_ARRAYS_AT, _ARRAYS_AT + 8 * count, 8)
+    for place in places:
+        struct.pack_into("<q", numbered, place, struct.unpack_from("<q", record, place)[0] + first_id)
+    rest = bytes(numbered[_HEAD.size :])
+    length = len(record) - HEADER_BYTES
+    return _pack_head(length, crc32(rest, length)) + rest
 
 
 def encode_detail(**detail: Any) -> bytes:

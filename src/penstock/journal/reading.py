@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from penstock.journal.events import Event, decode_events
 from penstock.log.consumers import CommitPosition, Consumers, ForgetConsumer, Kind
 from penstock.log.files import DISK
 from penstock.log.manifest import STREAM
-from penstock.log.model import MIB, Consumer, SegmentInfo
+from penstock.log.model import MIB, Consumer, Record, SegmentInfo
 from penstock.log.reader import LogReader
 from penstock.model import Clock, system_clock
 
@@ -27,6 +27,16 @@ class JournalPage(msgspec.Struct):
     events: list[Event]
     next: int
     """The offset to read on from."""
+
+
+def events_of(records: Iterable[Record], queue: str | None, kinds: Sequence[str] | None) -> list[Event]:
+    """Those of a queue, and of some kinds, if not all are wanted."""
+    return [
+        event
+        for record in records
+        for event in decode_events(record.offset, record.time_ms, record.kind, record.data)
+        if (queue is None or event.queue == queue) and (kinds is None or event.kind in kinds)
+    ]
 
 
 class JournalReader:
@@ -73,13 +83,7 @@ class JournalReader:
         if log is None:
             return JournalPage([], max(offset, 0))
         page = log.read(log.first_offset if offset == EARLIEST else offset, limit, bytes_max)
-        events = [
-            event
-            for record in page.records
-            for event in decode_events(record.offset, record.time_ms, record.kind, record.data)
-            if (queue is None or event.queue == queue) and (kinds is None or event.kind in kinds)
-        ]
-        return JournalPage(events, page.next)
+        return JournalPage(events_of(page.records, queue, kinds), page.next)
 
     def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         from penstock.journal.arrow import SCHEMA, batches

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -32,8 +32,44 @@ SCHEMA = pa.schema(
 )
 
 
-class Mapped:
-    """Some records of a segment in memory, checked: what a reader of columns takes its own fields from."""
+class Piece:
+    """Some records in memory, checked: what a reader of columns takes its own fields from."""
+
+    first: int
+    view: memoryview
+    bytes: np.ndarray[Any, Any]
+    ends: np.ndarray[Any, Any]
+    """Where the first record begins, and where it and each after it ends."""
+
+    @property
+    def starts(self) -> np.ndarray[Any, Any]:
+        starts: np.ndarray[Any, Any] = self.ends[:-1]
+        return starts
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def gather(self, at: int, kind: str) -> np.ndarray[Any, Any]:
+        """The number at a byte of each record: one strided view over all of them, one gather."""
+        dtype = np.dtype(kind)
+        view = np.ndarray((len(self.bytes) - dtype.itemsize + 1,), dtype, self.bytes.data, strides=(1,))
+        found: np.ndarray[Any, Any] = view[self.starts + at]
+        return found
+
+    def payloads(self, skip: int = 0) -> pa.Array:
+        """What follows the header, and the first `skip` bytes after that, of each record."""
+        offsets = pa.py_buffer(self.ends.astype(np.int32))
+        whole = pa.BinaryArray.from_buffers(pa.binary(), len(self), [None, offsets, pa.py_buffer(self.view)])
+        return pc.binary_slice(whole, HEADER_BYTES + skip, 2**31 - 1)
+
+    def kept(self) -> np.ndarray[Any, Any] | None:
+        """Which records were not given up; None when none was."""
+        kinds = self.gather(16, "u1")
+        return None if not (kinds == LOST).any() else kinds != LOST
+
+
+class Mapped(Piece):
+    """Of a segment, mapped from its file."""
 
     def __init__(self, segment: Segment, start: int, stop: int) -> None:
         self.first = segment.first + start
@@ -52,27 +88,6 @@ class Mapped:
         self.ends -= base
         self.bytes = np.frombuffer(mapped, dtype=np.uint8)
         self._verify(segment, start, [end - base for end in entries], base)
-        self.starts = self.ends[:-1]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def gather(self, at: int, kind: str) -> np.ndarray[Any, Any]:
-        """The number at a byte of each record: one strided view over all of them, one gather."""
-        dtype = np.dtype(kind)
-        view = np.ndarray((len(self.bytes) - dtype.itemsize + 1,), dtype, self.bytes.data, strides=(1,))
-        return view[self.starts + at]
-
-    def payloads(self, skip: int = 0) -> pa.Array:
-        """What follows the header, and the first `skip` bytes after that, of each record."""
-        offsets = pa.py_buffer(self.ends.astype(np.int32))
-        whole = pa.BinaryArray.from_buffers(pa.binary(), len(self), [None, offsets, pa.py_buffer(self.view)])
-        return pc.binary_slice(whole, HEADER_BYTES + skip, 2**31 - 1)
-
-    def kept(self) -> np.ndarray[Any, Any] | None:
-        """Which records were not given up; None when none was."""
-        kinds = self.gather(16, "u1")
-        return None if not (kinds == LOST).any() else kinds != LOST
 
     def _verify(self, segment: Segment, start: int, ends: list[int], base: int) -> None:
         sums = _sums(segment)
@@ -128,13 +143,18 @@ def mapped(log: LogReader, offset: int, end: int | None = None) -> Iterator[Mapp
 def batches(
     log: LogReader, offset: int, end: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
+    """Users' records of a log on disk."""
+    yield from batches_of(mapped(log, offset, end), columns)
+
+
+def batches_of(pieces: Iterable[Piece], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Users' records; those given up by a repair are passed over."""
     names = SCHEMA.names if columns is None else list(columns)
     unknown = [name for name in names if name not in SCHEMA.names]
     if unknown:
         raise InvalidInput(f"there is no column {unknown[0]!r}", field="columns", hint=", ".join(SCHEMA.names))
     schema = pa.schema([SCHEMA.field(name) for name in names])
-    for piece in mapped(log, offset, end):
+    for piece in pieces:
         made = {
             "offset": lambda piece=piece: pa.array(np.arange(piece.first, piece.first + len(piece))),
             "timestamp": lambda piece=piece: pa.array(piece.gather(8, "<i8") * 1000).view(

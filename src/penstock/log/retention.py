@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -31,12 +31,9 @@ def trim(log: Log, consumers: Iterable[Consumer], wish: Wish, now_ms: int, archi
         at_end.callback(log.turn.release)
         options = log.identity.options
         _roll_if_outlived(log, options, now_ms)
-        needs = sorted(
-            ((each.offset + 1 if each.offset is not None else log.first_offset), each.name)
-            for each in consumers
-            if not expired(each, options, now_ms)
-        )
-        gone, held_by = _choose(log, wish, needs[0] if needs else None, now_ms, archive)
+        need = needed(consumers, options, log.first_offset, now_ms)
+        plan = Plan(options, wish, need, now_ms, log.last_time_ms)
+        gone, held_by = plan.choose(log.segments(), archive)
         first = gone[-1].first + gone[-1].records if gone else log.first_offset
         if gone:
             log.forget_before(first, len(gone))
@@ -52,33 +49,54 @@ def trim(log: Log, consumers: Iterable[Consumer], wish: Wish, now_ms: int, archi
     )
 
 
-def _choose(
-    log: Log, wish: Wish, need: tuple[int, str] | None, now_ms: int, archive: Archive | None
-) -> tuple[list[SegmentInfo], str | None]:
-    options = log.identity.options
-    segments = log.segments()
-    left = sum(segment.bytes for segment in segments)
-    gone: list[SegmentInfo] = []
-    for segment in segments:
-        end = segment.first + segment.records
-        if not segment.sealed or not _unwanted(log, segment, wish, left, options, now_ms):
-            break
-        over = options.hold_bytes is not None and left > options.hold_bytes
-        if need is not None and end > need[0] and not wish.force and not over:
-            return gone, need[1]
-        if archive is not None and not archive(segment):
-            return gone, "archive"
-        gone.append(segment)
-        left -= segment.bytes
-    return gone, None
+@dataclass(frozen=True)
+class Plan:
+    """What of a log goes now."""
+
+    options: StreamOptions
+    wish: Wish
+    need: tuple[int, str] | None
+    """The first offset that a consumer still needs, and its name."""
+    now_ms: int
+    last_time_ms: Callable[[int], int]
+    """When the newest record of a segment was appended, by the segment's first offset."""
+
+    def choose(self, segments: Sequence[SegmentInfo], archive: Archive | None) -> tuple[list[SegmentInfo], str | None]:
+        """The segments that go, and who keeps the next one."""
+        left = sum(segment.bytes for segment in segments)
+        gone: list[SegmentInfo] = []
+        for segment in segments:
+            end = segment.first + segment.records
+            if not segment.sealed or not self._unwanted(segment, left):
+                break
+            over = self.options.hold_bytes is not None and left > self.options.hold_bytes
+            if self.need is not None and end > self.need[0] and not self.wish.force and not over:
+                return gone, self.need[1]
+            if archive is not None and not archive(segment):
+                return gone, "archive"
+            gone.append(segment)
+            left -= segment.bytes
+        return gone, None
+
+    def _unwanted(self, segment: SegmentInfo, left: int) -> bool:
+        options = self.options
+        if self.wish.before is not None:
+            return segment.first + segment.records <= self.wish.before
+        if options.retention_bytes is not None and left - segment.bytes >= options.retention_bytes:
+            return True
+        if options.retention_ms is None:
+            return False
+        return self.last_time_ms(segment.first) < self.now_ms - options.retention_ms
 
 
-def _unwanted(log: Log, segment: SegmentInfo, wish: Wish, left: int, options: StreamOptions, now_ms: int) -> bool:
-    if wish.before is not None:
-        return segment.first + segment.records <= wish.before
-    if options.retention_bytes is not None and left - segment.bytes >= options.retention_bytes:
-        return True
-    return options.retention_ms is not None and log.last_time_ms(segment.first) < now_ms - options.retention_ms
+def needed(consumers: Iterable[Consumer], options: StreamOptions, first: int, now_ms: int) -> tuple[int, str] | None:
+    """The lowest offset that a consumer who has not expired still needs, and its name."""
+    needs = (
+        ((each.offset + 1 if each.offset is not None else first), each.name)
+        for each in consumers
+        if not expired(each, options, now_ms)
+    )
+    return min(needs, default=None)
 
 
 def _roll_if_outlived(log: Log, options: StreamOptions, now_ms: int) -> None:

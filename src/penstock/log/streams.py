@@ -174,9 +174,9 @@ class FileStreams:
                     self._sync_up(folder.parent)
                     return True
         with self._reader(name) as (_, log):
-            differing = _differing(log.identity.options, options)
-        if differing:
-            raise StreamExists(name, differing)
+            changed = differing(log.identity.options, options)
+        if changed:
+            raise StreamExists(name, changed)
         return False
 
     def _sync_up(self, folder: Path) -> None:
@@ -378,5 +378,5 @@ def check_stream_name(name: str) -> str:
         raise InvalidName(f"{name!r} is not a stream's name", field="stream", hint=error.hint) from None
 
 
-def _differing(one: StreamOptions, other: StreamOptions) -> list[str]:
+def differing(one: StreamOptions, other: StreamOptions) -> list[str]:
     return [field for field in one.__struct_fields__ if getattr(one, field) != getattr(other, field)]

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError
-from penstock.journal.drain import journal_folder
-from penstock.journal.reading import JournalReader
 from penstock.server.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
 from penstock.server.auth import Gate
 from penstock.server.background import Background
@@ -23,6 +21,7 @@ from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
 from penstock.server.http import Request, Response
+from penstock.server.journal import JournalKeeper, journal_of
 from penstock.server.openapi import describe
 from penstock.server.problems import to_response
 from penstock.server.routing import Route, Router
@@ -55,10 +54,10 @@ class App:
         self.log = LogLines()
         self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure)
         self.tracer = tracer
-        path = getattr(broker.store, "path", None)
-        reader = JournalReader(journal_folder(path)) if settings.journal and path else None
-        self.journal = None if reader is None else JournalFace(reader, settings, asyncio.to_thread)
-        self._background = Background(broker, settings, self.metrics, self.log, streams)
+        kept = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
+        self.journal = None if kept is None else JournalFace(kept[0], settings, asyncio.to_thread)
+        keeper = None if kept is None else JournalKeeper(broker, kept[1], self.metrics, self.log)
+        self._background = Background(broker, settings, self.metrics, self.log, streams, keeper)
         self._router = Router(self._routes())
         broker.committer.depth_max = settings.commit_queue_max
         broker.committer.committed = self._committed

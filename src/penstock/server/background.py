@@ -10,12 +10,10 @@ from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.errors import PenstockError
-from penstock.journal.drain import journal_folder
 from penstock.model import NewMessage, QueueOptions
 from penstock.server.journal import JournalKeeper
 from penstock.server.stream_desk import StreamDesk
 from penstock.server.telemetry import LogLines, Metrics
-from penstock.store.sqlite import SqliteStore
 
 CANARY_QUEUE = "penstock.canary"
 CANARY_OPTIONS = QueueOptions(lease_ms=10_000, max_attempts=1, dlq=False, ttl_ms=60_000, journal="off")
@@ -24,7 +22,13 @@ CANARY_SECONDS_MAX = 10.0
 
 class Background:
     def __init__(
-        self, broker: Broker, settings: Settings, metrics: Metrics, log: LogLines, streams: StreamDesk | None = None
+        self,
+        broker: Broker,
+        settings: Settings,
+        metrics: Metrics,
+        log: LogLines,
+        streams: StreamDesk | None = None,
+        journal: JournalKeeper | None = None,
     ) -> None:
         self._broker = broker
         self._settings = settings
@@ -32,10 +36,7 @@ class Background:
         self._log = log
         self._streams = streams
         self._tasks: list[asyncio.Task[None]] = []
-        store = broker.store
-        self._journal = None
-        if settings.journal and isinstance(store, SqliteStore):
-            self._journal = JournalKeeper(broker, store, journal_folder(store.path), metrics, log)
+        self._journal = journal
 
     def start(self) -> None:
         if not self._tasks:

@@ -1,4 +1,4 @@
-"""The server's part in the journal: it drains the store into the log while it runs, and trims the log."""
+"""The server's part in the journal: it drains the store into it while it runs, and trims it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.broker import Broker
+from penstock.commands import ForgetJournal
 from penstock.errors import PenstockError
-from penstock.journal.drain import Drain
+from penstock.journal.drain import Drain, journal_folder
+from penstock.journal.reading import JournalReader
+from penstock.log.protocol import Streams
+from penstock.server.faces.journal import Journal
 from penstock.server.telemetry import LogLines, Metrics
-from penstock.store.protocol import Journalled
+from penstock.store.sqlite import SqliteStore
 
 T = TypeVar("T")
 BUSY_SECONDS = 0.1
@@ -23,14 +26,48 @@ TRIM_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 
 
+class Drains(Protocol):
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether the store may have something to tell that it has not told yet."""
+
+    def step(self) -> ForgetJournal | bool | None:
+        """Whether something was moved, or what the store is to be told of it."""
+
+    def trim(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Open = Callable[[], Drains | None]
+
+
+def journal_of(broker: Broker, streams: Streams | None) -> tuple[Journal, Open] | None:
+    """Where the journal of a broker's store is read, and what opens its drain: None while another has it."""
+    store = broker.store
+    if isinstance(store, SqliteStore):
+        if store.path == ":memory:":
+            return None
+        folder = journal_folder(store.path)
+        return JournalReader(folder), lambda: Drain.open(store, folder)
+    database = getattr(streams, "database", None)
+    if database is None:
+        return None
+    from penstock.journal.postgres import PostgresDrain, PostgresJournal
+
+    return PostgresJournal(database), lambda: PostgresDrain(database)
+
+
 class JournalKeeper:
-    def __init__(self, broker: Broker, store: Journalled, folder: Path, metrics: Metrics, lines: LogLines) -> None:
+    def __init__(self, broker: Broker, open_drain: Open, metrics: Metrics, lines: LogLines) -> None:
         self._broker = broker
-        self._store = store
-        self._folder = folder
+        self._open_drain = open_drain
         self._metrics = metrics
         self._lines = lines
-        self._drain: Drain | None = None
+        self._drain: Drains | None = None
         self._trim_at = 0.0
         # Its own, because the drain is for one thread, and because the disk must not hold up other reading.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-journal")
@@ -63,7 +100,9 @@ class JournalKeeper:
             if self._drain is None:
                 return RETRY_SECONDS
         copied = await self._step()
-        self._metrics.journal_offset.set(self._drain.log.next_offset)
+        self._metrics.journal_offset.set(
+            await self._apart(lambda: 0 if self._drain is None else self._drain.next_offset)
+        )
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_SECONDS
             await self._apart(self._drain.trim)
@@ -71,17 +110,17 @@ class JournalKeeper:
 
     def _open(self) -> None:
         # Here and not by whoever waits for it, who may be cancelled: it holds a lock that must be let go.
-        self._drain = Drain.open(self._store, self._folder)
+        self._drain = self._open_drain()
 
     async def _step(self) -> bool:
         if self._drain is None:
             return False
-        if self._store.journal_waits:
+        if self._drain.waits:
             await self._broker.catch_up_journal()
         told = await self._apart(self._drain.step)
-        if told is not None:
+        if isinstance(told, ForgetJournal):
             await self._broker.forget_journal(told)
-        return told is not None
+        return bool(told)
 
     async def _let_go(self) -> None:
         drain, self._drain = self._drain, None

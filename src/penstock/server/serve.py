@@ -19,12 +19,11 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
 from penstock.limits import Limits
-from penstock.log.streams import FileStreams, streams_beside
 from penstock.server.app import App
 from penstock.server.listener import Listener
 from penstock.server.stream_desk import StreamDesk
 from penstock.server.tracing import start_tracing
-from penstock.store.opening import POSTGRES, open_postgres, open_store
+from penstock.store.opening import POSTGRES, open_postgres, open_store, open_streams
 from penstock.store.protocol import Store
 
 DB_NAME = "penstock.db"
@@ -38,7 +37,11 @@ def opened(settings: Settings) -> tuple[Store, str]:
     url = settings.store
     if url is not None and url.startswith(POSTGRES):
         database = open_postgres(
-            url, durability=settings.durability, busy_ms=settings.busy_ms, connections=settings.pool_size
+            url,
+            durability=settings.durability,
+            busy_ms=settings.busy_ms,
+            connections=settings.pool_size,
+            journal=settings.journal,
         )
         return database, database.where
     if url is not None and not url.startswith("sqlite:///"):
@@ -138,7 +141,10 @@ async def serve(
     """Until a signal comes, or `stop` is set."""
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
     broker = Broker(store, clock=store.clock, limits=limits)
-    streams = StreamDesk(FileStreams(streams_beside(path))) if hasattr(store, "path") else None
+    where = settings.store if settings.store is not None and settings.store.startswith(POSTGRES) else path
+    streams = StreamDesk(
+        open_streams(where, durability=settings.durability, busy_ms=settings.busy_ms), clock=store.clock
+    )
     app = App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
     connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
@@ -157,8 +163,7 @@ async def serve(
         await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
         await app.stop()
-        if streams is not None:
-            await streams.close()
+        await streams.close()
         await broker.close()
         if app.tracer is not None:
             app.tracer.close()

@@ -8,15 +8,28 @@ from pathlib import Path
 import pytest
 
 from penstock.log.model import StreamOptions
+from penstock.log.postgres.streams import PostgresStreams
 from penstock.log.protocol import Streams
 from penstock.log.streams import FileStreams
 from tests.conformance.support import Clock
+from tests.postgres import cluster, drop_schema, new_schema
 
 Open = Callable[[Path, Clock], Streams]
-STREAMS: dict[str, Open] = {"files": lambda folder, clock: FileStreams(folder / "streams", clock=clock)}
+STREAMS: dict[str, Open] = {
+    "files": lambda folder, clock: FileStreams(folder / "streams", clock=clock),
+    "postgres": lambda folder, clock: PostgresStreams(cluster().url, schema=_schema_of(folder), clock=clock),
+}
 SMALL = StreamOptions(segment_bytes=64 << 10)
 BIG_RECORD = b"x" * 16_000
 """Four of these fill a segment of SMALL."""
+
+
+def _schema_of(folder: Path) -> str:
+    """One for each test."""
+    note = folder / "schema"
+    if not note.exists():
+        note.write_text(new_schema())
+    return note.read_text()
 
 
 class StreamsUnderTest:
@@ -35,6 +48,8 @@ class StreamsUnderTest:
     def close_all(self) -> None:
         for streams in self._opened:
             streams.close()
+        if (self._folder / "schema").exists():
+            drop_schema(_schema_of(self._folder))
 
 
 @pytest.fixture(params=list(STREAMS))

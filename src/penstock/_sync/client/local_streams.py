@@ -1,4 +1,5 @@
-"""Streams beside a SQLite file, in this process. One process appends to a stream at a time; all may read it.
+"""Streams beside a SQLite file or in a database, in this process. Of files, one process appends to a stream at a
+time; all may read it.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -18,21 +19,21 @@ from penstock._sync.client.retry import Retry
 from penstock.client.stream_types import Appended, joined
 from penstock.client.threads import offload, sleep
 from penstock.client.types import Page
-from penstock.errors import InvalidInput, StoreBusy, StoreClosed, Unsupported
+from penstock.errors import InvalidInput, StoreBusy, StoreClosed
 from penstock.log.model import Consumer, NewRecord, Payload, StreamInfo, StreamOptions, Trimmed
 from penstock.log.model import Page as RecordPage
-from penstock.log.protocol import EARLIEST
-from penstock.log.streams import FileStreams, streams_beside
-from penstock.store.opening import POSTGRES
+from penstock.log.protocol import EARLIEST, Streams
+from penstock.store.opening import Durability, open_streams
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.01
 
 
 class LocalStreams:
-    def __init__(self, path: str, retry_for: float) -> None:
-        self._path = path
+    def __init__(self, where: str, retry_for: float, durability: Durability = "full") -> None:
+        self._where = where
         self._retry_for = retry_for
+        self._durability = durability
         self._closed = False
         self.after_fork_in_child()
         forks.register(self)
@@ -46,26 +47,24 @@ class LocalStreams:
         pass
 
     def after_fork_in_child(self) -> None:
-        self._opened: FileStreams | None = None
+        self._opened: Streams | None = None
         self._opening = threading.Lock()
 
-    def _streams(self) -> FileStreams:
+    def _streams(self) -> Streams:
         """Opened when first used: who only has queues gets no folder."""
         with self._opening:
             if self._closed:
                 raise StoreClosed("the client is closed")
             if self._opened is None:
-                if self._path.startswith(POSTGRES):
-                    raise Unsupported("streams are files, and PostgreSQL keeps none yet", hint="sqlite:/// or a server")
-                if self._path == ":memory:":
+                if self._where == ":memory:":
                     raise InvalidInput("streams are files, and cannot be in memory", field="url")
-                self._opened = FileStreams(streams_beside(self._path))
+                self._opened = open_streams(self._where, durability=self._durability)
             return self._opened
 
-    def _call(self, call: Callable[[FileStreams], T]) -> T:
+    def _call(self, call: Callable[[Streams], T]) -> T:
         return offload(lambda: call(self._streams()))
 
-    def _write(self, call: Callable[[FileStreams], T]) -> T:
+    def _write(self, call: Callable[[Streams], T]) -> T:
         """Waits a while for another process that writes to the same stream."""
         retry = Retry(self._retry_for)
         while True:
@@ -93,15 +92,28 @@ class LocalStreams:
     def next(self, name: str, consumer: str, limit: int, wait_seconds: float) -> RecordPage:
         return self._wait_for(name, lambda streams: streams.next(name, consumer, limit=limit), wait_seconds)
 
-    def _wait_for(self, name: str, look: Callable[[FileStreams], RecordPage], wait_seconds: float) -> RecordPage:
+    def _wait_for(self, name: str, look: Callable[[Streams], RecordPage], wait_seconds: float) -> RecordPage:
         deadline = time.monotonic() + wait_seconds
         while True:
             page = self._call(look)
             if page.records or time.monotonic() >= deadline:
                 return page
-            # A look costs two system calls; a thread for each who waits would cost more.
-            while self._streams().next_offset(name) <= page.next and (left := deadline - time.monotonic()) > 0:
-                sleep(min(LOOK_SECONDS, left))
+            self._wait(name, page.next, deadline)
+
+    def _wait(self, name: str, offset: int, deadline: float) -> None:
+        """Until something may have come. A look costs two system calls; a thread for each who waits would cost more."""
+        grown = threading.Event()
+        stop = self._call(lambda streams: streams.listen(name, grown.set))
+        try:
+            if stop is None:
+                while self._streams().next_offset(name) <= offset and (left := deadline - time.monotonic()) > 0:
+                    sleep(min(LOOK_SECONDS, left))
+            elif self._call(lambda streams: streams.next_offset(name)) <= offset:
+                while not grown.is_set() and (left := deadline - time.monotonic()) > 0:
+                    sleep(min(LOOK_SECONDS, left))
+        finally:
+            if stop is not None:
+                stop()
 
     def read_arrow(self, name: str, start: int | None, end: int | None) -> Iterator[Any]:
         check_arrow()

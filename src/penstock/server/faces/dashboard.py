@@ -21,9 +21,9 @@ from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.journal.drain import NAME
 from penstock.journal.events import Event
-from penstock.journal.reading import JournalReader
 from penstock.model import QueueInfo
 from penstock.server.errors import Disconnected, HttpError
+from penstock.server.faces.journal import Journal
 from penstock.server.faces.payloads import rfc3339
 from penstock.server.faces.polling import while_here
 from penstock.server.faces.tree_settling import TRANSACTION_ID
@@ -71,7 +71,7 @@ class Page(Struct):
 class Feed:
     """Reads the journal for all dashboards."""
 
-    def __init__(self, reader: JournalReader, tails: Tails) -> None:
+    def __init__(self, reader: Journal, tails: Tails) -> None:
         self._reader = reader
         self.tails = tails
         self.changed: set[str] = set()
@@ -143,7 +143,7 @@ class Watcher:
 
 
 class Dashboard:
-    def __init__(self, broker: Broker, settings: Settings, reader: JournalReader, tails: Tails) -> None:
+    def __init__(self, broker: Broker, settings: Settings, reader: Journal, tails: Tails) -> None:
         self._broker = broker
         self._settings = settings
         self._feed = Feed(reader, tails)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -12,8 +12,9 @@ from msgspec import Meta, Struct
 from penstock.config import Settings
 from penstock.journal.drain import NAME
 from penstock.journal.events import Event
-from penstock.journal.reading import EARLIEST, JournalReader
-from penstock.log.model import READ_RECORDS_MAX
+from penstock.journal.reading import EARLIEST, JournalPage
+from penstock.log.consumers import Kind
+from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, SegmentInfo
 from penstock.model import Content
 from penstock.server.faces.pages import ARROW, PAGE_BYTES, answer_page, arrow_page, wants_arrow
 from penstock.server.faces.payloads import show
@@ -21,7 +22,7 @@ from penstock.server.faces.queue_shapes import Done
 from penstock.server.faces.stream_shapes import ConsumerView, Position, consumer_view
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
-from penstock.server.tails import Tails
+from penstock.server.tails import Tailed, Tails
 
 T = TypeVar("T")
 ARROW_RECORDS_MAX = 100_000
@@ -74,9 +75,40 @@ class JournalView(Struct):
     consumers: list[ConsumerView]
 
 
+class Journal(Tailed, Protocol):
+    """Where it is read: the log beside a file, or tables."""
+
+    @property
+    def first_offset(self) -> int: ...
+
+    def next_offset(self, name: str = NAME) -> int: ...
+
+    def segments(self) -> list[SegmentInfo]: ...
+
+    def read(
+        self,
+        offset: int = EARLIEST,
+        *,
+        limit: int = 1_000,
+        bytes_max: int = MIB,
+        queue: str | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> JournalPage: ...
+
+    def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[Any]: ...
+
+    def consumers(self) -> list[Consumer]: ...
+
+    def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer: ...
+
+    def forget(self, consumer: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class JournalFace:
     def __init__(
-        self, reader: JournalReader, settings: Settings, call: Callable[[Callable[[], Any]], Awaitable[Any]]
+        self, reader: Journal, settings: Settings, call: Callable[[Callable[[], Any]], Awaitable[Any]]
     ) -> None:
         self.reader = reader
         self._settings = settings

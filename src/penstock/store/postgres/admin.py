@@ -5,7 +5,9 @@ from __future__ import annotations
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
+from penstock.journal.events import Kind, encode_detail
 from penstock.model import State
+from penstock.store.postgres.journal import note_gone, note_removed, pushed_times
 from penstock.store.postgres.moves import forget
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
@@ -22,12 +24,13 @@ def remove(tx: Transaction, command: Remove) -> Removed:
     rows = tx.fetch("admin.messages_of", ints(places)) if places else []
     if not rows:
         return Removed(0)
-    plain = {place & ID_MAX for place, _, _ in rows if queue.cursor < place < queue.plain_end}
-    rest = [(rank, at, place & ID_MAX) for place, rank, at in rows if place & ID_MAX not in plain]
+    plain = {place & ID_MAX for place, *_ in rows if queue.cursor < place < queue.plain_end}
+    rest = [(rank, at, place & ID_MAX) for place, rank, at, _ in rows if place & ID_MAX not in plain]
     removed = _remove_filed(tx, queue, rest) if rest else set()
     queue.count(ready=-len(plain), n_removed=len(plain) + len(removed))
     gone = plain | removed
-    forget(tx, [(place & ID_MAX, place, ANY_ATTEMPTS) for place, _, _ in rows if place & ID_MAX in gone])
+    note_gone(tx, queue, [(place, pushed_at) for place, _, _, pushed_at in rows if place & ID_MAX in gone])
+    forget(tx, [(place & ID_MAX, place, ANY_ATTEMPTS) for place, *_ in rows if place & ID_MAX in gone])
     tx.wakes = True
     return Removed(len(gone))
 
@@ -80,6 +83,7 @@ def _purge_plain(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     if up_to < 1:
         return 0
     rows = tx.fetch("admin.purge_plain", queue.cursor, queue.place(up_to, plain=True), limit)
+    note_gone(tx, queue, [(place, pushed_at) for place, pushed_at in rows])
     queue.count(ready=-len(rows))
     return len(rows)
 
@@ -88,6 +92,7 @@ def _purge_filed(tx: Transaction, queue: Queue, state: State, up_to: int, limit:
     rows = tx.fetch(f"admin.purge_{state}", queue.id, up_to, limit)
     if state is State.LEASED and rows:
         tx.write("settle.forget_extensions", ints(row[0] for row in rows))
+    note_removed(tx, queue, [place for _, place, _ in rows])
     forget_all(tx, rows)
     queue.count(**{str(state): -len(rows)})
     return len(rows)
@@ -117,6 +122,8 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     if command.dry_run or not matched:
         return Redriven(len(matched), 0, after)
     moved = tx.fetch("admin.revive", ints(matched), max(tx.now, queue.newest_at), tx.now)
+    if queue.noted:
+        _note_redriven(tx, queue, {row[0]: row[1] for row in rows}, [row[0] for row in moved], command.by)
     tx.write("settle.forget_failures", ints(row[0] for row in moved))
     for _, expires_at in moved:
         if expires_at is not None:
@@ -126,6 +133,14 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     queue.count(dead=-len(moved), ready=len(moved), n_redriven=len(moved))
     tx.wakes = True
     return Redriven(len(matched), len(moved), after)
+
+
+def _note_redriven(tx: Transaction, queue: Queue, places: dict[int, int], ids: list[int], by: str | None) -> None:
+    at = max(tx.now, queue.newest_at)
+    pushed = pushed_times(tx, (places[message_id] for message_id in ids))
+    told = [(message_id, pushed[places[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]
+    if told:
+        tx.journal.note(Kind.REDRIVEN, queue, told, 0, [encode_detail(by=by)] * len(told))
 
 
 def _position(after: str | None) -> tuple[int, int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from penstock.journal.events import Kind, Mark
+from penstock.store.postgres.journal import note_dead, note_ended, note_expired
 from penstock.store.postgres.moves import Ended, die, file_again, forget, remember_failures, return_to_dead
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
@@ -80,7 +82,7 @@ def wakes(tx: Transaction, queues: Sequence[Queue]) -> dict[int, int | None]:
 
 
 def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -> None:
-    rows = tx.fetch("advance.lapsed", queue.id, floor, tx.now, step)
+    rows = tx.fetch("advance.lapsed", queue.id, floor, tx.now, step, queue.noted)
     leases = sorted(map(Ended._make, rows))
     moved.lapsed = len(leases)
     if not leases:
@@ -88,11 +90,15 @@ def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -
     extended = [lease.id for lease in leases if lease.extended]
     if extended:
         tx.write("settle.forget_extensions", ints(extended))
-    return_to_dead(tx, queue, [lease for lease in leases if lease.from_dead])
+    dead = [lease for lease in leases if lease.from_dead]
     delivered = [lease for lease in leases if not lease.from_dead]
+    note_ended(tx, queue, Kind.RELEASED, dead, marks=Mark.DEAD_LETTER)
+    note_ended(tx, queue, Kind.LAPSED, delivered, untils=[lease.leased_until for lease in delivered])
+    return_to_dead(tx, queue, dead)
     attempts_max = queue.options.max_attempts
     used_up = [lease for lease in delivered if lease.attempts >= attempts_max]
     again = [lease for lease in delivered if lease.attempts < attempts_max]
+    note_dead(tx, queue, used_up, "lapsed", [LAPSED] * len(used_up))
     die(tx, queue, used_up, "lapsed", [LAPSED] * len(used_up))
     remember_failures(tx, again, [LAPSED] * len(again))
     file_again(tx, queue, again)
@@ -101,8 +107,10 @@ def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -
 
 def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     ready, scheduled = tx.fetch_all(
-        ("advance.expired_ready", queue.id, tx.now, step), ("advance.expired_scheduled", queue.id, tx.now, step)
+        ("advance.expired_ready", queue.id, tx.now, step, queue.noted),
+        ("advance.expired_scheduled", queue.id, tx.now, step, queue.noted),
     )
-    forget(tx, [*ready, *scheduled])
+    note_expired(tx, queue, [*ready, *scheduled])
+    forget(tx, [row[:3] for row in (*ready, *scheduled)])
     moved.expired = len(ready) + len(scheduled)
     queue.count(ready=-len(ready), scheduled=-len(scheduled), n_expired=moved.expired)

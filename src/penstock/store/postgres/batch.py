@@ -113,10 +113,11 @@ def along(tx: Transaction, first: Run) -> list[Statement]:
     return ALONG[found](tx, members) if found is not None else []
 
 
-def carry_out(tx: Transaction, in_runs: Sequence[Run]) -> list[Any]:
-    """Each command's outcome, or its error."""
+def carry_out(tx: Transaction, in_runs: Sequence[Run], *, final: bool = True) -> list[Any]:
+    """Each command's outcome, or its error. `final`: no other runs come after these."""
     outcomes: list[Any] = []
-    for found, members in in_runs:
+    for number, (found, members) in enumerate(in_runs, 1):
+        tx.final = final and number == len(in_runs)
         if found is not None:
             outcomes += JOINED[found](tx, members)
             continue
@@ -147,7 +148,7 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
         outcomes = []
         # One by one, so that nothing is done after the first that is refused.
         for each in command.commands:
-            found = carry_out(tx, runs([each]))
+            found = carry_out(tx, runs([each]), final=False)
             or_raise(found)
             outcomes += found
         for each, outcome in zip(command.commands, outcomes, strict=True):

@@ -7,6 +7,7 @@ import msgspec
 from penstock.commands import Configure, Configured, Drop, Pause, Removed
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
+from penstock.journal.noting import note_queue
 from penstock.model import QueueInfo, QueueOptions
 from penstock.store.postgres.queues import Queue, is_limited
 from penstock.store.postgres.transaction import Transaction
@@ -29,7 +30,10 @@ def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
     if not added:
         raise Restart("another has made the queue meanwhile")
     tx.write("admin.add_counter", queue_id, queue_id << ID_BITS + 1)
-    return tx.made((name, queue_id, text, False, tx.now, queue_id << ID_BITS + 1, 0, None, None, None, 0, 0))
+    row = (name, queue_id, text, False, tx.now, queue_id << ID_BITS + 1, 0, None, None, None, 0, 0, tx.journals)
+    queue = tx.made(row)
+    note_queue(tx, queue, "created", options=options)
+    return queue
 
 
 def info(tx: Transaction, queue: Queue) -> QueueInfo:
@@ -60,6 +64,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
         tx.wakes = True
         tx.reload()
         queue = tx.queue(command.queue)
+        note_queue(tx, queue, "changed", options=options)
     return Configured(info(tx, queue), created=False, changed=changed)
 
 
@@ -69,6 +74,7 @@ def pause(tx: Transaction, command: Pause) -> Configured:
     if changed:
         tx.write("admin.set_paused", queue.id, command.paused)
         queue.paused = command.paused
+        note_queue(tx, queue, "paused" if command.paused else "resumed")
         tx.wakes = True
     return Configured(info(tx, queue), created=False, changed=changed)
 
@@ -81,6 +87,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     drop_queue(tx, queue)
+    note_queue(tx, queue, "removed", held=held)
     tx.wakes = True
     return Removed(held)
 

@@ -11,12 +11,14 @@ from functools import lru_cache
 from penstock.store.migrate import load_sql
 from penstock.store.postgres.latency import Latencies
 
-VERBS = ("begin", "push", "lease", "settle", "advance", "counter", "admin", "access", "latency", "history", "read")
+VERBS = "begin push lease settle advance counter admin access latency history read stream journal"
 SLACK_MS = 50
 """Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
 WIDE_SECONDS = 60.0
 """How often to look below the floors again, for what came later than that."""
 QUEUES_KNOWN_MAX = 100_000
+STREAM_LOCK = 4
+"""Of appends to a stream; queues have the kinds below."""
 LOCK_BUCKETS = 1024
 """Queues share locks beyond that many: PostgreSQL has room for some thousands of locks in all."""
 
@@ -34,7 +36,7 @@ def in_schema(sql: str, schema: str) -> str:
 def statements(schema: str) -> dict[str, bytes]:
     """Every statement, under `verb.name`."""
     found = {}
-    for verb in VERBS:
+    for verb in VERBS.split():
         for name, sql in load_sql("penstock.store.postgres", verb).items():
             found[f"{verb}.{name}"] = in_schema(sql, schema).encode()
     return found
@@ -58,6 +60,10 @@ class Context:
         """When to look below the floors again."""
         self.ahead_ms = 0
         """How far the database's clock is ahead of this machine's."""
+        self.journals = False
+        """Whether there is a journal, as far as the last transaction told."""
+        self.spooled = 0
+        """Transactions of this store that were noted since it last looked after the journal itself."""
         self.unfolded = 0
         """Counter rows that this store has written since it last folded them."""
         self.trimmed_minute = 0

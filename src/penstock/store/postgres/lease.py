@@ -14,9 +14,12 @@ import msgspec
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.errors import PenstockError
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.journal.events import Kind, Mark
+from penstock.journal.noting import note_leased
 from penstock.latency import WAIT
 from penstock.model import LeasedMessage
 from penstock.store.postgres.advance import NOTHING, advance, wake_at
+from penstock.store.postgres.journal import error_details
 from penstock.store.postgres.moves import forget, text
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
@@ -137,6 +140,8 @@ def lease_share(tx: Transaction, heads: Heads, command: Lease) -> list[LeasedMes
         messages.append(leased_message(row, queue.name, tx.salt, until, shown))
     queue.count(ready=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lapse_at = min(queue.lapse_at, until)
+    if queue.noted:
+        note_leased(tx, queue, messages, [worker] * len(messages), _first_leased(rows))
     waits = [now - message.created_at for message in messages if message.attempts == 1]
     tx.context.latencies.add(queue.id, WAIT, waits)
     return messages
@@ -193,8 +198,26 @@ def take(tx: Transaction, command: Take) -> Leased:
     rows = read_heads(tx, queue, command.limit).take(allowed(queue, command.limit))
     if not rows:
         return Leased([], wake_at=wake_at(tx, queue))
+    messages = [leased_message(row, queue.name, tx.salt, 0, "") for row in rows]
+    if queue.noted:
+        _note_taken(tx, queue, rows, messages)
     _finish(tx, queue, rows)
-    return Leased([leased_message(row, queue.name, tx.salt, 0, "") for row in rows])
+    return Leased(messages)
+
+
+def _first_leased(rows: Sequence[Row]) -> dict[int, int]:
+    return {row[3]: row[6] for row in rows if len(row) != PLAIN_COLUMNS and row[6] is not None}
+
+
+def _note_taken(tx: Transaction, queue: Queue, rows: Sequence[Row], messages: Sequence[LeasedMessage]) -> None:
+    now, first_leased = tx.now, _first_leased(rows)
+    note_leased(tx, queue, messages, [None] * len(messages), first_leased)
+    told = [
+        (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
+    ]
+    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
+    tx.journal.note(Kind.ACKED, queue, told, kept, details)
 
 
 def _finish(tx: Transaction, queue: Queue, rows: list[Row]) -> None:
@@ -243,7 +266,11 @@ def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     queue.count(dead=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lapse_at = min(queue.lapse_at, until)
     name = queue.name + DLQ_SUFFIX
-    return Leased([_message(row[1], row[3], row[5], row[6:], name, tx.salt, until, token.hex()) for row in rows])
+    messages = [_message(row[1], row[3], row[5], row[6:], name, tx.salt, until, token.hex()) for row in rows]
+    if queue.noted:
+        first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
+        note_leased(tx, queue, messages, [worker] * len(messages), first_leased, Mark.DEAD_LETTER)
+    return Leased(messages)
 
 
 def catch_up(tx: Transaction, command: CatchUp) -> Leased:

@@ -24,6 +24,9 @@ class Ended(NamedTuple):
     expires_at: int | None
     from_dead: bool
     extended: bool
+    pushed_at: int | None = None
+    """If the journal wants it, and was known to."""
+    leased_until: int = 0
 
 
 def text(value: str) -> str:

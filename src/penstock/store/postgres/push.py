@@ -12,7 +12,9 @@ import msgspec
 
 from penstock.commands import Push, Pushed
 from penstock.errors import PenstockError, QueueFull, RateLimited, UnknownQueue
-from penstock.identity import message_uuid
+from penstock.identity import ID_BITS, message_uuid
+from penstock.journal.events import UNNUMBERED
+from penstock.journal.noting import note_pushed
 from penstock.model import NewMessage, Receipt
 from penstock.store.postgres.advance import NOTHING, advance
 from penstock.store.postgres.configure import create_queue, drop_queue
@@ -47,6 +49,8 @@ class Writing:
         self.requests: dict[Key, tuple[int, int]] = {}
         """The first id and the time of each request that was made before."""
         self.busy: dict[int, str] = {}
+        self.noted: dict[int, Queue] = {}
+        """Of the queues that messages go to, those whose pushes the journal tells."""
 
     def learn_keys(self, rows: Rows) -> None:
         now = self.tx.now
@@ -64,12 +68,22 @@ class Writing:
         self.receipts.append((number, receipt))
         return receipt
 
-    def write(self) -> None:
+    def write(self, *, last: bool = True) -> None:
         """Give out the ids, and write everything."""
         tx, count = self.tx, self.count
         if not count:
             return
-        tx.write("push.take_ids", count, then=self._number)
+        if not self.noted:
+            tx.write("push.take_ids", count, then=self._number)
+        elif tx.final and last:
+            # The journal's records get their ids with their offsets: to wait for ids would be one more round trip.
+            tx.write("push.take_ids", count, then=self._number)
+            self._note(0, UNNUMBERED)
+            tx.unnumbered = count
+        else:
+            rows = tx.fetch("push.take_ids", count)
+            self._number(rows)
+            self._note(rows[0][0])
         back = count - 1
 
         def columns(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -109,6 +123,16 @@ class Writing:
             lanes, numbers, made, expiries = zip(*self.keys.values(), strict=True)
             behind = ints(back - number for number in numbers)
             self.tx.write("push.keep_keys", ints(spaces), texts(keys), ints(lanes), behind, ints(made), ints(expiries))
+
+    def _note(self, first_id: int, marks: int = 0) -> None:
+        expiries = {first_id + row[1]: row[4] for row in (*self.ready, *self.scheduled) if row[4] is not None}
+        by_queue: dict[int, list[tuple[Any, ...]]] = {}
+        for row in self.messages:
+            queue_id = row[0] >> ID_BITS + 1
+            if queue_id in self.noted:
+                by_queue.setdefault(queue_id, []).append((first_id + row[1], *row[2:]))
+        for queue_id, rows in by_queue.items():
+            note_pushed(self.tx, self.noted[queue_id], rows, expiries, marks)
 
     def _number(self, rows: Rows) -> None:
         first = rows[0][0]
@@ -151,7 +175,7 @@ def push_all(tx: Transaction, commands: Sequence[Push]) -> list[Pushed | Penstoc
     for number, command in enumerate(commands):
         if command.request_key is not None and _is_repeated(tx, writing, command):
             # The same request twice in one batch: the second must see the first's ids.
-            writing.write()
+            writing.write(last=False)
             writing = _begin(tx, commands[number:])
         try:
             outcomes.append(Pushed(_push_or_undo(tx, writing, command)))
@@ -190,11 +214,13 @@ def _push_or_undo(tx: Transaction, writing: Writing, command: Push) -> list[Rece
         return _push(tx, writing, queue, command)
     if command.create is None:
         raise UnknownQueue(command.queue)
+    mark = tx.journal.mark()
     queue = create_queue(tx, command.queue, command.create)
     try:
         return _push(tx, writing, queue, command)
     except PenstockError:
         drop_queue(tx, queue)
+        tx.journal.go_back(mark)
         raise
 
 
@@ -220,6 +246,8 @@ def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> lis
         later = len(writing.scheduled) - before
         queue.newest_at = max(tx.now, queue.newest_at)
         queue.pushed_to = True
+        if queue.noted:
+            writing.noted[queue.id] = queue
         queue.count(ready=fresh - later, scheduled=later, n_pushed=fresh)
         if "/" in queue.name:
             writing.busy[queue.id] = queue.name

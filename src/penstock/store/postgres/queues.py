@@ -22,9 +22,11 @@ class Queue:
         "due_at",
         "expiry_at",
         "id",
+        "journals",
         "lapse_at",
         "leased",
         "name",
+        "name_bytes",
         "newest_at",
         "options",
         "paused",
@@ -48,7 +50,9 @@ class Queue:
             expiry_at,
             waiting,
             leased,
+            self.journals,
         ) = row
+        self.name_bytes: bytes = self.name.encode()
         self.options: QueueOptions = decode_options(options)
         self.cursor: int = cursor or 0
         self.newest_at: int = newest_at or 0
@@ -66,6 +70,11 @@ class Queue:
 
     def place(self, message_id: int, *, plain: bool) -> int:
         return (self.plain_start if plain else self.plain_end) | message_id
+
+    @property
+    def noted(self) -> bool:
+        """Whether what happens to its messages goes into the journal."""
+        return self.journals and self.options.journal != "off"
 
     @property
     def undone(self) -> int:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.errors import PenstockError, UnknownQueue
 from penstock.identity import ID_BITS, ID_MAX
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.latency import SERVICE, TOTAL
 from penstock.model import State, backoff_ms
+from penstock.store.postgres.journal import note_acked, note_dead, note_ended
 from penstock.store.postgres.moves import Ended, die, file_again, remember_failures, return_to_dead, schedule
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction, home
@@ -41,7 +43,7 @@ def along(tx: Transaction, commands: Sequence[Ack]) -> list[Statement]:
     if None in ids or not joinable(commands):
         return []
     items = _items(commands, ids)  # type: ignore[arg-type]
-    return [Statement(tx.context.sql["settle.end"], _columns(items))] if items else []
+    return [Statement(tx.context.sql["settle.end"], (*_columns(items), tx.journals))] if items else []
 
 
 def joinable(commands: Sequence[Ack]) -> bool:
@@ -67,7 +69,7 @@ def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | Penst
         rows = early[0]
     else:
         items = _items([command for command, _ in known], [queue.id for _, queue in known])
-        rows = tx.fetch("settle.end", *_columns(items)) if items else []
+        rows = tx.fetch("settle.end", *_columns(items), tx.journals) if items else []
     ended = {lease.id: lease for lease in map(Ended._make, rows)}
     by_queue: dict[int, list[Ended]] = {queue.id: [] for _, queue in known}
     missing: list[tuple[Queue, int]] = []
@@ -117,6 +119,8 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
         queue = queues[queue_id]
         if not leases:
             continue
+        if queue.noted:
+            note_acked(tx, queue, leases)
         keep = queue.options.archive_ms != 0
         (kept if keep else gone).extend(leases)
         queue.count(leased=-len(leases), n_acked=len(leases), archived=len(leases) if keep else 0)
@@ -192,7 +196,8 @@ def _find_items(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> l
 
 def _end(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Ended]:
     found = _find_items(tx, queue, items)
-    return [Ended._make(row) for row in tx.fetch("settle.end", *_columns(found))] if found else []
+    rows = tx.fetch("settle.end", *_columns(found), queue.noted) if found else []
+    return [Ended._make(row) for row in rows]
 
 
 def _why_not(tx: Transaction, missing: Sequence[tuple[Queue, int]]) -> dict[tuple[int, int], Settled]:
@@ -241,6 +246,8 @@ def _back_off(
             else:
                 at_once.append(lease)
             states.append(State.SCHEDULED if delay_ms else State.READY)
+    if queue.noted:
+        _note_nacked(tx, queue, dead, used_up, again, dict(later))
     return_to_dead(tx, queue, dead)
     die(tx, queue, [lease for lease, _ in used_up], "nacked", [error for _, error in used_up])
     remember_failures(tx, [lease for lease, _ in again], [error for _, error in again])
@@ -254,6 +261,24 @@ def _back_off(
     return states
 
 
+def _note_nacked(
+    tx: Transaction,
+    queue: Queue,
+    dead: Sequence[Ended],
+    used_up: Sequence[tuple[Ended, str]],
+    again: Sequence[tuple[Ended, str]],
+    later: Mapping[Ended, int],
+) -> None:
+    note_ended(tx, queue, Kind.RELEASED, dead, marks=Mark.DEAD_LETTER)
+    at_once = max(tx.now, queue.newest_at)
+    nacked = [*used_up, *again]
+    leases = [lease for lease, _ in nacked]
+    untils = [0] * len(used_up) + [later.get(lease, at_once) for lease, _ in again]
+    details = [encode_detail(error=error) for _, error in nacked]
+    note_ended(tx, queue, Kind.NACKED, leases, untils=untils, details=details)
+    note_dead(tx, queue, [lease for lease, _ in used_up], "nacked", [error for _, error in used_up])
+
+
 def extend(tx: Transaction, command: Extend) -> SettledAll:
     queue = tx.queue(command.queue)
     tx.wakes = True
@@ -261,7 +286,11 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
     results: list[Settled] = []
     for part in _without_repeats(command.items):
         found = _find_items(tx, queue, part)
-        extended = {row[0] for row in tx.fetch("settle.extend", *_columns(found), until)} if found else set()
+        rows = tx.fetch("settle.extend", *_columns(found), until, queue.noted) if found else []
+        extended = {message_id for message_id, _ in rows}
+        if queue.noted and rows:
+            told = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
+            tx.journal.note(Kind.EXTENDED, queue, told)
         if extended:
             tx.write("settle.note_extensions", ints(extended), until)
         why = _why_not(tx, [(queue, item.id) for item in part if item.id not in extended])
@@ -275,7 +304,10 @@ def release(tx: Transaction, command: Release) -> SettledAll:
     tx.wakes = True
 
     def give_back(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
-        return_to_dead(tx, queue, [lease for lease in leases if lease.from_dead])
+        dead = [lease for lease in leases if lease.from_dead]
+        note_ended(tx, queue, Kind.RELEASED, dead, marks=Mark.DEAD_LETTER)
+        note_ended(tx, queue, Kind.RELEASED, [lease for lease in leases if not lease.from_dead])
+        return_to_dead(tx, queue, dead)
         undelivered = [
             lease._replace(
                 attempts=lease.attempts - 1, first_leased_at=lease.first_leased_at if lease.attempts > 1 else None

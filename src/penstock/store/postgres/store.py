@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +30,8 @@ from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of
 from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
 from penstock.store.postgres.context import Context
 from penstock.store.postgres.read import Reader
-from penstock.store.postgres.schema import migrate
+from penstock.store.postgres.schema import migrate, set_journal
+from penstock.store.postgres.spool import Spool
 from penstock.store.postgres.sweep import fold
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wake import Waker
@@ -44,6 +46,8 @@ CONNECTIONS = 6
 TRIES = 20
 UNFOLDED_MAX = 2_000
 """Counter rows after which a store folds them itself, if no sweeper does."""
+SPOOLED_MAX = 2_000
+"""Transactions noted for the journal after which a store gives them their offsets itself, if no server does."""
 OUTCOME_SECONDS = 10.0
 """How long to ask for the outcome of a commit whose connection was lost."""
 LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
@@ -73,7 +77,9 @@ class PostgresStore:
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
         connections: int = CONNECTIONS,
+        journal: bool | None = None,
     ) -> None:
+        """With `journal` the database gets or loses its journal, for all who share it; None leaves that as it is."""
         self.target = Target(url, schema)
         self.durability: Durability = durability
         self._busy_ms = busy_ms
@@ -81,9 +87,12 @@ class PostgresStore:
         try:
             try:
                 salt = migrate(first, self.target.schema)
+                if journal is not None:
+                    set_journal(first, self.target.schema, journal)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
             self._context = Context(self.target.schema, salt, clock)
+            self._spool, self._draining = Spool(self._context), threading.Lock()
             self._pool = Pool(self._open_wire, connections, self.target.shown)
             self._waker = Waker(self._connect, f"penstock.{self.target.schema}")
             self._waker.start()
@@ -120,6 +129,7 @@ class PostgresStore:
         # The connections are the parent's: left alone, never closed here, which would end them there.
         self._pool.start_over()
         self._waker.start_over()
+        self._draining = threading.Lock()
 
     def lane(self, command: Command[Any]) -> int:
         """Commands of one lane share batches; leases need not wait for the disk, and wait for none who do."""
@@ -156,8 +166,9 @@ class PostgresStore:
             try:
                 with self._wire() as wire:
                     outcomes = self._run(wire, commands)
-                    if self._context.unfolded > UNFOLDED_MAX:
-                        self._fold(wire)
+                    # What goes wrong with this is no matter of those who asked for that, which is done.
+                    with suppress(psycopg.Error, StoreError):
+                        self._look_after(wire)
                 return outcomes
             except CommitLost as lost:
                 self._pool.drop_idle()
@@ -215,6 +226,20 @@ class PostgresStore:
             time.sleep(0.05)
         raise translate(psycopg.OperationalError(str(lost.cause)), self.target, maybe_done=True) from lost.cause
 
+    def _look_after(self, wire: Wire) -> None:
+        """What a server does in the background, for when there is none."""
+        context = self._context
+        if context.unfolded > UNFOLDED_MAX:
+            self._fold(wire)
+        if context.spooled > SPOOLED_MAX and self._draining.acquire(blocking=False):
+            try:
+                context.spooled = 0
+                while self._spool.step(wire, []):
+                    pass
+            finally:
+                self._roll_back(wire)
+                self._draining.release()
+
     def _fold(self, wire: Wire) -> None:
         """Of the queues last used; a server's sweeper does it for all of them."""
         tx = Transaction(wire, self._context)
@@ -271,7 +296,8 @@ class PostgresStore:
             outcomes = carry_out(tx, runs(commands))
             or_raise(outcomes)
             tx.write("begin.notify", self._waker.channel, self._waker.sender)
-            tx.keep()
+            tx.write_journal()
+            tx.release()
             tx.flush()
         except BaseException:
             if not wire.broken and wire.in_transaction:

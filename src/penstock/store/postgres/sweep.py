@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.commands import Sweep, Swept
+from penstock.journal.events import Kind
 from penstock.model import DAY_MS
 from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.journal import note_removed
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import PUSHING, WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
@@ -56,6 +58,7 @@ def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept
 
 def _trim_archive(tx: Transaction, queue: Queue, archive_ms: int, limit: int, swept: Swept) -> None:
     rows = tx.fetch("admin.old_archive", queue.id, tx.now - archive_ms, limit)
+    note_removed(tx, queue, [place for _, place, _ in rows], Kind.FORGOTTEN)
     forget_all(tx, rows)
     queue.count(archived=-len(rows))
     swept.forgotten += len(rows)

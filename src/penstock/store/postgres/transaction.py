@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
+from penstock.journal.recorder import Recorder
 from penstock.model import system_clock
 from penstock.store.postgres.context import Context, quoted
 from penstock.store.postgres.queues import COUNTED, Queue
@@ -35,6 +36,12 @@ class Transaction:
         self.context = context
         self.salt = context.salt
         self.now = 0
+        self.journal = Recorder(context.salt)
+        self.journals = context.journals
+        self.final = True
+        """Whether nothing that takes ids comes after the command that is carried out."""
+        self.unnumbered = 0
+        """How many messages were pushed whose ids the journal's records lack."""
         self.xid: str | None = None
         """Known while the outcome may come to matter."""
         self.first: list[Rows] = []
@@ -48,6 +55,8 @@ class Transaction:
         self._queues: dict[str, Queue | None] = {}
         self._needs: dict[str, int] = {}
         self._stale = False
+        self._marks: list[int] = []
+        """Of the journal, where each open savepoint began."""
 
     # Beginning
 
@@ -123,14 +132,15 @@ class Transaction:
         )
 
     def _loaded(self, rows: Rows, needs: Needs) -> None:
+        self.now = self.journal.now = rows[0][0]
         if not needs:
-            self.now = rows[0][0]
             return
         context = self.context
+        self.journals = context.journals = rows[0][-1]
         context.ahead_ms = rows[0][0] - system_clock()
         moved = False
-        for now, xid, name, queue_id, *rest in rows:
-            self.now, self.xid = now, xid or self.xid
+        for _, xid, name, queue_id, *rest in rows:
+            self.xid = xid or self.xid
             known = context.ids.get(name)
             if queue_id is None:
                 context.ids.pop(name, None)
@@ -141,7 +151,7 @@ class Transaction:
                 moved = True
             queue = self._queues[name] = Queue((name, queue_id, *rest))
             if needs[name] & WHOLE:
-                context.raise_floor(queue_id, now, queue.due_at, queue.lapse_at)
+                context.raise_floor(queue_id, self.now, queue.due_at, queue.lapse_at)
         self._needs.update(needs)
         if moved:
             raise Restart("a queue was locked under an id that it does not have")
@@ -206,6 +216,7 @@ class Transaction:
 
     def save(self) -> None:
         self.write_counters()
+        self._marks.append(self.journal.mark())
         self.write("begin.savepoint")
 
     def undo(self) -> None:
@@ -216,9 +227,15 @@ class Transaction:
         self.flush()
         for queue in self.touched():
             queue.changes = {}
+        self.journal.go_back(self._marks.pop())
         self._stale = True
 
     def keep(self) -> None:
+        self._marks.pop()
+        self.release()
+
+    def release(self) -> None:
+        """Of a savepoint, whose changes stay."""
         self.write_counters()
         self.write("begin.release")
 
@@ -241,8 +258,16 @@ class Transaction:
         for queue in changed:
             queue.written()
 
+    def write_journal(self) -> None:
+        """Last of all, so that whoever saw any of this is noted after it."""
+        records = self.journal.take()
+        if records:
+            self.write("journal.note", self.unnumbered, b"".join(records))
+            self.context.spooled += 1
+
     def commit(self) -> None:
         self.write_counters()
+        self.write_journal()
         self.write("begin.commit")
         self.answers_with_commit = any(statement.then and statement.needed for statement in self._pending)
         self.flush()

@@ -21,12 +21,16 @@ from penstock.errors import PenstockError
 
 SEND_SECONDS = 0.01
 BACK_OFF_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+"""A server that was killed may have owed a word: who must not miss any looks so often, whatever was heard."""
 Open = Callable[[], "psycopg.Connection[tuple[Any, ...]]"]
 
 
 class Waker:
-    def __init__(self, open_connection: Open, channel: str) -> None:
+    def __init__(self, open_connection: Open, channel: str, heard: Callable[[], None] | None = None) -> None:
+        """`heard` is called by the thread that listens, also when it cannot be sure."""
         self._open_connection = open_connection
+        self._heard = heard
         self.channel = channel
         self.sender = secrets.token_hex(8)
         self._sent_at = 0.0
@@ -94,7 +98,8 @@ class Waker:
 
     def _follow(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         while not self._closed:
-            readable, _, _ = select.select([connection.fileno(), self._awake], [], [], None)
+            before, patience = self.changes, None if self._heard is None else LOOK_SECONDS
+            readable, _, _ = select.select([connection.fileno(), self._awake], [], [], patience)
             if connection.fileno() in readable:
                 connection.pgconn.consume_input()
                 while (said := connection.pgconn.notifies()) is not None:
@@ -103,6 +108,8 @@ class Waker:
             if self._awake in readable:
                 os.read(self._awake, 4096)
                 self._send(connection)
+            if self._heard is not None and (not readable or self.changes != before) and not self._closed:
+                self._heard()
 
     def _send(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         if self._pending:

@@ -7,10 +7,10 @@ import msgspec
 from penstock.commands import Configure, Configured, Drop, Pause, Removed
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
+from penstock.journal.noting import note_queue
 from penstock.model import QueueOptions
 from penstock.store.migrate import load_sql
 from penstock.store.shared import encode_options
-from penstock.store.sqlite.journal import note_queue
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 

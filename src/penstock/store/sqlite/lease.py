@@ -12,12 +12,13 @@ import msgspec
 from penstock.commands import CatchUp, Lease, Leased, Take
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
 from penstock.journal.events import Kind, Mark
+from penstock.journal.noting import note_leased
 from penstock.latency import WAIT
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
 from penstock.store.shared import CONTENTS, new_tokens
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
-from penstock.store.sqlite.journal import error_details, note_leased
+from penstock.store.sqlite.journal import error_details
 from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
 from penstock.store.sqlite.transaction import Transaction
 

@@ -10,12 +10,12 @@ import msgspec
 from penstock.commands import Drop, Push, Pushed
 from penstock.errors import QueueFull, RateLimited, TryLater, UnknownQueue
 from penstock.identity import message_uuid
+from penstock.journal.noting import note_pushed
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
 from penstock.store.shared import CONTENT_CODES
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
-from penstock.store.sqlite.journal import note_pushed
 from penstock.store.sqlite.queues import ANYTHING, PUSHED, Queue
 from penstock.store.sqlite.queues import SQL as COUNTER
 from penstock.store.sqlite.transaction import Transaction

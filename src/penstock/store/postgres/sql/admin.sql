@@ -81,7 +81,7 @@ DELETE FROM penstock.queue WHERE id = $1::bigint
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM penstock.message_id
 
 -- :messages_of
-SELECT place, -priority, coalesce(available_at, created_at) FROM penstock.message WHERE place = ANY($1::bigint[])
+SELECT place, -priority, coalesce(available_at, created_at), created_at FROM penstock.message WHERE place = ANY($1::bigint[])
 
 -- :remove_dead
 DELETE FROM penstock.dead WHERE queue_id = $1::bigint AND NOT leased AND id = ANY($2::bigint[]) RETURNING id
@@ -103,7 +103,7 @@ DELETE FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[]
 -- :purge_plain
 WITH found AS MATERIALIZED (
   SELECT place FROM penstock.message WHERE place > $1::bigint AND place <= $2::bigint ORDER BY place LIMIT $3::bigint)
-DELETE FROM penstock.message m USING found o WHERE m.place = o.place RETURNING m.place
+DELETE FROM penstock.message m USING found o WHERE m.place = o.place RETURNING m.place, m.created_at
 
 -- :purge_ready
 WITH found AS MATERIALIZED (

@@ -18,7 +18,9 @@ WITH found AS MATERIALIZED (
    ORDER BY o.leased_until, o.id LIMIT $4::bigint FOR UPDATE SKIP LOCKED)
 DELETE FROM penstock.lease l USING found o
  WHERE l.queue_id = o.queue_id AND l.leased_until = o.leased_until AND l.id = o.id
-RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended
+RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended,
+          CASE WHEN $5::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END,
+          l.leased_until
 
 -- :expired_ready
 WITH found AS MATERIALIZED (
@@ -27,7 +29,8 @@ WITH found AS MATERIALIZED (
    ORDER BY o.expires_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED)
 DELETE FROM penstock.ready r USING found o
  WHERE r.queue_id = o.queue_id AND r.rank = o.rank AND r.available_at = o.available_at AND r.id = o.id
-RETURNING r.id, r.place, r.attempts
+RETURNING r.id, r.place, r.attempts, r.first_leased_at,
+          CASE WHEN $4::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = r.place) END
 
 -- :expired_scheduled
 WITH found AS MATERIALIZED (
@@ -36,7 +39,8 @@ WITH found AS MATERIALIZED (
    ORDER BY o.expires_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED)
 DELETE FROM penstock.scheduled r USING found o
  WHERE r.queue_id = o.queue_id AND r.available_at = o.available_at AND r.id = o.id
-RETURNING r.id, r.place, r.attempts
+RETURNING r.id, r.place, r.attempts, r.first_leased_at,
+          CASE WHEN $4::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = r.place) END
 
 -- :bounds
 SELECT (SELECT s.available_at FROM penstock.scheduled s WHERE s.queue_id = $1::bigint AND s.available_at > $2::bigint

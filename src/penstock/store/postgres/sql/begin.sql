@@ -55,8 +55,11 @@ SELECT t.now, CASE WHEN $5::boolean THEN pg_current_xact_id()::text END, f.name,
        CASE WHEN f.whole AND q.limited THEN (SELECT sum(c.ready + c.scheduled)::bigint FROM penstock.counter c
          WHERE c.queue_id = q.id) END,
        CASE WHEN f.whole AND q.limited THEN (SELECT sum(c.leased)::bigint FROM penstock.counter c
-         WHERE c.queue_id = q.id) END
-  FROM (SELECT penstock.now_ms() AS now OFFSET 0) t CROSS JOIN
+         WHERE c.queue_id = q.id) END,
+       t.journals
+  FROM (SELECT penstock.now_ms() AS now,
+               coalesce((SELECT value FROM penstock.setting WHERE name = 'journal'), 0) > 0 AS journals OFFSET 0) t
+       CROSS JOIN
        (SELECT unnest($1::text[]) AS name, unnest($2::bigint[]) > 0 AS whole,
                unnest($3::bigint[]) AS due_floor, unnest($4::bigint[]) AS lapse_floor) f
   LEFT JOIN penstock.queue q ON q.name = f.name

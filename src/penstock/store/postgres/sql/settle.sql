@@ -4,7 +4,9 @@ DELETE FROM penstock.lease l USING unnest($1::bigint[], $2::bigint[], $3::bigint
  WHERE l.queue_id = i.queue_id AND l.id = i.id AND l.token = i.token
    AND l.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id), i.leased_until)
    AND l.leased_until > (SELECT penstock.now_ms())
-RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended
+RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended,
+          CASE WHEN $5::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END,
+          l.leased_until
 
 -- :current
 SELECT id, token FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[])
@@ -15,7 +17,7 @@ UPDATE penstock.lease l SET leased_until = $5::bigint, extended = true
  WHERE l.queue_id = i.queue_id AND l.id = i.id AND l.token = i.token
    AND l.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id), i.leased_until)
    AND l.leased_until > (SELECT penstock.now_ms())
-RETURNING l.id
+RETURNING l.id, CASE WHEN $6::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END
 
 -- :note_extensions
 INSERT INTO penstock.extension (id, leased_until) SELECT unnest($1::bigint[]), $2::bigint

@@ -1,0 +1,88 @@
+"""What a transaction did, noted for the journal: what both stores tell alike.
+
+Callers ask `queue.noted` first, so a store without a journal pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.identity import ID_MAX
+from penstock.journal.events import BODY_BYTES_MAX, Kind, encode_detail
+from penstock.journal.recorder import Named, Recorder
+from penstock.model import LeasedMessage, QueueOptions
+
+NO_MESSAGE = (0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Transaction(Protocol):
+    now: int
+    journal: Recorder
+
+
+class Noted(Named, Protocol):
+    options: QueueOptions
+    journals: bool
+
+
+def note_queue(tx: Transaction, queue: Noted, what: str, **detail: Any) -> None:
+    if queue.journals:
+        tx.journal.note(Kind.QUEUE, queue, [NO_MESSAGE], details=[encode_detail(what=what, **detail)])
+
+
+def note_pushed(
+    tx: Transaction,
+    queue: Noted,
+    rows: Sequence[tuple[Any, ...]],
+    expiries: Mapping[int, int | None] | None = None,
+    marks: int = 0,
+) -> None:
+    """Of rows as they were inserted: place, created_at, available_at, priority, content, key, headers, payload."""
+    told = [
+        (place & ID_MAX, created_at, 0, 0, available_at or created_at, 0, priority, content)
+        for place, created_at, available_at, priority, content, _, _, _ in rows
+    ]
+    bodies = [row[7] for row in rows] if queue.options.journal == "full" else None
+    large = bodies is not None and max(map(len, bodies)) > BODY_BYTES_MAX
+    details = None
+    for row in rows:
+        if large or expiries or row[5] is not None or row[6] is not None:
+            known = expiries or {}
+            details = [_push_detail(each, known.get(each[0] & ID_MAX), bodies is not None) for each in rows]
+            break
+    if large and bodies is not None:
+        bodies = [body if len(body) <= BODY_BYTES_MAX else b"" for body in bodies]
+    tx.journal.note(Kind.PUSHED, queue, told, marks, details, bodies)
+
+
+def _push_detail(row: tuple[Any, ...], expires_at: int | None, with_body: bool) -> bytes:
+    _, _, _, _, _, key, headers, payload = row
+    return encode_detail(
+        key=key,
+        headers=None if headers is None else msgspec.Raw(headers.encode()),
+        expires_at=expires_at,
+        body_bytes=len(payload) if with_body and len(payload) > BODY_BYTES_MAX else None,
+    )
+
+
+def note_leased(
+    tx: Transaction,
+    queue: Named,
+    messages: Sequence[LeasedMessage],
+    workers: Sequence[str | None],
+    first_leased: Mapping[int, int],
+    marks: int = 0,
+) -> None:
+    now = tx.now
+    rows = [
+        (each.id, each.created_at, first_leased.get(each.id, now), now, each.leased_until, each.attempts, 0, 0)
+        for each in messages
+    ]
+    tx.journal.note(Kind.LEASED, queue, rows, marks, worker_details(workers))
+
+
+def worker_details(workers: Sequence[str | None]) -> list[bytes] | None:
+    return [encode_detail(worker=worker) for worker in workers] if any(workers) else None

@@ -1,0 +1,137 @@
+"""The journal of a PostgreSQL store: a stream of its own among the tables of streams, filled from the spool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import UnknownStream
+from penstock.journal.drain import NAME
+from penstock.journal.reading import EARLIEST, JournalPage, events_of
+from penstock.log.consumers import Kind, check_consumer_name
+from penstock.log.model import MIB, Consumer, SegmentInfo
+from penstock.log.postgres import reading, upkeep
+from penstock.log.postgres.database import Database, Lost
+from penstock.log.postgres.positions import Move, Positions
+from penstock.log.retention import Wish
+from penstock.store.postgres.schema import JOURNAL
+from penstock.store.postgres.spool import Spool
+from penstock.store.postgres.wire import texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class PostgresJournal:
+    """As `JournalReader`. Safe for threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._positions = Positions(database)
+
+    @property
+    def first_offset(self) -> int:
+        rows = self._database.ask("stream.show", JOURNAL)
+        return rows[0][4] if rows else 0
+
+    def next_offset(self, name: str = NAME) -> int:
+        rows = self._database.ask("stream.ends", texts([JOURNAL]))
+        return rows[0][1] if rows else 0
+
+    def listen(self, name: str, listener: Callable[[], None]) -> Callable[[], None]:
+        self._database.listen()
+        return self._database.listeners.add(JOURNAL, listener)
+
+    def segments(self) -> list[SegmentInfo]:
+        try:
+            return upkeep.segments(self._database, JOURNAL)[0]
+        except UnknownStream:
+            return []
+
+    def read(
+        self,
+        offset: int = EARLIEST,
+        *,
+        limit: int = 1_000,
+        bytes_max: int = MIB,
+        queue: str | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> JournalPage:
+        try:
+            page = reading.read(self._database, JOURNAL, offset, limit, bytes_max)
+        except UnknownStream:
+            return JournalPage([], max(offset, 0))
+        return JournalPage(events_of(page.records, queue, kinds), page.next)
+
+    def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        from penstock.journal.arrow import SCHEMA, batches_of
+
+        pieces = reading.pieces(self._database, JOURNAL, offset, end)
+        yield from batches_of(pieces, SCHEMA.names if columns is None else columns)
+
+    def consumers(self) -> list[Consumer]:
+        try:
+            return self._positions.all(JOURNAL)[0]
+        except UnknownStream:
+            return []
+
+    def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer:
+        move = Move(stream=JOURNAL, consumer=check_consumer_name(consumer), offset=offset, force=force, kind=kind)
+        (outcome,) = self._positions.apply([move])
+        if isinstance(outcome, Exception):
+            raise outcome
+        committed: Consumer = outcome
+        return committed
+
+    def forget(self, consumer: str) -> None:
+        self._positions.forget(JOURNAL, check_consumer_name(consumer))
+
+    def close(self) -> None:
+        """The database is its owner's to close."""
+
+
+class PostgresDrain:
+    """As `Drain`: moves what transactions noted into the journal. Every server does, in turn."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._spool = Spool(database.context)
+        self._turn = threading.Lock()
+
+    waits = False
+    """Each transaction notes what it did before it ends."""
+
+    @property
+    def next_offset(self) -> int:
+        return PostgresJournal(self._database).next_offset()
+
+    def step(self) -> bool:
+        """Whether there was something to move."""
+        database = self._database
+        try:
+            with self._turn, database.wire() as wire:
+                moved = self._spool.step(wire, database.word())
+        except Lost as error:
+            # Moved or not moved, as a whole: the next step finds out.
+            raise database.unreachable(error, maybe_done=True) from error
+        if moved:
+            database.listeners.tell(JOURNAL)
+        return moved > 0
+
+    def drain(self) -> None:
+        """All that is there now."""
+        while self.step():
+            pass
+
+    def trim(self) -> None:
+        """Remove what the options no longer keep and no reader that is known still needs."""
+        database = self._database
+        try:
+            consumers, options, now_ms = Positions(database).all(JOURNAL)
+        except UnknownStream:
+            return
+        upkeep.Upkeep(database).trim(JOURNAL, consumers, options, now_ms, Wish(), None)
+
+    def close(self) -> None:
+        """The database is its owner's to close."""

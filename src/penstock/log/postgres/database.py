@@ -1,0 +1,153 @@
+"""The database as streams use it: a few connections, everything in one round trip, and once more after a loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+
+from penstock import forks
+from penstock.errors import StoreUnreachable
+from penstock.log.postgres.listening import Listeners
+from penstock.model import Clock, system_clock
+from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
+from penstock.store.postgres.context import STREAM_LOCK, Context
+from penstock.store.postgres.schema import migrate
+from penstock.store.postgres.wake import Waker
+from penstock.store.postgres.wire import Rows, Statement, Wire
+
+COME_BACK_SECONDS = 10.0
+
+
+class Lost(Exception):
+    """The connection was lost before the answer came: what was asked may have been done."""
+
+
+class Database:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        clock: Clock | None,
+        relaxed: bool,
+        busy_ms: int,
+        connections: int,
+    ) -> None:
+        self.target = target
+        self._relaxed = relaxed
+        self._busy_ms = busy_ms
+        first = self._connect()
+        try:
+            salt = migrate(first, target.schema)
+        except psycopg.Error as error:
+            raise translate(error, target) from error
+        finally:
+            first.close()
+        self.context = Context(target.schema, salt, clock)
+        self._pool = Pool(lambda: Wire(self._connect()), connections, target.shown)
+        self.listeners = Listeners(self)
+        self._waker = Waker(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
+        self._waker.start()
+        forks.register(self)
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return connect(self.target, busy_ms=self._busy_ms, relaxed=self._relaxed)
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        self.listeners.start_over()
+        self._pool.start_over()
+        self._waker.start_over()
+
+    def clock(self) -> int:
+        """The database's, as far as the last append told."""
+        clock = self.context.clock
+        return system_clock() + self.context.ahead_ms if clock is None else clock()
+
+    def learn_time(self, sent_ms: int, told_ms: int) -> None:
+        """What the database said its time was, between then and now: that far ahead it is, at least and at most."""
+        least, most = told_ms - system_clock(), told_ms - sent_ms
+        self.context.ahead_ms = min(max(self.context.ahead_ms, least), most)
+
+    def lock_key(self, stream_id: int) -> int:
+        return self.context.lock_key(STREAM_LOCK, stream_id)
+
+    def statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self.context.sql[name], params)
+
+    def ask(self, name: str, *params: Any) -> Rows:
+        return self.transact([self.statement(name, *params)])[0]
+
+    def transact(self, statements: Sequence[Statement]) -> list[Rows]:
+        """For what may be done twice: one transaction, carried out again if the connection turns out to be lost."""
+        try:
+            return self.transact_once(statements)
+        except Lost:
+            try:
+                return self.transact_once(statements)
+            except Lost as error:
+                raise self.unreachable(error, maybe_done=True) from error
+
+    def transact_once(self, statements: Sequence[Statement]) -> list[Rows]:
+        """Begin, all of these, and commit, in one round trip."""
+        sql, clock = self.context.sql, self.context.clock
+        start = [Statement(sql["begin.begin"])]
+        if clock is not None:
+            start.append(Statement(sql["begin.move_clock"], (clock(),)))
+        with self.wire() as wire:
+            answers = wire.run([*start, *statements, Statement(sql["begin.commit"])])
+        return answers[len(start) : -1]
+
+    @contextmanager
+    def wire(self) -> Generator[Wire, None, None]:
+        """A connection for a while; what is left open on it is rolled back."""
+        wire = self._pool.acquire()
+        try:
+            yield wire
+        except psycopg.Error as error:
+            if is_lost(error) or wire.broken:
+                self._pool.drop_idle()
+                raise Lost(str(error)) from error
+            raise translate(error, self.target) from error
+        finally:
+            with suppress(psycopg.Error):
+                if not wire.broken and wire.in_transaction:
+                    wire.run([Statement(self.context.sql["begin.rollback"])])
+            self._pool.release(wire)
+
+    def ask_patiently(self, statements: Sequence[Statement]) -> list[Rows]:
+        """As `transact`, but the database may be away for a while."""
+        deadline = time.monotonic() + COME_BACK_SECONDS
+        while True:
+            try:
+                return self.transact_once(statements)
+            except (Lost, StoreUnreachable) as error:
+                if time.monotonic() >= deadline:
+                    raise self.unreachable(error, maybe_done=True) from error
+                time.sleep(0.05)
+
+    def unreachable(self, error: Exception, *, maybe_done: bool) -> Exception:
+        return translate(psycopg.OperationalError(str(error)), self.target, maybe_done=maybe_done)
+
+    def word(self) -> list[Statement]:
+        """What tells the other servers, to go with a commit; nothing if they are told soon anyway."""
+        if not self._waker.may_send_now():
+            return []
+        return [self.statement("begin.notify", self._waker.channel, self._waker.sender)]
+
+    def listen(self) -> None:
+        """Again in a forked child."""
+        self._pool.check_open()
+        self._waker.start()
+
+    def close(self) -> None:
+        self._waker.close()
+        self._pool.close()

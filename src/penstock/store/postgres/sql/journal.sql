@@ -1,0 +1,28 @@
+-- :note
+INSERT INTO penstock.spool (base, data)
+VALUES (CASE WHEN $1::bigint > 0 THEN currval('penstock.message_id') - $1::bigint + 1 END, $2::bytea)
+
+-- :pushed_at
+SELECT place, created_at FROM penstock.message WHERE place = ANY($1::bigint[])
+
+-- :failures
+SELECT id, attempt, at, error FROM penstock.failure WHERE id = ANY($1::bigint[]) ORDER BY id, at, attempt
+
+-- :given
+-- Numbers up to this one have been taken.
+SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM penstock.spool_seq_seq
+
+-- :running
+-- Transactions before the first have ended; none from the second on had begun.
+SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s
+
+-- :take
+WITH few AS (
+  SELECT w.seq FROM (
+    SELECT n.seq, sum(n.size) OVER (ORDER BY n.seq) - n.size AS before FROM (
+      SELECT seq, length(data) AS size FROM penstock.spool WHERE seq > $1::bigint ORDER BY seq LIMIT $2::bigint) n) w
+   WHERE w.before < $3::bigint)
+DELETE FROM penstock.spool s USING few WHERE s.seq = few.seq RETURNING s.seq, s.base, s.data
+
+-- :find
+SELECT id, time_ms, penstock.now_ms() FROM penstock.stream_state WHERE name = '!journal'

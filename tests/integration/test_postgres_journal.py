@@ -1,0 +1,176 @@
+"""The journal in a database: what any server or program does there is told once, in order, to all who read it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from penstock.commands import Ack, Lease, Nack, Push, SettleItem
+from penstock.journal.postgres import PostgresDrain, PostgresJournal
+from penstock.log.postgres.streams import PostgresStreams
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.postgres import PostgresStore
+from tests.conformance.postgres_support import Tables
+from tests.conformance.replay import Replay, check_counters
+from tests.integration.command_line import Queues
+from tests.integration.serving import running
+from tests.integration.test_journal import ARROW, happened, live
+from tests.postgres import cluster, drop_schema, new_schema
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    schema = new_schema()
+    yield schema
+    drop_schema(schema)
+
+
+@pytest.fixture
+def store(schema: str) -> str:
+    return f"{cluster().url}&schema={schema}"
+
+
+def played(store: str) -> Replay:
+    """All of it, from the first event on."""
+    replay = Replay()
+    with closing(PostgresStreams(store)) as streams:
+        PostgresDrain(streams.database).drain()
+        journal = PostgresJournal(streams.database)
+        while page := journal.read(replay.next_offset).events:
+            replay.play(page)
+    return replay
+
+
+def test_servers_tell_what_happened_at_each_other(store: str, tmp_path: Path) -> None:
+    with (
+        running(tmp_path, store=store) as one,
+        running(tmp_path, store=store) as two,
+        one.client() as here,
+        two.client() as there,
+    ):
+        message_id = live(here, here.queue("q"))
+        events = happened(there, "q", wait_for="acked")
+        assert [event["kind"] for event in events] == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
+        pushed, acked = events[1], events[-1]
+        assert (pushed["id"], pushed["priority"], pushed["payload"]) == (message_id, 3, {"n": 2**60})
+        assert (acked["pushed_at"], acked["first_leased_at"]) == (pushed["at"], events[2]["at"])
+        assert [error["error"] for error in acked["details"]["errors"]] == ["ouch"]
+        assert all(event["uuid"] == pushed["uuid"] for event in events[2:])
+        answer = there.get("/journal/events?from=0", accept=ARROW)
+        table = pa.ipc.open_stream(answer.body).read_all()
+        assert [kind for kind in table["kind"].to_pylist() if kind] == [event["kind"] for event in events]
+        assert [each["name"] for each in here.get("/streams").json["streams"]] == []
+        assert here.get("/streams/%21journal").status in (404, 422)
+
+
+def test_it_can_be_shown_with_no_server(store: str, tmp_path: Path) -> None:
+    with running(tmp_path, store=store) as server, server.client() as client:
+        live(client, client.queue("emails"))
+    commands = Queues(("--store", store), "postgres")
+    told = commands.ok("journal", "tail", "--from", "0", "--limit", "6", "--queue", "emails")
+    kinds = [line.split("  ")[1].strip() for line in told.splitlines()]
+    assert kinds == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
+    assert commands.json("journal", "show")["next"] >= 6
+
+
+def test_a_reader_has_a_position_that_is_kept(store: str, tmp_path: Path) -> None:
+    with running(tmp_path, store=store) as server, server.client() as client:
+        live(client, client.queue("q"))
+        happened(client, "q", wait_for="acked")
+        assert client.ask("PUT", "/journal/consumers/lake", {"offset": 1}).status == 200
+        shown = client.get("/journal").json
+        assert [(each["offset"], each["lag"]) for each in shown["consumers"]] == [(1, shown["next"] - 2)]
+        assert client.ask("PUT", "/journal/consumers/lake", {"offset": 0}).status == 409
+        assert client.delete("/journal/consumers/lake").status == 200
+
+
+def work(store: PostgresStore, number: int) -> None:
+    for step in range(25):
+        messages = [NewMessage(payload=b"%d-%d-%d" % (number, step, each)) for each in range(3)]
+        store.apply([Push(queue=f"q{number % 2}", messages=messages, create=QueueOptions())])
+        (leased,) = store.apply([Lease(queue=f"q{step % 2}", limit=4)])
+        for message in getattr(leased, "messages", ()):
+            verb = Nack if message.id % 5 == 0 else Ack
+            store.apply([verb(queue=message.queue, items=[SettleItem(message.id, message.token, delay_ms=0)])])
+
+
+def test_causes_come_before_effects_however_many_commit_at_once(store: str, schema: str) -> None:
+    stores = [PostgresStore(store, journal=True) for _ in range(3)]
+    done = threading.Event()
+
+    def drain() -> None:
+        with closing(PostgresStreams(store)) as streams:
+            drains = PostgresDrain(streams.database)
+            while not done.is_set():
+                drains.step()
+
+    with ThreadPoolExecutor(8) as pool:
+        draining = [pool.submit(drain) for _ in range(2)]
+        working = [pool.submit(work, stores[number % 3], number) for number in range(6)]
+        for each in working:
+            each.result()
+        done.set()
+        for each in draining:
+            each.result()
+    with closing(Tables(cluster().url, schema)) as tables:
+        check_counters(tables, played(store))
+    for each in stores:
+        each.close()
+
+
+def test_a_transaction_that_is_held_open_holds_nobody_up(store: str, schema: str) -> None:
+    def push(payload: bytes) -> Push:
+        return Push(queue="q", messages=[NewMessage(payload=payload)], create=QueueOptions())
+
+    with closing(PostgresStore(store, journal=True)) as one, psycopg.connect(cluster().url) as connection:
+        one.apply([push(b"first")])
+        one.apply_on(connection, [push(b"held")])
+        one.apply([push(b"free")])
+        with closing(PostgresStreams(store)) as streams:
+            PostgresDrain(streams.database).drain()
+            seen = PostgresJournal(streams.database).read().events
+        assert [event.body for event in seen if event.kind == "pushed"] == [b"first", b"free"]
+        connection.commit()
+    with closing(Tables(cluster().url, schema)) as tables:
+        replay = played(store)
+        check_counters(tables, replay)
+        assert sum(total["pushed"] for total in replay.totals.values()) == 3
+
+
+def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
+    with closing(PostgresStore(store, journal=True)) as one:
+        for _ in range(2_100):
+            one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
+    with closing(PostgresStreams(store)) as streams:
+        assert PostgresJournal(streams.database).next_offset() > 2_000
+
+
+def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None:
+    with closing(PostgresStore(store, journal=True)) as one, closing(PostgresStreams(store)) as streams:
+        for _ in range(30):
+            one.apply([Push(queue="q", messages=[NewMessage(payload=b"x" * 500_000)], create=QueueOptions())])
+        drains = PostgresDrain(streams.database)
+        steps = 0
+        while drains.step():
+            steps += 1
+        assert steps > 3
+        with psycopg.connect(cluster().url) as connection:
+            assert connection.execute(f"SELECT count(*) FROM {schema}.spool".encode()).fetchone() == (0,)
+        events = sum(batch.num_rows for batch in PostgresJournal(streams.database).read_arrow(0, 1_000))
+        assert events == 31
+
+
+def test_without_a_journal_nothing_is_noted(store: str, schema: str) -> None:
+    with closing(PostgresStore(store)) as one:
+        one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
+    with psycopg.connect(cluster().url) as connection:
+        assert connection.execute(f"SELECT count(*) FROM {schema}.spool".encode()).fetchone() == (0,)
