@@ -8,6 +8,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -49,6 +50,7 @@ def examine(path: Path) -> list[Finding]:
     except PenstockError as error:
         findings.append(Finding("problem", "file", str(error.args[0]), error.hint))
     findings += _self_test(path.parent)
+    findings += _java()
     return findings
 
 
@@ -200,6 +202,20 @@ def _self_test(folder: Path) -> Iterator[Finding]:
                 )
     except (OSError, PenstockError) as error:
         yield Finding("problem", "self test", str(error), "check the permissions and the free space of the folder")
+
+
+def _java() -> Iterator[Finding]:
+    """What the pipeline would run on, where it is installed."""
+    if find_spec("pyspark") is None:
+        return
+    from penstock.pipeline.java import find_java
+
+    try:
+        java = find_java()
+    except PenstockError as error:
+        yield Finding("note", "java", str(error.args[0]), error.hint)
+    else:
+        yield Finding("ok", "java", f"{java.version} of the {java.origin}: {java.home}")
 
 
 def _age(ms: int) -> str:

@@ -66,8 +66,11 @@ class Replay:
             self.names[event.queue_id] = event.queue
             self.states[event.queue_id], self.totals[event.queue_id] = {}, Counter()
         elif event.details["what"] == "removed":
-            held = len(self.states[event.queue_id])
-            assert held == event.details["held"]
+            held = Counter(self.states[event.queue_id].values())
+            assert held.total() == event.details["held"]
+            assert [held[state] for state in (WAITING, LEASED, DEAD)] == [
+                event.details[name] for name in ("waiting", "leased", "dead")
+            ]
             del self.names[event.queue_id], self.states[event.queue_id], self.totals[event.queue_id]
 
     def _message(self, event: Event) -> None:
@@ -77,6 +80,7 @@ class Replay:
         before = states.pop(event.id, None)
         assert before is not None or event.kind == "pushed", event
         assert before in _BEFORE.get(event.kind, (before,)), event
+        assert event.kind != "removed" or before == _removed_from(event), event
         after = self._after(event)
         if after is not None:
             states[event.id] = after
@@ -91,6 +95,14 @@ class Replay:
         if event.kind == "released":
             return DEAD if "dead_letter" in event.marks else WAITING
         return _AFTER[event.kind]
+
+
+def _removed_from(event: Event) -> str:
+    if "leased" in event.marks:
+        return LEASED
+    if "dead_letter" in event.marks:
+        return DEAD
+    return ARCHIVED if "kept" in event.marks else WAITING
 
 
 def check_journal(db: sqlite3.Connection, folder: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock import LiteQueue
-from penstock.commands import Lease, Push, Sweep
+from penstock.commands import Configure, Lease, Push, Sweep
+from penstock.errors import QueueFull, StoreBusy
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
 
@@ -146,3 +147,52 @@ def test_an_ack_by_another_process_than_the_one_that_popped(file: Path) -> None:
         assert second is not None
         ours.ack(second)
         assert (ours.qsize(), ours.pop(), theirs.pop()) == (0, None, None)
+
+
+def ids_of(store: SqliteStore, *queues: str) -> list[int]:
+    return sorted(message.id for queue in queues for message in store.export(queue))
+
+
+def test_a_push_that_asks_nobody_notices_every_other_writer(file: Path, clock: Clock) -> None:
+    ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(ours)
+    push(theirs, "other")
+    push(ours)
+    push(ours)
+    with closing(sqlite3.connect(file)) as connection:
+        theirs.apply_on(connection, [Push(queue="q", messages=[NewMessage(payload=b"x")])])
+        connection.commit()
+    push(ours)
+    assert ids_of(ours, "q", "other") == list(range(1, 10))
+    assert ours.stats("q").info.totals.pushed == theirs.stats("q").info.totals.pushed == 8
+
+
+def test_a_push_that_asks_nobody_obeys_what_another_process_has_just_configured(file: Path, clock: Clock) -> None:
+    ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(ours)
+    theirs.apply([Configure(queue="q", changes={"max_size": 4})])
+    (refused,) = ours.apply([Push(queue="q", messages=[NewMessage(payload=b"x")])])
+    assert isinstance(refused, QueueFull)
+
+
+def test_a_push_that_asks_nobody_is_told_to_a_journal_that_has_just_begun(file: Path, clock: Clock) -> None:
+    ours = SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(ours)
+    SqliteStore(file, clock=clock, journal=True).close()
+    push(ours)
+    assert ours.journal_waits
+
+
+def test_a_push_that_asks_nobody_waits_for_the_lock_like_any_other(file: Path, clock: Clock) -> None:
+    ours = SqliteStore(file, clock=clock, busy_ms=1)
+    for _ in range(4):
+        push(ours)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy):
+            push(ours)
+    push(ours)
+    assert ids_of(ours, "q") == [1, 2, 3, 4, 5]

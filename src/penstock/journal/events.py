@@ -46,11 +46,13 @@ class Kind(IntEnum):
 
 class Mark(IntFlag):
     KEPT = 1
-    """Acked, and archived rather than deleted."""
+    """Acked, and archived rather than deleted. Removed: it was archived."""
     GONE = 2
     """Dead, in a queue that keeps no dead letters."""
     DEAD_LETTER = 4
-    """The lease was one on a dead letter."""
+    """It was a dead letter that was leased, acked, given back or removed."""
+    LEASED = 8
+    """Removed while it was leased."""
 
 
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)

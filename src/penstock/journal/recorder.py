@@ -120,9 +120,9 @@ class Recorder:
         """Whether there is anything to tell."""
         return bool(self._groups or self._records)
 
-    def can_wait(self, queue_id: int) -> bool:
-        """Whether all there is to tell are pushes to, and leases from, this queue, and not too much."""
-        return not self._records and self._tells_of == queue_id and self._size <= WAIT_BYTES_MAX
+    def can_wait(self, queue_id: int, more_bytes: int = 0) -> bool:
+        """Whether all there is to tell, if anything, are pushes to and leases from this queue, and not too much."""
+        return not self._records and self._tells_of in (0, queue_id) and self._size + more_bytes <= WAIT_BYTES_MAX
 
     def mark(self) -> int:
         """How far it has come, to go back to."""

@@ -20,9 +20,12 @@ CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 TOKEN_BYTES = 16
 
 
+_options = msgspec.json.Decoder(QueueOptions)  # Made here: threads that decode it first, together, can crash msgspec.
+
+
 @lru_cache(maxsize=4096)
 def decode_options(text: str) -> QueueOptions:
-    return msgspec.json.decode(text, type=QueueOptions)
+    return _options.decode(text)
 
 
 def encode_options(options: QueueOptions) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, encode_detail
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import DAY_MS, State
 from penstock.store.shared import NEVER
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
@@ -41,13 +41,15 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
     if row is None:
         return False
     place, rank, available_at = row
-    note_removed(tx, queue, [place])
+    marks = 0
     if queue.cursor < place < queue.plain_end:
         queue.ready -= 1
     elif tx.execute(SQL["dead_of"], here).fetchone():
+        marks = Mark.DEAD_LETTER
         tx.execute(SETTLE["forget_dead"], (message_id,))
         queue.dead -= 1
     elif tx.execute(SQL["archived_of"], here).fetchone():
+        marks = Mark.KEPT
         tx.execute(SQL["end_archive"], (message_id,))
         queue.archived -= 1
     elif tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id)).rowcount:
@@ -57,8 +59,10 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
     else:
         tx.execute(SQL["end_lease"], (queue.id, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
-        tx.execute(SETTLE["forget_dead"], (message_id,))
+        from_dead = tx.execute(SETTLE["forget_dead"], (message_id,)).rowcount
+        marks = Mark.LEASED | (Mark.DEAD_LETTER if from_dead else 0)
         queue.leased -= 1
+    note_removed(tx, queue, [place], marks)
     forget_message(tx, message_id, place, ANY_ATTEMPTS)
     return True
 
@@ -106,7 +110,9 @@ def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> i
 
 def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, _, place, _ in rows])
+    for letters in (False, True):
+        places = [place for _, _, place, from_dead in rows if bool(from_dead) is letters]
+        note_removed(tx, queue, places, Mark.LEASED | (Mark.DEAD_LETTER if letters else 0))
     for leased_until, message_id, place, from_dead in rows:
         tx.execute(SETTLE["end_lease"], (queue.id, leased_until, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
@@ -119,7 +125,7 @@ def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
 
 def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_dead"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place in rows])
+    note_removed(tx, queue, [place for _, place in rows], Mark.DEAD_LETTER)
     for message_id, place in rows:
         tx.execute(SETTLE["forget_dead"], (message_id,))
         forget_message(tx, message_id, place, ANY_ATTEMPTS)
@@ -129,7 +135,7 @@ def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
 
 def _purge_archived(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_archived"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place in rows])
+    note_removed(tx, queue, [place for _, place in rows], Mark.KEPT)
     _forget_archived(tx, queue, rows)
     return len(rows)
 
@@ -223,7 +229,7 @@ def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> No
         return
     rows = tx.execute(SQL["old_archive"], (queue.id, tx.now - archive_ms, limit)).fetchall()
     if rows:
-        note_removed(tx, queue, [place for _, place in rows], Kind.FORGOTTEN)
+        note_removed(tx, queue, [place for _, place in rows], Mark.KEPT, Kind.FORGOTTEN)
         _forget_archived(tx, queue, rows)
         tx.touch(queue)
         swept.forgotten += len(rows)

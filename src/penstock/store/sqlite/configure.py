@@ -75,6 +75,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     tx.execute(SQL["keep_last_id"], (queue.last_id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
-    note_queue(tx, queue, "removed", held=held)
+    waiting = queue.ready + queue.scheduled
+    note_queue(tx, queue, "removed", held=held, waiting=waiting, leased=queue.leased, dead=queue.dead)
     tx.dropped(queue)
     return Removed(held)

@@ -99,7 +99,7 @@ def patiently(step: Callable[[], T], busy_ms: int) -> T:
     try:
         return step()
     except sqlite3.OperationalError as error:
-        if not _is_busy(error):
+        if not is_busy(error):
             raise
     deadline = time.monotonic() + busy_ms / 1000
     pause = 0.0005
@@ -109,7 +109,7 @@ def patiently(step: Callable[[], T], busy_ms: int) -> T:
         try:
             return step()
         except sqlite3.OperationalError as error:
-            if not _is_busy(error):
+            if not is_busy(error):
                 raise
             if time.monotonic() > deadline:
                 raise StoreBusy(
@@ -118,7 +118,7 @@ def patiently(step: Callable[[], T], busy_ms: int) -> T:
                 ) from error
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: sqlite3.Error) -> bool:
     return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 

@@ -103,10 +103,14 @@ def _worker_details(workers: Sequence[str | None]) -> list[bytes] | None:
     return [encode_detail(worker=worker) for worker in workers] if any(workers) else None
 
 
-def note_removed(tx: Transaction, queue: Queue, places: Sequence[int], kind: Kind = Kind.REMOVED) -> None:
+def note_removed(
+    tx: Transaction, queue: Queue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
+) -> None:
+    """The marks tell in which state they were; none: waiting."""
     if queue.noted and places:
         told = zip(places, pushed_times(tx, places), strict=True)
-        tx.journal.note(kind, queue, [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in told])
+        rows = [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in told]
+        tx.journal.note(kind, queue, rows, marks)
 
 
 def pushed_times(tx: Transaction, places: Sequence[int]) -> list[int]:

@@ -163,6 +163,14 @@ class Queue:
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
+    def may_push_uncounted(self, now: int) -> bool:
+        """Whether one more plain push can be left for later, and nothing else is due."""
+        return (
+            self.uncounted_pushes < UNCOUNTED_MAX
+            and self.newest_at <= now < min(self.lapse_at, self.due_at, self.expiry_at, (self.minute + 1) * 60_000)
+            and (self._was_busy or "/" not in self.name)
+        )
+
     def leave_uncounted(self, now: int) -> bool:
         """Leave what this transaction pushed and leased, if that is all, for the queue's next other change to count.
 

@@ -36,7 +36,8 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int) -> int:
 def set_journal(connection: sqlite3.Connection, on: bool, busy_ms: int) -> None:
     row = connection.execute("SELECT value FROM penstock_setting WHERE name = 'journal'").fetchone()
     if bool(row and row[0]) != on:
-        change = "INSERT OR REPLACE INTO penstock_setting VALUES ('journal', ?)"
+        # Whoever has written last learns of it, too.
+        change = "INSERT OR REPLACE INTO penstock_setting VALUES ('journal', ?), ('writer', 0)"
         patiently(lambda: connection.execute(change, (int(on),)), busy_ms)
 
 

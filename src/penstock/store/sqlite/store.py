@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
-from penstock.commands import Command
+from penstock.commands import Command, Push, Pushed
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
 from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
@@ -24,11 +24,13 @@ from penstock.store.sqlite.connection import (
     commits_itself,
     connect,
     full_path,
+    is_busy,
     patiently,
     translate,
     translated,
 )
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
+from penstock.store.sqlite.push import push_alone
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
 from penstock.store.sqlite.settle import NotAsRemembered
@@ -147,6 +149,10 @@ class SqliteStore(OneLane):
             if not self._writer_open:
                 self._open_writer()
             try:
+                if self._transaction.is_writer and len(commands) == 1 and type(commands[0]) is Push:
+                    pushed = self._push_alone(commands[0])
+                    if pushed is not None:
+                        return [pushed]
                 return self._apply(commands)
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
@@ -156,6 +162,18 @@ class SqliteStore(OneLane):
                     raise
             with translated(self.path):
                 return [self._apply_alone(command) for command in commands]
+
+    def _push_alone(self, command: Push) -> Pushed | None:
+        if self._synchronous is not (self.durability == "full"):
+            return None
+        try:
+            return push_alone(self._transaction, command, self._clock())
+        except BaseException as error:
+            # It may have been interrupted between the commit and what is remembered of it.
+            self._transaction.forget()
+            if isinstance(error, sqlite3.OperationalError) and is_busy(error):
+                return None
+            raise
 
     def _apply_alone(self, command: Command[Any]) -> Any:
         try:

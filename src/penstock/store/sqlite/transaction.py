@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 
 from penstock.errors import UnknownQueue
@@ -22,6 +23,8 @@ JOURNAL = load_sql("penstock.store.sqlite", "journal")
 class Transaction:
     __slots__ = (
         "_ahead",
+        "_another_claims",
+        "_changes_before",
         "_pushed_last",
         "_queues",
         "_touched",
@@ -29,6 +32,7 @@ class Transaction:
         "connection",
         "execute",
         "fresh",
+        "is_writer",
         "journal",
         "last_id",
         "latencies",
@@ -36,6 +40,7 @@ class Transaction:
         "noted_bytes",
         "now",
         "salt",
+        "writer",
     )
 
     def __init__(self, connection: sqlite3.Connection, salt: int) -> None:
@@ -45,6 +50,7 @@ class Transaction:
         self.now = 0
         self.journal = Recorder(salt)
         self.latencies = Latencies()
+        self.writer = secrets.randbits(62) | 1
         self.noted_bytes = 0
         """Written into the journal since this was last set to 0."""
         self._pushed_last = 0
@@ -56,7 +62,10 @@ class Transaction:
     def start(self, now: int) -> None:
         self.now = self.journal.now = now
         if self._uncounted_in < 0:
-            self._uncounted_in, name, journal = self.execute(SQL["uncounted_in"]).fetchone()
+            self._uncounted_in, name, journal, writer = self.execute(SQL["uncounted_in"]).fetchone()
+            self.is_writer = writer == self.writer
+            self._another_claims = bool(writer) and not self.is_writer
+            self._changes_before = self.connection.total_changes
             if name is not None and journal:
                 # What is told of it comes before all that happens from now on.
                 self.find(name)
@@ -71,6 +80,10 @@ class Transaction:
         self._touched: dict[int, Queue] = {}
         self._ahead: Queue | None = None
         """The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either."""
+        self._another_claims, self._changes_before = False, 0
+        """Whether another process is to learn that it is not the last to have written, once there is a change."""
+        self.is_writer = False
+        """Whether the file says that nobody else has written since this process last did."""
         self.last_id = self.next_offset = -1
         self._uncounted_in = -1
 
@@ -85,6 +98,11 @@ class Transaction:
                 self._ahead = queue
                 note_uncounted(self, queue)
         return queue
+
+    def ahead(self, name: str) -> Queue | None:
+        """The queue of this name, if it is the one that may be ahead of its counters and is known."""
+        queue = self._queues.get(name)
+        return queue if queue is not None and queue.id == self._uncounted_in else None
 
     def queue(self, name: str) -> Queue:
         queue = self.find(name)
@@ -132,8 +150,10 @@ class Transaction:
         if queue.id == self._uncounted_in:
             if not queue.leave_uncounted(self.now):
                 return False
-            if queue.noted:
-                self._ahead = queue
+            self.left_uncounted(queue)
+            if not self.is_writer:
+                self.execute(SQL["set_writer"], (self.writer,))
+                self.is_writer = True
             return True
         if queue.changed != PUSHED:
             return False
@@ -144,6 +164,10 @@ class Transaction:
         # Where pushes go to many queues in turn, none is singled out.
         self._pushed_last = queue.id
         return False
+
+    def left_uncounted(self, queue: Queue) -> None:
+        if queue.noted:
+            self._ahead = queue
 
     def _count_other(self) -> None:
         """Another queue is to be ahead of its counters: write those of the one that has been so far."""
@@ -161,6 +185,12 @@ class Transaction:
 
     def finish(self) -> None:
         """Write counters and journal, or leave both for later: the journal tells what the counters count."""
+        self._count_and_tell()
+        if self._another_claims and self.connection.total_changes != self._changes_before:
+            self.execute(SQL["set_writer"], (0,))
+            self._another_claims = False
+
+    def _count_and_tell(self) -> None:
         self.write_counters()
         if not self.journal:
             return

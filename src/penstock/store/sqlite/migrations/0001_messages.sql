@@ -174,4 +174,5 @@ CREATE TABLE penstock_setting (
   name  TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO penstock_setting VALUES ('uncounted', 0);
+-- uncounted: the queue that may be ahead of its counters. writer: who has written last and says so; 0 if nobody does.
+INSERT INTO penstock_setting VALUES ('uncounted', 0), ('writer', 0);

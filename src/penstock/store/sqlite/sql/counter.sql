@@ -24,11 +24,15 @@ SELECT max((SELECT max(last_id) FROM penstock_counter),
 -- :leave_uncounted
 UPDATE penstock_setting SET value = ? WHERE name = 'uncounted'
 
+-- :set_writer
+UPDATE penstock_setting SET value = ? WHERE name = 'writer'
+
 -- :name_of
 SELECT name FROM penstock_queue WHERE id = ?
 
 -- :uncounted_in
-SELECT s.value, q.name, (SELECT value FROM penstock_setting WHERE name = 'journal')
+SELECT s.value, q.name, (SELECT value FROM penstock_setting WHERE name = 'journal'),
+       (SELECT value FROM penstock_setting WHERE name = 'writer')
   FROM penstock_setting s LEFT JOIN penstock_queue q ON q.id = s.value WHERE s.name = 'uncounted'
 
 -- :count_before_minute

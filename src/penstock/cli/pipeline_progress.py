@@ -1,0 +1,54 @@
+"""What a pipeline shows on a terminal while it works; nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class Display:
+    """A line with a spinner at once, and a bar as soon as there is something to count."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._bar: Any = None
+        self._task: Any = None
+        self._total = 0
+
+    def __enter__(self) -> Display:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[told]}"),
+                TimeElapsedColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=None, told="")
+        return self
+
+    def doing(self, what: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{self._what}: {what}")
+
+    def more(self, count: int) -> None:
+        """So much is to be done, beside what was said before."""
+        self._total += count
+        if self._bar is not None and self._total:
+            self._bar.update(self._task, total=self._total)
+
+    def done(self, count: int, told: str = "") -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count, told=told)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,141 @@
+"""`penstock pipeline replay` and `load`"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.common import QUEUE, server_of
+from penstock.cli.output import Output, note
+from penstock.cli.pipeline import Places, asking, on_spark, session
+from penstock.cli.pipeline_progress import Display
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.pipeline.options import WriteOptions
+
+TO = click.option("--to", type=QUEUE, required=True, help="The queue; made if it is not there.")
+RATE = click.option("--rate", type=click.FloatRange(0.001, 1e9), help="At most so many messages a second.")
+NAME = click.option("--run", "run", help="What this run is called; a run adds its messages once.")
+DRY = click.option("--dry-run", is_flag=True, help="Only count.")
+URL = click.option("--url", help="Push to this server instead of the file.")
+TOKEN = click.option("--token", help="Its admin token or an API key.")
+
+Rows = Callable[["SparkSession"], "DataFrame"]
+
+
+@click.command("replay")
+@click.option("--where", required=True, help="Which messages: SQL over the push and its outcome.")
+@TO
+@RATE
+@NAME
+@DRY
+@URL
+@TOKEN
+@on_spark
+def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) -> None:
+    """Push messages of the lake again, as they were pushed then.
+
+    The condition may use the columns of bronze.events at the push (queue, id, at, priority, content, details) and of
+    the last life (outcome, finished_at, reason, errors, wait_ms, service_ms, total_ms). Interrupted, the same command
+    goes on; done, it adds nothing: --run names another run.
+
+    JSON: {"matched", "pushed", "run"}
+    """
+    from penstock.pipeline.replay import pushed_messages, run_name, with_lives
+    from penstock.pipeline.tables import BRONZE, SILVER
+
+    lake = places.lake()
+
+    def rows(spark: SparkSession) -> DataFrame:
+        both = with_lives(lake[BRONZE].read(spark), lake[SILVER].read(spark))
+        return pushed_messages(both, where).drop("queue", "id")
+
+    _push(places, rows, to, run or run_name("replay", where, to), what="replay", **rest)
+
+
+@click.command("load")
+@click.argument("files")
+@TO
+@RATE
+@NAME
+@DRY
+@URL
+@TOKEN
+@on_spark
+def load(places: Places, files: str, to: str, run: str | None, **rest: Any) -> None:
+    """Push the rows of FILES (a path or a pattern; Parquet, CSV, JSON lines).
+
+    Columns payload, content, priority, delay_ms, ttl_ms, key, headers are taken as such; rows with others become JSON.
+    Interrupted, the same command goes on; done, it adds nothing: --run names another run.
+
+    JSON: {"matched", "pushed", "run"}
+    """
+    from penstock.pipeline.replay import rows_of_files, run_name
+
+    _push(places, lambda spark: rows_of_files(spark, files), to, run or run_name("load", files, to), "load", **rest)
+
+
+def _push(
+    places: Places,
+    rows: Rows,
+    to: str,
+    run: str,
+    what: str,
+    rate: float | None,
+    dry_run: bool,
+    url: str | None,
+    token: str | None,
+    as_json: bool,
+    master: str,
+    memory: str,
+) -> None:
+    out = Output(as_json)
+    options = _options(places, to, run, url, token)
+    with Display(what) as display:
+        from penstock.pipeline.sink import Batch
+
+        batch = Batch(options, run)
+        manifest = batch.manifest()
+        if manifest is None:
+            with session(places, display, master, memory, brief=True) as spark:
+                from penstock.pipeline.replay import stage_frame
+
+                display.doing("gathering")
+                with asking():
+                    frame = rows(spark)
+                    files, matched = ([], frame.count()) if dry_run else stage_frame(frame, options.staging)
+            if not files:
+                _tell(out, matched, 0, run)
+                return
+            manifest = batch.decide(files, matched)
+        elif manifest.finished:
+            note("this run is done already; --run NAME makes another")
+        before = manifest.done
+        if not dry_run:
+            display.doing("pushing")
+            display.more(manifest.rows - before)
+            manifest = batch.push(rate=rate, advance=display.done)
+    _tell(out, manifest.rows, manifest.done - before, run)
+
+
+def _options(places: Places, to: str, run: str, url: str | None, token: str | None) -> WriteOptions:
+    from penstock.pipeline.options import WriteOptions
+
+    if url is not None:
+        url, token = server_of(url, token)
+    return WriteOptions(
+        url=url or f"sqlite:///{places.database.absolute()}",
+        queue=to,
+        token=token,
+        name=run,
+        staging=places.lake_folder / "staging",
+    )
+
+
+def _tell(out: Output, matched: int, pushed: int, run: str) -> None:
+    answer = {"matched": matched, "pushed": pushed, "run": run}
+    out.show(answer, lambda: out.fields(answer))

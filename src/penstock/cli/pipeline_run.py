@@ -1,0 +1,109 @@
+"""`penstock pipeline run`"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.output import Output, note
+from penstock.cli.pipeline import Places, on_spark, session
+from penstock.cli.pipeline_progress import Display
+from penstock.errors import CannotOpen
+
+if TYPE_CHECKING:
+    from penstock.pipeline.run import Pipeline, Step
+
+IDLE_SECONDS = 1.0
+
+
+class Every(click.ParamType[float]):
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|min|h)?", str(value))
+        if not found:
+            self.fail(f"{value!r} is not a time such as 500ms, 10s or 5min", param, ctx)
+        seconds = float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600}[found[2] or "s"]
+        if not 0 < seconds <= 86_400:
+            self.fail("it is above 0 and at most a day", param, ctx)
+        return seconds
+
+
+@click.command("run")
+@click.option("--once", "mode", flag_value="once", default="once", help="What is there now, then end.  [default]")
+@click.option("--every", type=Every(), help="Again after this time, for ever.")
+@click.option("--continuous", "mode", flag_value="continuous", help="As soon as something happened, for ever.")
+@click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, help="If the journal was trimmed too soon.")
+@on_spark
+def run(
+    places: Places, mode: str, every: float | None, fail_on_data_loss: bool, as_json: bool, master: str, memory: str
+) -> None:
+    """Bring the lake up to date with the journal.
+
+    It may be killed at any time: the next run goes on where the tables end.
+
+    JSON: {"events", "steps", "offset", "lag", "lost", "seconds"}
+    """
+    out = Output(as_json)
+    began = time.monotonic()
+    told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
+    with Display("pipeline") as display:
+        note(f"Spark's own log: {places.log}")
+        _drain(places)
+        with session(places, display, master, memory) as spark:
+            from penstock.pipeline.run import Pipeline
+
+            lake = places.lake(existing=False)
+            with Pipeline(
+                spark, places.journal, lake, fail_on_data_loss=fail_on_data_loss, doing=display.doing
+            ) as pipeline:
+                while True:
+                    _catch_up(pipeline, display, told)
+                    if mode == "once" and every is None:
+                        break
+                    display.doing("waiting")
+                    _wait(pipeline, every)
+                    _drain(places)
+    told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
+    if told["offset"] == 0:
+        note("the journal is empty; a file that LiteQueue made has one only with journal=True")
+    out.show(told, lambda: out.fields(told))
+
+
+def _drain(places: Places) -> None:
+    """What no server has brought to the journal yet."""
+    from contextlib import closing
+
+    from penstock.journal.drain import drain_once
+    from penstock.store.sqlite import SqliteStore
+
+    if places.database.exists():
+        with closing(SqliteStore(places.database)) as store:
+            drain_once(store, str(places.database))
+    elif not places.journal.exists():
+        raise CannotOpen(f"there is no file {places.database}", hint="--data names a server's folder, --db a file")
+
+
+def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:
+    display.more(pipeline.log.next_offset - pipeline.position())
+    for step in pipeline.steps():
+        told["events"] += step.events
+        told["steps"] += 1
+        told["lost"] += step.lost
+        display.done(step.end - step.start, _rate(step))
+    told["offset"] = pipeline.position()
+    told["lag"] = pipeline.log.next_offset - told["offset"]
+
+
+def _rate(step: Step) -> str:
+    return f"{step.events / max(step.seconds, 0.001):,.0f} events/s, lag {step.lag:,}"
+
+
+def _wait(pipeline: Pipeline, every: float | None) -> None:
+    if every is None:
+        pipeline.log.wait(pipeline.position(), IDLE_SECONDS)
+    else:
+        time.sleep(every)

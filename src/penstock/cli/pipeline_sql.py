@@ -1,0 +1,86 @@
+"""`penstock pipeline sql`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from penstock.cli.output import Output, note, write
+from penstock.cli.pipeline import Places, asking, on_spark, session
+from penstock.cli.pipeline_progress import Display
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.model import QueueInfo
+
+ROWS_SHOWN = 1_000
+QUEUES_MAX = 100_000
+
+
+@click.command("sql")
+@click.argument("query")
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, with a heading.")
+@click.option("--parquet", type=click.Path(dir_okay=False, path_type=Path), help="Into this file.")
+@on_spark
+def sql(
+    places: Places, query: str, as_csv: bool, parquet: Path | None, as_json: bool, master: str, memory: str
+) -> None:
+    """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors and live.queues.
+
+    JSON: one object per row, a line each
+    """
+    lake = places.lake()
+    with Display("sql") as display, session(places, display, master, memory, brief=True) as spark:
+        from penstock.pipeline.sql import tables_in
+
+        with tables_in(spark, lake, _queues(places)):
+            display.doing("asking")
+            with asking():
+                frame = spark.sql(query)
+                whole = as_csv or as_json or parquet is not None
+                found = (frame if whole else frame.limit(ROWS_SHOWN + 1)).toArrow()
+    _show(found, as_csv, as_json, parquet)
+
+
+def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) -> None:
+    if parquet is not None:
+        import pyarrow.parquet as pq
+
+        pq.write_table(found, parquet)
+        note(f"{found.num_rows} rows in {parquet}")
+    elif as_csv:
+        import io
+
+        from pyarrow import csv
+
+        sink = io.BytesIO()
+        csv.write_csv(found, sink)
+        write(sink.getvalue())
+    elif as_json:
+        for batch in found.to_batches(max_chunksize=10_000):
+            write(b"".join(msgspec.json.encode(row) + b"\n" for row in batch.to_pylist()))
+    else:
+        shown = found.slice(0, ROWS_SHOWN)
+        rows = [[_plain(value) for value in row.values()] for row in shown.to_pylist()]
+        Output(False).table(found.column_names, rows, empty="no rows")
+        if found.num_rows > ROWS_SHOWN:
+            note(f"only the first {ROWS_SHOWN} rows are shown; --json, --csv and --parquet give all")
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _queues(places: Places) -> list[QueueInfo]:
+    from contextlib import closing
+
+    from penstock.store.sqlite import SqliteStore
+
+    if not places.database.exists():
+        return []
+    with closing(SqliteStore(places.database)) as store:
+        return store.list_queues(limit=QUEUES_MAX)

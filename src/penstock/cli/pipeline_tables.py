@@ -1,0 +1,123 @@
+"""`penstock pipeline status`, `compact` and `verify`"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from penstock.cli.common import QUEUE, Failed
+from penstock.cli.output import Output, when
+from penstock.cli.pipeline import Places, on_lake, on_spark, session
+from penstock.cli.pipeline_progress import Display
+
+FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+
+@click.command("status")
+@on_lake
+def status(places: Places, as_json: bool) -> None:
+    """What is in each table, and how far behind the journal it is. Needs no Java.
+
+    JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms"}]
+    """
+    from penstock.log.reader import LogReader
+    from penstock.pipeline.run import app_of
+
+    out, lake = Output(as_json), places.lake()
+    with LogReader(places.journal) as log:
+        app, end = app_of(log), log.next_offset
+    now = time.time() * 1000
+    rows: list[dict[str, Any]] = []
+    for table in lake.tables():
+        size = table.size(app)
+        newest = table.greatest_of(next(iter(reversed(table.table.ranged)), None))
+        newest_ms = None if newest is None else int(newest.timestamp() * 1000)
+        rows.append(
+            {
+                **msgspec.structs.asdict(size),
+                "lag": None if size.position is None else end - size.position,
+                "newest_ms": newest_ms,
+                "age_ms": None if newest_ms is None else round(now - newest_ms),
+            }
+        )
+    headings = ("table", "rows", "files", "bytes", "lag", "newest")
+    cells = [[row[name] for name in headings[:-1]] + [when(row["newest_ms"])] for row in rows]
+    out.show(rows, lambda: out.table(headings, cells, empty="no tables"))
+
+
+@click.command("compact")
+@click.option("--vacuum-hours", type=click.IntRange(0, 24 * 365), default=7 * 24, show_default=True)
+@on_lake
+def compact(places: Places, vacuum_hours: int, as_json: bool) -> None:
+    """Put small files together, and remove those that no reader of the last hours can need. Needs no Java.
+
+    JSON: [{"table", "removed", "added", "vacuumed"}]
+    """
+    out, lake = Output(as_json), places.lake()
+    rows = []
+    with Display("compact") as display:
+        lock = lake.lock()
+        try:
+            for table in lake.tables():
+                display.doing(table.table.name)
+                done = table.compact()
+                rows.append({"table": table.table.name, **done, "vacuumed": table.vacuum(vacuum_hours)})
+        finally:
+            lock.close()
+    headings = ("table", "removed", "added", "vacuumed")
+    out.show(rows, lambda: out.table(headings, [[row[name] for name in headings] for row in rows], empty="no tables"))
+
+
+@click.command("verify")
+@on_spark
+def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
+    """Compute silver and gold anew from bronze and compare. Exit code 1 if a row differs.
+
+    JSON: [{"table", "rows", "missing", "unexpected"}]
+    """
+    out, lake = Output(as_json), places.lake()
+    rows, good = [], True
+    with Display("verify") as display:
+        lock = lake.lock()
+        try:
+            with session(places, display, master, memory) as spark:
+                from penstock.pipeline.verify import verify as verdicts
+
+                display.doing("comparing")
+                for verdict in verdicts(spark, lake):
+                    rows.append(msgspec.structs.asdict(verdict))
+                    good = good and verdict.good
+                    display.doing(verdict.table)
+        finally:
+            lock.close()
+    headings = ("table", "rows", "missing", "unexpected")
+    out.show(rows, lambda: out.table(headings, [[row[name] for name in headings] for row in rows], empty="no tables"))
+    if not good:
+        raise Failed("the lake is not what its events say: `penstock pipeline run` into a new --lake makes it anew")
+
+
+@click.command("report")
+@click.option("--from", "start", type=click.DateTime(FORMATS), help="UTC.  [default: all there is]")
+@click.option("--to", "end", type=click.DateTime(FORMATS), help="UTC, not included.")
+@click.option("--queue", type=QUEUE, help="One queue only.")
+@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), default="penstock-report.html")
+@on_lake
+def report(
+    places: Places, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
+) -> None:
+    """A page of plots for a span of time, in one HTML file. Needs no Java.
+
+    JSON: {"report", "bytes"}
+    """
+    from penstock.pipeline.report import report as page
+
+    out = Output(as_json)
+    start, end = (None if each is None else each.replace(tzinfo=UTC) for each in (start, end))
+    file.write_text(page(places.lake(), start, end, queue))
+    answer = {"report": str(file), "bytes": file.stat().st_size}
+    out.show(answer, lambda: out.fields(answer))

@@ -1,0 +1,182 @@
+"""The options of `format("penstock")`, named and meant as those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+from msgspec import Struct
+
+from penstock.errors import InvalidInput, OffsetTrimmed
+from penstock.journal.drain import journal_folder
+from penstock.log.consumers import check_consumer_name
+from penstock.log.streams import FLAT, TREE, check_stream_name
+from penstock.pipeline.logs import AnyLog, FolderLog, ServerLog
+
+READ_OPTIONS = {
+    "url": "a server's data folder, or http(s)://… for a stream (or as the argument of load)",
+    "token": "a server's admin token or API key",
+    "stream": "a stream's name; the journal if there is none",
+    "startingOffsets": "earliest (default), latest, or an offset",
+    "endingOffsets": "latest (default) or an offset, which is not read; for a batch",
+    "maxOffsetsPerTrigger": "at most so many records in a micro-batch",
+    "minPartitions": "at least so many tasks, if there are as many records",
+    "failOnDataLoss": "true (default) or false: what to do about records that are no longer kept",
+    "consumer": "under which name a streaming query reports its position; none if not given",
+}
+WRITE_OPTIONS = {
+    "url": "a server's data folder, or http(s)://… (or as the argument of save)",
+    "queue": "the queue to push into",
+    "token": "a server's admin token or API key",
+    "name": "what this write is called: the same write under the same name adds nothing",
+    "staging": "a folder that all tasks share, for rows on their way; in the data folder if not given",
+}
+SPARKS_OWN = {"checkpointlocation", "queryname"}
+DB_NAME = "penstock.db"
+SERVERS = ("http://", "https://")
+OFFSET_MAX = 2**53
+
+Edge = Literal["earliest", "latest"]
+
+
+class ReadOptions(Struct, frozen=True, kw_only=True):
+    place: str
+    token: str | None
+    stream: str | None
+    start: int | Edge
+    end: int | Edge
+    offsets_max: int | None
+    partitions_min: int
+    fail_on_data_loss: bool
+    consumer: str | None
+
+    def open(self) -> AnyLog:
+        if self.place.startswith(SERVERS):
+            if self.stream is None:
+                raise _bad("a server has no journal to read; name a stream", "stream", READ_OPTIONS)
+            return ServerLog(self.place, check_stream_name(self.stream), self.token)
+        database = database_of(self.place)
+        if self.stream is None:
+            return FolderLog(journal_folder(database), events=True)
+        name = check_stream_name(self.stream)
+        folder = Path(f"{database}.streams", TREE if "/" in name else FLAT, *name.split("/"))
+        return FolderLog(folder, events=False)
+
+    def first(self, log: AnyLog) -> int:
+        """Where to begin."""
+        start = _at(log, self.start)
+        return self.checked(log, start)
+
+    def last(self, log: AnyLog) -> int:
+        return min(_at(log, self.end), log.next_offset)
+
+    def checked(self, log: AnyLog, start: int) -> int:
+        """What was trimmed away is an error that names it, or passed over."""
+        if start >= log.first_offset:
+            return start
+        if self.fail_on_data_loss:
+            raise OffsetTrimmed(log.name, start, log.first_offset)
+        return log.first_offset
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    told = _told(given, READ_OPTIONS)
+    consumer = told.get("consumer")
+    return ReadOptions(
+        place=_place(told),
+        token=told.get("token"),
+        stream=told.get("stream"),
+        start=_offset(told, "startingOffsets", "earliest"),
+        end=_offset(told, "endingOffsets", "latest"),
+        offsets_max=_number(told, "maxOffsetsPerTrigger"),
+        partitions_min=_number(told, "minPartitions") or 0,
+        fail_on_data_loss=_flag(told, "failOnDataLoss", True),
+        consumer=None if consumer is None else check_consumer_name(f"spark:{consumer}"),
+    )
+
+
+class WriteOptions(Struct, frozen=True, kw_only=True):
+    url: str
+    queue: str
+    token: str | None
+    name: str | None
+    staging: Path
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    told = _told(given, WRITE_OPTIONS)
+    if "queue" not in told:
+        raise _bad("the option queue is missing", "queue", WRITE_OPTIONS)
+    place = _place(told)
+    remote = place.startswith(SERVERS)
+    if remote and "staging" not in told:
+        raise _bad("with a server, the option staging is needed", "staging", WRITE_OPTIONS)
+    database = database_of(place)
+    return WriteOptions(
+        url=place if remote else f"sqlite:///{database.absolute()}",
+        queue=told["queue"],
+        token=told.get("token"),
+        name=told.get("name"),
+        staging=Path(told["staging"]) if "staging" in told else Path(f"{database}.staging"),
+    )
+
+
+def database_of(place: str) -> Path:
+    """A server's folder, or the file itself."""
+    path = Path(place)
+    return path if path.is_file() else path / DB_NAME
+
+
+def _told(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """By their proper names; Spark's do not mind the case."""
+    names = {name.lower(): name for name in (*known, "path")}
+    told = {}
+    for name, value in given.items():
+        if name.lower() in SPARKS_OWN:
+            continue
+        if name.lower() not in names:
+            raise _bad(f"there is no option {name!r}", name, known)
+        told[names[name.lower()]] = value
+    return told
+
+
+def _bad(text: str, field: str, known: Mapping[str, str]) -> InvalidInput:
+    listed = "; ".join(f"{name}: {what}" for name, what in known.items())
+    return InvalidInput(text, field=field, hint=f"options are {listed}")
+
+
+def _place(told: Mapping[str, str]) -> str:
+    place = told.get("url") or told.get("path")
+    if not place:
+        raise _bad("the option url is missing", "url", READ_OPTIONS)
+    return place.removeprefix("file://")
+
+
+def _offset(told: Mapping[str, str], name: str, default: Edge) -> int | Edge:
+    value = told.get(name, default)
+    if value in ("earliest", "latest"):
+        return cast(Edge, value)
+    if not value.isdecimal() or int(value) > OFFSET_MAX:
+        raise _bad(f"{name} is earliest, latest or an offset, not {value!r}", name, READ_OPTIONS)
+    return int(value)
+
+
+def _number(told: Mapping[str, str], name: str) -> int | None:
+    value = told.get(name)
+    if value is not None and (not value.isdecimal() or not 0 < int(value) <= OFFSET_MAX):
+        raise _bad(f"{name} is a number above 0, not {value!r}", name, READ_OPTIONS)
+    return None if value is None else int(value)
+
+
+def _flag(told: Mapping[str, str], name: str, default: bool) -> bool:
+    value = told.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise _bad(f"{name} is true or false, not {value!r}", name, READ_OPTIONS)
+    return value == "true"
+
+
+def _at(log: AnyLog, offset: int | Edge) -> int:
+    if offset == "earliest":
+        return log.first_offset
+    return log.next_offset if offset == "latest" else int(offset)

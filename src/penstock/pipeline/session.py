@@ -1,0 +1,125 @@
+"""A Spark session that starts fast and keeps quiet: what Spark has to say goes to a log file."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import CannotOpen
+from penstock.pipeline.java import Java, cache_folder, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+DRIVER_MEMORY = "1g"
+SETTLED_SECONDS = 10
+_LOG4J = """\
+status = off
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n%ex
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+def open_session(
+    log: Path,
+    *,
+    master: str = LOCAL,
+    memory: str = DRIVER_MEMORY,
+    brief: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session of this process; there is one at a time. `log` takes all that Spark and its workers print.
+
+    A `brief` one answers sooner and computes slower.
+    """
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise CannotOpen("PySpark is not installed", hint="pip install 'penstock[spark]'") from error
+    log.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # It prints what the exception says anyway.
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    conf = SparkConf(loadDefaults=False)
+    conf.setMaster(master).setAppName("penstock")
+    conf.set("spark.driver.memory", memory)
+    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief)))
+    for name, value in {**_settings(master), **(settings or {})}.items():
+        conf.set(name, value)
+    with log.open("ab") as sink:
+        gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+    context = SparkContext(gateway=gateway, conf=conf)
+    session = SparkSession(context)
+    atexit.register(session.stop)
+    return session
+
+
+def cores_of(session: SparkSession) -> int:
+    return int(session.sparkContext.defaultParallelism)
+
+
+def _settings(master: str) -> dict[str, str]:
+    local = master.startswith("local")
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "false" if local else "true",
+        "spark.sql.shuffle.partitions": "2" if local else "32",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.warehouse.dir": str(cache_folder() / "warehouse"),
+    } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
+
+
+def _java_options(java: Java, log: Path, brief: bool) -> list[str]:
+    log4j = log.with_suffix(".log4j2.properties")
+    log4j.write_text(_LOG4J.format(log=log.absolute()))
+    return [
+        f"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}",
+        "-Djdk.lang.Process.launchMechanism=VFORK",
+        "-XX:+UseParallelGC",
+        "-Dfile.encoding=UTF-8",
+        *(["-XX:TieredStopAtLevel=1"] if brief else []),
+        *_class_archive(java),
+    ]
+
+
+def _class_archive(java: Java) -> list[str]:
+    """Classes as they were after an earlier run: most of a start is loading them. The first run leaves them behind."""
+    from pyspark import __version__
+
+    archive = cache_folder() / f"spark-{__version__}-java-{java.version}.jsa"
+    quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off"]
+    for left in archive.parent.glob(f"{archive.name}.*"):
+        # Written by a Java at its end, which may come after that of the Python that started it.
+        with suppress(FileNotFoundError):  # Another took it.
+            if time.time() - left.stat().st_mtime > SETTLED_SECONDS:
+                left.rename(archive)
+    if archive.exists():
+        return [f"-XX:SharedArchiveFile={archive}", *quiet]
+    return [f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}", *quiet]

@@ -1,0 +1,124 @@
+"""The lake's tables: what is in each, and by which columns its files can be passed over.
+
+Readers may rely on these columns. New ones may come; they are null in files written before.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.journal.arrow import SCHEMA as EVENTS
+from penstock.journal.arrow import TIME
+
+ERRORS = pa.list_(pa.struct([("attempt", pa.int32()), ("at", TIME), ("error", pa.string())]))
+COUNTS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "removed", "redriven", "released")
+"""Events by kind, in gold."""
+STATES = ("waiting", "leased", "dead")
+LATENCIES = ("wait", "service")
+SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+class Table(Struct, frozen=True):
+    name: str
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    """What tells one row from every other."""
+    ranged: tuple[str, ...]
+    """Columns whose least and greatest value each file's entry tells."""
+    about: str
+
+
+BRONZE = Table(
+    "bronze.events",
+    EVENTS,
+    ("offset", "number"),
+    ("offset", "at"),
+    "everything, as it happened: one row per event of the journal",
+)
+
+SILVER = Table(
+    "silver.messages",
+    pa.schema(
+        [
+            ("offset", pa.int64()),  # of the event that ended this life
+            ("number", pa.int32()),
+            ("queue", pa.string()),
+            ("queue_id", pa.int64()),
+            ("id", pa.int64()),
+            ("uuid", pa.string()),
+            ("outcome", pa.string()),  # acked, dead, failed (dead, and not kept), expired, removed
+            ("pushed_at", TIME),
+            ("first_leased_at", TIME),
+            ("leased_at", TIME),  # for the last time
+            ("finished_at", TIME),
+            ("attempts", pa.int32()),  # null for a life that a removal ended
+            ("wait_ms", pa.int64()),
+            ("service_ms", pa.int64()),
+            ("total_ms", pa.int64()),
+            ("reason", pa.string()),
+            ("errors", ERRORS),
+        ]
+    ),
+    ("offset", "number", "id"),
+    ("offset", "finished_at"),
+    "one row per finished life of a message",
+)
+
+QUEUES = Table(
+    "gold.queues",
+    pa.schema(
+        [
+            ("queue", pa.string()),
+            ("first_at", TIME),
+            ("last_at", TIME),
+            *((name, pa.int64()) for name in COUNTS),
+            *((f"{state}_now", pa.int64()) for state in STATES),
+        ]
+    ),
+    ("queue",),
+    (),
+    "one row per queue: totals since the journal began, and what it holds now",
+)
+
+QUEUE_MINUTES = Table(
+    "gold.queue_minutes",
+    pa.schema(
+        [
+            ("queue", pa.string()),
+            ("minute", TIME),
+            *((name, pa.int64()) for name in COUNTS),
+            *((f"{state}_change", pa.int64()) for state in STATES),
+            *((f"{state}_end", pa.int64()) for state in STATES),
+            ("depth", pa.int64()),  # waiting and leased, at the minute's end
+            *((f"{latency}_{share}_ms", pa.int64()) for latency in LATENCIES for share in SHARES),
+            *((f"{latency}_sketch", pa.binary()) for latency in LATENCIES),
+        ]
+    ),
+    ("queue", "minute"),
+    ("minute",),
+    "one row per queue and minute in which something happened",
+)
+
+QUEUE_ERRORS = Table(
+    "gold.errors",
+    pa.schema(
+        [
+            ("queue", pa.string()),
+            ("hour", TIME),
+            ("fingerprint", pa.string()),
+            ("pattern", pa.string()),
+            ("sample", pa.string()),
+            ("nacked", pa.int64()),
+            ("lapsed", pa.int64()),
+            ("dead", pa.int64()),
+            ("first_at", TIME),
+            ("last_at", TIME),
+        ]
+    ),
+    ("queue", "hour", "fingerprint"),
+    ("hour",),
+    "what fails, by queue, hour and fingerprint of the error's text",
+)
+
+TABLES = {table.name: table for table in (BRONZE, SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)}

@@ -1,0 +1,79 @@
+"""Is the lake still what its own events say? Every derived table is computed anew from bronze and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from penstock.pipeline import gold, silver
+from penstock.pipeline.lake import Lake, read_files
+from penstock.pipeline.tables import BRONZE, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SHARES, SILVER, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    table: str
+    rows: int
+    missing: int
+    """Rows that should be there."""
+    unexpected: int
+    """Rows that should not be there, or not so."""
+
+    @property
+    def good(self) -> bool:
+        return not self.missing and not self.unexpected
+
+
+def verify(spark: SparkSession, lake: Lake) -> Iterator[Verdict]:
+    events = lake[BRONZE].read(spark)
+    total = events.count()
+    distinct = events.select(*BRONZE.keys).distinct().count()
+    yield Verdict(table=BRONZE.name, rows=total, missing=0, unexpected=total - distinct)
+    for table, expected in _expected(spark, events).items():
+        yield _compare(lake[TABLE_OF[table]].read(spark), expected, TABLE_OF[table])
+
+
+TABLE_OF = {table.name: table for table in (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)}
+
+
+def _expected(spark: SparkSession, events: DataFrame) -> dict[str, DataFrame]:
+    def empty(table: Table) -> DataFrame:
+        return read_files(spark, table.schema, [])
+
+    lives = silver.finished_lives(events)
+    removed = silver.lives_of_removed_queues(events, silver.removal_events(events))
+    minutes = gold.minutes_of(events)
+    queues = gold.queues_with(empty(QUEUES), minutes)
+    return {
+        SILVER.name: lives.unionByName(removed),
+        QUEUES.name: queues,
+        QUEUE_MINUTES.name: gold.minutes_with(empty(QUEUE_MINUTES), minutes, queues),
+        QUEUE_ERRORS.name: gold.errors_of(events),
+    }
+
+
+def _compare(kept: DataFrame, expected: DataFrame, table: Table) -> Verdict:
+    kept, expected = _comparable(kept, table), _comparable(expected, table)
+    return Verdict(
+        table=table.name,
+        rows=kept.count(),
+        missing=expected.exceptAll(kept).count(),
+        unexpected=kept.exceptAll(expected).count(),
+    )
+
+
+def _comparable(rows: DataFrame, table: Table) -> DataFrame:
+    """A sketch depends on the order of merging: that it holds as many values is what can be compared."""
+    from pyspark.sql import functions as F
+
+    if table is not QUEUE_MINUTES:
+        return rows
+    for latency in LATENCIES:
+        sketch = F.col(f"{latency}_sketch")
+        rows = rows.withColumn(f"{latency}_sketch", F.kll_sketch_get_n_bigint(sketch))
+        rows = rows.drop(*(f"{latency}_{share}_ms" for share in SHARES))
+    return rows

@@ -1,0 +1,33 @@
+"""One Spark session for the suite: starting one takes longer than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.session import open_session
+from tests.spark.support import Work
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = open_session(log, master="local[2]", brief=True, settings={"spark.sql.shuffle.partitions": "1"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    under_test = Work(tmp_path / "data")
+    yield under_test
+    under_test.close_all()
+
+
+@pytest.fixture
+def lake(work: Work) -> Lake:
+    return Lake(work.data / "lake")

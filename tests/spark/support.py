@@ -1,0 +1,229 @@
+"""A data folder whose journal was made by real work on a real store, and what the lake should say about it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from penstock.commands import Drop, Purge, Remove
+from penstock.journal.drain import drain_once, journal_folder
+from penstock.journal.events import Event, decode_events
+from penstock.log.log import Log
+from penstock.log.reader import LogReader
+from penstock.log.retention import Wish, trim
+from penstock.model import State
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
+from tests.conformance.support import StoreUnderTest
+
+ERRORS = ("timeout after 30 s", "no user 4711", "no user 12", "host '10.0.0.1' refused", "")
+
+
+class Work(StoreUnderTest):
+    """A server's data folder without a server: what it does to its store goes into the journal beside it."""
+
+    def __init__(self, data: Path) -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = data
+        self.last_id = 0
+        super().__init__(data / "penstock.db", persists=True)
+
+    def check(self) -> None:
+        """The journal is drained; its own suite looks at it."""
+
+    @property
+    def journal(self) -> Path:
+        return journal_folder(self.path)
+
+    def drained(self) -> Path:
+        drain_once(self.store, str(self.path))
+        return self.journal
+
+    def forget_all_but_new(self) -> None:
+        """As retention would: the journal begins after all that happened so far."""
+        self.drained()
+        with Log(self.journal) as log:
+            with log.turn:
+                log.roll()
+            trim(log, [], Wish(before=log.next_offset, force=True), self.clock())
+
+    def some(self, count: int, seed: int = 0, queues: tuple[str, ...] = ("mail", "shop/orders/paid", "q")) -> None:
+        """Whatever may happen to messages and queues, at random, over some minutes."""
+        chance = random.Random(seed)
+        for _ in range(count):
+            self.clock.advance(chance.choice((0, 1, 7, 900, 20_000)))
+            self._one(chance, chance.choice(queues))
+
+    def _one(self, chance: random.Random, queue: str) -> None:
+        if self.store.find_queue(queue) is None:
+            self.make(queue, max_attempts=2, dlq=chance.random() < 0.8, archive_ms=chance.choice((0, 60_000)))
+        match chance.choices(range(12), (8, 8, 3, 2, 1, 1, 1, 1, 1, 1, 1, 0.3))[0]:
+            case 0:
+                ttl_ms = chance.choice((None, None, 5_000))
+                texts = [f"{queue} {chance.random()}" for _ in range(chance.randint(1, 4))]
+                delay_ms = chance.choice((None, None, 1_000))
+                self.last_id = self.push(*texts, queue=queue, ttl_ms=ttl_ms, delay_ms=delay_ms)[-1]
+            case 1:
+                if leased := self.lease(queue, chance.randint(1, 3)):
+                    self.clock.advance(chance.randint(0, 3_000))
+                    self.ack(*leased)
+            case 2:
+                if leased := self.lease(queue, 2):
+                    self.nack(*leased, error=chance.choice(ERRORS), delay_ms=chance.choice((0, 500)))
+            case 3:
+                self.lease(queue, 1, lease_ms=1_000)
+            case 4:
+                self.take(queue, 2)
+            case 5:
+                self.redrive(queue)
+            case 6:
+                if leased := self.lease(queue, 1):
+                    self.extend(*leased)
+                    self.release(*leased)
+            case 7:
+                self.sweep()
+            case 8:
+                if leased := self.lease(f"{queue}.dlq", 1):
+                    self.ack(*leased) if chance.random() < 0.5 else self.release(*leased)
+            case 9:
+                newest = range(max(1, self.last_id - 20), self.last_id + 2)
+                self.do(Remove(queue=queue, ids=chance.sample(newest, min(3, len(newest)))))
+            case 10:
+                self.do(Purge(queue=queue, states=[chance.choice(list(State))], limit=2))
+            case 11:
+                self.do(Drop(queue=queue, force=True))
+
+
+def events_in(journal: Path) -> Iterator[Event]:
+    with LogReader(journal) as log:
+        offset = log.first_offset
+        while offset < log.next_offset:
+            page = log.read(offset)
+            for record in page.records:
+                yield from decode_events(record.offset, record.time_ms, record.kind, record.data)
+            offset = page.next
+
+
+def lives_in(journal: Path) -> list[dict[str, Any]]:
+    """Finished lives, by following every message, one event at a time."""
+    alive: dict[int, Event] = {}
+    found = []
+    for event in events_in(journal):
+        if event.kind == "queue":
+            if event.details["what"] == "removed":
+                for each in [each for each in alive.values() if each.queue == event.queue]:
+                    assert each.id is not None
+                    found.append(_life(alive.pop(each.id), event, "removed"))
+            continue
+        assert event.id is not None
+        if event.kind in ("pushed", "redriven"):
+            alive[event.id] = event
+        elif event.kind in ("acked", "dead", "expired", "removed") and event.id in alive:
+            outcome = "failed" if "gone" in event.marks else event.kind
+            found.append(_life(alive.pop(event.id), event, outcome))
+    return found
+
+
+def _life(began: Event, ended: Event, outcome: str) -> dict[str, Any]:
+    known = outcome != "removed"
+    served = outcome in ("acked", "dead", "failed")
+    return {
+        "offset": ended.offset,
+        "queue": began.queue,
+        "id": began.id,
+        "uuid": began.uuid,
+        "outcome": outcome,
+        "attempts": ended.attempts if known else None,
+        "wait_ms": ended.first_leased_at - began.pushed_at if known and ended.first_leased_at else None,  # type: ignore[operator]
+        "service_ms": ended.at - (ended.leased_at or 0) if served else None,
+        "total_ms": ended.at - (began.pushed_at or 0),
+        "errors": [each["error"] for each in ended.details.get("errors", [])] if known else [],
+    }
+
+
+def rows_of(lake: Lake, table: Table) -> list[dict[str, Any]]:
+    """As delta-rs reads them, in the order of their keys."""
+    found = lake[table].refresh().delta.to_pyarrow_table()
+    return sorted(found.to_pylist(), key=lambda row: tuple(row[key] for key in table.keys))
+
+
+def arrow_of(lake: Lake, table: Table) -> pa.Table:
+    return lake[table].refresh().delta.to_pyarrow_table()
+
+
+def minutes_by_duckdb(lake: Lake) -> list[dict[str, Any]]:
+    """gold.queue_minutes from bronze, without Spark, but for the sketches."""
+    counts = ", ".join(f"count(*) FILTER (kind = '{name}') AS {name}" for name in COUNTS)
+    changes = ", ".join(f"sum({_CHANGES[state]}) AS {state}_change" for state in STATES)
+    ends = ", ".join(
+        f"sum({state}_change) OVER (PARTITION BY queue ORDER BY minute)::BIGINT AS {state}_end" for state in STATES
+    )
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+        db.register("events", arrow_of(lake, BRONZE).drop(["body"]))
+        found = db.sql(
+            f"""WITH minutes AS (
+                SELECT queue, date_trunc('minute', "at") AS minute, {counts}, {changes},
+                  list_sort(list(epoch_ms(leased_at) - epoch_ms(pushed_at))
+                    FILTER (kind = 'leased' AND attempts = 1 AND marks & 4 = 0)) AS waits,
+                  list_sort(list(epoch_ms("at") - epoch_ms(leased_at)) FILTER (kind = 'acked')) AS services
+                FROM events GROUP BY ALL)
+              SELECT *, {ends} FROM minutes ORDER BY queue, minute"""
+        ).to_arrow_table()
+    return found.to_pylist()
+
+
+_CHANGES = {
+    "waiting": """CASE WHEN kind IN ('pushed', 'nacked', 'lapsed', 'redriven') THEN 1
+        WHEN kind IN ('dead', 'expired') THEN -1
+        WHEN kind = 'leased' AND marks & 4 = 0 THEN -1 WHEN kind = 'released' AND marks & 4 = 0 THEN 1
+        WHEN kind = 'removed' AND marks & 13 = 0 THEN -1
+        WHEN kind = 'queue' AND details ->> 'what' = 'removed' THEN -(details ->> 'waiting')::BIGINT ELSE 0 END""",
+    "leased": """CASE WHEN kind = 'leased' THEN 1 WHEN kind IN ('acked', 'nacked', 'lapsed', 'released') THEN -1
+        WHEN kind = 'removed' AND marks & 8 = 8 THEN -1
+        WHEN kind = 'queue' AND details ->> 'what' = 'removed' THEN -(details ->> 'leased')::BIGINT ELSE 0 END""",
+    "dead": """CASE WHEN kind = 'dead' AND marks & 2 = 0 THEN 1 WHEN kind = 'redriven' THEN -1
+        WHEN kind = 'leased' AND marks & 4 = 4 THEN -1 WHEN kind = 'released' AND marks & 4 = 4 THEN 1
+        WHEN kind = 'removed' AND marks & 12 = 4 THEN -1
+        WHEN kind = 'queue' AND details ->> 'what' = 'removed' THEN -(details ->> 'dead')::BIGINT ELSE 0 END""",
+}
+
+
+def check_minutes(lake: Lake) -> None:
+    """Gold is what DuckDB makes of bronze."""
+    kept, expected = rows_of(lake, QUEUE_MINUTES), minutes_by_duckdb(lake)
+    assert len(kept) == len(expected)
+    for row, other in zip(kept, expected, strict=True):
+        exact = ["queue", "minute", *COUNTS, *(f"{state}_{part}" for state in STATES for part in ("change", "end"))]
+        assert {name: row[name] for name in exact} == {name: other[name] for name in exact}
+        assert row["depth"] == other["waiting_end"] + other["leased_end"]
+        for latency, values in (("wait", other["waits"] or []), ("service", other["services"] or [])):
+            for share in (50, 95, 99):
+                found = row[f"{latency}_p{share}_ms"]
+                assert (found is None) == (not values)
+                if values:
+                    below = sum(value < found for value in values) / len(values)
+                    up_to = sum(value <= found for value in values) / len(values)
+                    assert below - 0.02 <= share / 100 <= up_to + 0.02
+
+
+def check_lake(work: Work, lake: Lake) -> None:
+    """Every table says what the journal says."""
+    bronze = rows_of(lake, BRONZE)
+    assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in bronze] == [
+        (event.offset, event.number, event.kind, event.id, event.body) for event in events_in(work.journal)
+    ]
+    expected = sorted(lives_in(work.journal), key=lambda life: (life["offset"], life["id"]))
+    found = sorted(rows_of(lake, SILVER), key=lambda life: (life["offset"], life["id"]))
+    shown = [{**row, "errors": [each["error"] for each in row["errors"] or []]} for row in found]
+    assert [{name: row[name] for name in expected[0]} for row in shown] == expected
+    check_minutes(lake)
+    for row in rows_of(lake, QUEUES):
+        info = work.store.find_queue(row["queue"])
+        held = (info.ready + info.scheduled, info.leased, info.dead) if info else (0, 0, 0)
+        assert tuple(row[f"{state}_now"] for state in STATES) == held

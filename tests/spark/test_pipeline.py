@@ -1,0 +1,120 @@
+"""From the journal to the lake: what happened, once each, and what it adds up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import Conflict, OffsetTrimmed, StoreBusy
+from penstock.pipeline.lake import Lake, LakeTable
+from penstock.pipeline.run import CONSUMER, Pipeline
+from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUES
+from penstock.pipeline.verify import verify
+from tests.spark.support import Work, check_lake, rows_of
+
+pytestmark = pytest.mark.spark
+
+
+def run(spark: Any, work: Work, lake: Lake, **how: Any) -> int:
+    with Pipeline(spark, work.drained(), lake, **how) as pipeline:
+        return sum(1 for _ in pipeline.steps())
+
+
+def test_the_lake_says_what_the_journal_says_in_one_step_or_in_many(spark: Any, work: Work, lake: Lake) -> None:
+    work.some(300)
+    assert run(spark, work, lake) == 1
+    work.some(300, seed=1)
+    assert run(spark, work, lake, step_bytes=40_000) > 1
+    check_lake(work, lake)
+    assert all(verdict.good for verdict in verify(spark, lake))
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_run_that_is_cut_short_after_any_commit_is_finished_by_the_next(
+    spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = LakeTable._sync
+    left = 0
+
+    def dying(self: LakeTable) -> None:
+        nonlocal left
+        sync(self)
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    monkeypatch.setattr(LakeTable, "_sync", dying)
+    for commits in (1, 2, 3, 4):
+        work.some(60, seed=commits)
+        left = commits
+        with pytest.raises(Killed):
+            run(spark, work, Lake(lake.folder))
+        work.some(60, seed=10 + commits)
+    left = 0
+    run(spark, work, lake)
+    check_lake(work, lake)
+
+
+def test_a_second_pipeline_must_wait_for_the_first(spark: Any, work: Work, lake: Lake) -> None:
+    work.push("a")
+    with Pipeline(spark, work.drained(), lake), pytest.raises(StoreBusy):
+        Pipeline(spark, work.journal, Lake(lake.folder))
+
+
+def test_a_lake_takes_no_other_journal(spark: Any, work: Work, lake: Lake, tmp_path: Any) -> None:
+    work.push("a")
+    run(spark, work, lake)
+    other = Work(tmp_path / "other")
+    other.push("b")
+    with pytest.raises(Conflict, match="another journal"):
+        run(spark, other, lake)
+    other.close_all()
+
+
+def test_its_position_shows_as_a_consumer_of_the_journal(spark: Any, work: Work, lake: Lake) -> None:
+    work.push("a", "b")
+    run(spark, work, lake)
+    with Pipeline(spark, work.journal, lake) as pipeline:
+        found = pipeline.consumers.get(CONSUMER)
+        assert (found.offset, found.kind) == (pipeline.log.next_offset - 1, "pipeline")
+
+
+def test_errors_that_differ_only_in_numbers_and_names_are_one(spark: Any, work: Work, lake: Lake) -> None:
+    work.make("q", max_attempts=9)
+    for text in ("no user 17", "no user 4711", "host 'a' refused", "host 'bee' refused", "0xdeadbeef at 12:30"):
+        work.push(text)
+        work.nack(*work.lease("q"), error=text)
+    run(spark, work, lake)
+    found = {row["pattern"]: row["nacked"] for row in rows_of(lake, QUEUE_ERRORS)}
+    assert found == {"no user <n>": 2, "host <text> refused": 2, "<n> at <n>:<n>": 1}
+
+
+def test_small_files_become_few_and_nothing_else_changes(spark: Any, work: Work, lake: Lake) -> None:
+    for part in range(3):
+        work.some(40, seed=part)
+        run(spark, work, lake)
+    before = rows_of(lake, BRONZE)
+    assert lake[BRONZE].compact()["added"] == 1
+    lake[BRONZE].vacuum(hours=0)
+    assert rows_of(lake, BRONZE) == before
+    assert len(list(lake[BRONZE].folder.glob("*.parquet"))) == 1
+    work.some(40, seed=9)
+    run(spark, work, lake)
+    check_lake(work, lake)
+
+
+def test_what_the_journal_no_longer_has_is_named_or_counted(spark: Any, work: Work, lake: Lake) -> None:
+    work.push("a")
+    run(spark, work, lake)
+    work.push("b")
+    work.forget_all_but_new()
+    work.push("c")
+    with pytest.raises(OffsetTrimmed, match="offset 2"):
+        run(spark, work, lake)
+    with Pipeline(spark, work.drained(), lake, fail_on_data_loss=False) as pipeline:
+        assert [step.lost for step in pipeline.steps()] == [1]
+    assert [row["pushed"] for row in rows_of(lake, QUEUES)] == [2]

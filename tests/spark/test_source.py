@@ -1,0 +1,121 @@
+"""`format("penstock")`: what Spark reads is what was recorded; what it writes is pushed, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.log.streams import FileStreams
+from penstock.pipeline.source import PenstockSource
+from tests.integration.serving import running
+from tests.spark.support import Work, events_in
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: Any) -> None:
+    spark.dataSource.register(PenstockSource)
+
+
+def test_a_batch_reads_the_journal_as_it_was_written(spark: Any, work: Work) -> None:
+    work.some(200)
+    work.drained()
+    rows = spark.read.format("penstock").option("minPartitions", 3).load(str(work.data)).collect()
+    found = sorted((row["offset"], row.number, row.kind, row.id, row.body) for row in rows)
+    expected = [(event.offset, event.number, event.kind, event.id, event.body) for event in events_in(work.journal)]
+    assert [(*row[:4], row[4] and bytes(row[4])) for row in found] == expected
+
+
+def test_only_the_columns_and_offsets_asked_for_are_read(spark: Any, work: Work) -> None:
+    work.push("a", "b")
+    work.push("c")
+    work.drained()
+    reader = spark.read.format("penstock").schema("id bigint, offset bigint")
+    rows = reader.options(startingOffsets="2", endingOffsets="3").load(str(work.data)).collect()
+    assert [tuple(row) for row in rows] == [(3, 2)]
+
+
+def test_a_bad_option_is_refused_with_the_good_ones(spark: Any, work: Work) -> None:
+    with pytest.raises(PySparkException, match=r"(?is)no option 'startoffset'.*startingOffsets"):
+        spark.read.format("penstock").option("startOffset", "1").load(str(work.data)).collect()
+
+
+def test_a_stream_of_records_is_read_like_the_journal(spark: Any, work: Work) -> None:
+    streams = FileStreams(Path(f"{work.path}.streams"))
+    streams.create("clicks")
+    streams.append("clicks", [b"one", b"two", b"three"])
+    streams.close()
+    frame = spark.read.format("penstock").option("stream", "clicks").load(str(work.data))
+    assert [(row["offset"], bytes(row.data)) for row in frame.collect()] == [(0, b"one"), (1, b"two"), (2, b"three")]
+
+
+def test_a_stream_of_a_server_is_read_in_pages(spark: Any, tmp_path: Path) -> None:
+    with running(tmp_path) as server, server.client() as client:
+        assert client.post("/streams", {"name": "a/b/c"}).status == 201
+        sent = [f"record {number}" for number in range(25)]
+        assert client.post("/streams/a%2Fb%2Fc/records", {"records": sent}).status == 201
+        reader = spark.read.format("penstock").options(stream="a/b/c", startingOffsets="5", minPartitions="3")
+        frame = reader.load(f"http://127.0.0.1:{server.port}")
+        found = sorted((row["offset"], bytes(row.data).decode()) for row in frame.collect())
+    assert found == list(enumerate(sent))[5:]
+
+
+def test_a_query_that_is_stopped_and_started_again_reads_every_event_once(
+    spark: Any, work: Work, tmp_path: Path
+) -> None:
+    target, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    for part in range(2):
+        work.some(60, seed=part)
+        work.drained()
+        source = spark.readStream.format("penstock").schema("offset bigint, number int")
+        frame = source.options(maxOffsetsPerTrigger="25", consumer="copy").load(str(work.data))
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start(target).awaitTermination()
+    found = sorted((row["offset"], row.number) for row in spark.read.parquet(target).collect())
+    assert found == [(event.offset, event.number) for event in events_in(work.journal)]
+
+
+def test_rows_become_messages_once_even_if_written_twice(spark: Any, work: Work) -> None:
+    work.make("mail")
+    frame = spark.range(2500).selectExpr("concat('to ', id) AS payload", "cast(id % 3 AS int) AS priority")
+    for _ in range(2):
+        frame.write.format("penstock").options(queue="mail", name="import").mode("append").save(str(work.data))
+    leased = work.lease("mail", 10_000)
+    assert sorted(message.payload.decode() for message in leased) == sorted(f"to {number}" for number in range(2500))
+    assert [message.priority for message in leased] == sorted((n % 3 for n in range(2500)), reverse=True)
+
+
+def test_a_write_that_could_not_be_pushed_is_finished_by_the_same_write(spark: Any, work: Work, tmp_path: Path) -> None:
+    broken, staging = tmp_path / "penstock.db", tmp_path / "staging"
+    broken.write_bytes(b"not a database" * 1000)
+    frame = spark.range(50).selectExpr("concat('to ', id) AS payload")
+    writer = frame.write.format("penstock").mode("append").options(queue="mail", name="a/b", staging=str(staging))
+    with pytest.raises(PySparkException, match="NotADatabase"):
+        writer.save(str(broken))
+    writer.save(str(work.data))
+    assert sorted(message.payload.decode() for message in work.lease("mail", 100)) == sorted(
+        f"to {number}" for number in range(50)
+    )
+    assert not list(staging.glob("*.arrow"))
+
+
+def test_a_name_that_another_queues_write_had_is_refused(spark: Any, work: Work) -> None:
+    frame = spark.range(3).selectExpr("cast(id AS string) AS payload")
+    frame.write.format("penstock").options(queue="one", name="import").mode("append").save(str(work.data))
+    with pytest.raises(PySparkException, match="went into the queue 'one'"):
+        frame.write.format("penstock").options(queue="two", name="import").mode("append").save(str(work.data))
+
+
+def test_a_streaming_sink_pushes_each_row_once(spark: Any, work: Work, tmp_path: Path) -> None:
+    work.push("a", "b", "c", queue="from")
+    work.drained()
+    events = spark.readStream.format("penstock").load(str(work.data)).where("kind = 'pushed' AND queue = 'from'")
+    rows = events.selectExpr("body AS payload", "content")
+    for _ in range(2):
+        writer = rows.writeStream.format("penstock").options(queue="into", checkpointLocation=str(tmp_path / "c"))
+        writer.trigger(availableNow=True).start(str(work.data)).awaitTermination()
+    assert sorted(message.payload for message in work.lease("into", 100)) == [b"a", b"b", b"c"]

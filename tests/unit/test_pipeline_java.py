@@ -1,0 +1,46 @@
+"""The Java for Spark: the machine's if it fits, else the wheel's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.pipeline.java import find_java
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine that has no Java."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def fake_java(home: Path, version: str) -> None:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/java").touch(mode=0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+
+
+def test_the_machines_java_is_taken_if_it_fits(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(bare / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
+    found = find_java()
+    assert (found.home, found.version, found.origin) == (bare / "jdk", "17.0.15", "machine")
+
+
+def test_a_java_that_is_too_old_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(bare / "jdk", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
+    assert find_java().origin == "wheel"
+
+
+def test_the_wheels_java_runs_though_spark_asks_for_a_module_that_it_lacks(bare: Path) -> None:
+    found = find_java()
+    command = [str(found.home / "bin/java"), "--add-modules=jdk.incubator.vector", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={})
+    assert done.returncode == 0, done.stderr
+    assert found.version in done.stderr
