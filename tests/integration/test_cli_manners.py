@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +192,15 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(file: Queues, tmp_path: Path
     assert "━" not in piped.out + piped.err
 
 
+def until_asleep(pid: int) -> None:
+    """Until it waits for its answer. Python loses an interrupt that comes while it finalises an object."""
+    asleep = 0
+    while asleep < 3:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        asleep = asleep + 1 if state == "S" else 0
+        time.sleep(0.01)
+
+
 def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket) -> None:
     port = silent.getsockname()[1]
     process = spawn(
@@ -200,6 +210,7 @@ def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket
     )
     connection, _ = silent.accept()
     assert connection.recv(65_536).startswith(b"POST /queues/q/poll?")
+    until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     connection.close()

@@ -89,23 +89,23 @@ def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
 def test_a_message_that_takes_too_long_is_nacked(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
-            queue = await client.create_queue(name, max_attempts=1, lease_ms=200)
+            queue = await client.create_queue(name, max_attempts=1, lease_ms=1_000)
             await queue.push("slow")
             ended = threading.Event()
 
             async def work(message: Any) -> None:
                 try:
-                    await asyncio.sleep(0.9)
+                    await asyncio.sleep(2.5)
                 finally:
                     ended.set()
 
-            worker = queue.worker(time_limit=0.5)(sdk.handler(work))
+            worker = queue.worker(time_limit=1.5)(sdk.handler(work))
             running = asyncio.ensure_future(sdk.run(worker))
             await until(ended.is_set)
             worker.stop()
             await running
             [dead] = await queue.dead_letters()
-            assert dead.error == "TimeoutError: took longer than 0.5 s"
+            assert dead.error == "TimeoutError: took longer than 1.5 s"
             totals = (await queue.info()).totals
             assert (totals.acked, totals.lapsed) == (0, 0), "kept alive until then, and not acked after"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, encode_detail
+from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import State
 from penstock.store.postgres.journal import note_gone, note_removed, pushed_times
 from penstock.store.postgres.moves import forget
@@ -15,6 +15,7 @@ from penstock.store.postgres.wire import Rows, ints, texts
 from penstock.store.shared import NEVER
 
 ANY_ATTEMPTS = 1
+MARKS = {State.DEAD: Mark.DEAD_LETTER, State.ARCHIVED: Mark.KEPT}
 
 
 def remove(tx: Transaction, command: Remove) -> Removed:
@@ -26,30 +27,28 @@ def remove(tx: Transaction, command: Remove) -> Removed:
         return Removed(0)
     plain = {place & ID_MAX for place, *_ in rows if queue.cursor < place < queue.plain_end}
     rest = [(rank, at, place & ID_MAX) for place, rank, at, _ in rows if place & ID_MAX not in plain]
-    removed = _remove_filed(tx, queue, rest) if rest else set()
-    queue.count(ready=-len(plain), n_removed=len(plain) + len(removed))
-    gone = plain | removed
-    note_gone(tx, queue, [(place, pushed_at) for place, _, _, pushed_at in rows if place & ID_MAX in gone])
+    gone = dict.fromkeys(plain, 0) | (_remove_filed(tx, queue, rest) if rest else {})
+    queue.count(ready=-len(plain), n_removed=len(gone))
+    for marks in sorted(set(gone.values())):
+        note_gone(tx, queue, [(row[0], row[3]) for row in rows if gone.get(row[0] & ID_MAX) == marks], marks)
     forget(tx, [(place & ID_MAX, place, ANY_ATTEMPTS) for place, *_ in rows if place & ID_MAX in gone])
     tx.wakes = True
     return Removed(len(gone))
 
 
-def _remove_filed(tx: Transaction, queue: Queue, rows: list[tuple[int, int, int]]) -> set[int]:
+def _remove_filed(tx: Transaction, queue: Queue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
+    """The ids of those that were there, with the marks that tell in which state."""
     ranks, times, ids = (ints(column) for column in zip(*rows, strict=True))
-    dead, archived, scheduled, ready, leased = (
-        {row[0] for row in found}
-        for found in tx.fetch_all(
-            ("admin.remove_dead", queue.id, ids),
-            ("admin.remove_archived", queue.id, ids),
-            ("admin.remove_scheduled", queue.id, times, ids),
-            ("admin.remove_ready", queue.id, ranks, times, ids),
-            ("admin.remove_leased", queue.id, ids),
-        )
+    dead, archived, scheduled, ready, leased = tx.fetch_all(
+        ("admin.remove_dead", queue.id, ids),
+        ("admin.remove_archived", queue.id, ids),
+        ("admin.remove_scheduled", queue.id, times, ids),
+        ("admin.remove_ready", queue.id, ranks, times, ids),
+        ("admin.remove_leased", queue.id, ids),
     )
     if leased:
-        tx.write("settle.forget_extensions", ints(leased))
-        tx.write("settle.forget_dead", ints(leased))
+        tx.write("settle.forget_extensions", ints(row[0] for row in leased))
+        tx.write("settle.forget_dead", ints(row[0] for row in leased))
     queue.count(
         dead=-len(dead),
         archived=-len(archived),
@@ -57,7 +56,16 @@ def _remove_filed(tx: Transaction, queue: Queue, rows: list[tuple[int, int, int]
         ready=-len(ready),
         leased=-len(leased),
     )
-    return dead | archived | scheduled | ready | leased
+    return {
+        **{row[0]: 0 for row in (*scheduled, *ready)},
+        **{row[0]: int(Mark.DEAD_LETTER) for row in dead},
+        **{row[0]: int(Mark.KEPT) for row in archived},
+        **{row[0]: _leased_marks(row[1]) for row in leased},
+    }
+
+
+def _leased_marks(from_dead: bool) -> int:
+    return Mark.LEASED | (Mark.DEAD_LETTER if from_dead else 0)
 
 
 def purge(tx: Transaction, command: Purge) -> Removed:
@@ -92,7 +100,12 @@ def _purge_filed(tx: Transaction, queue: Queue, state: State, up_to: int, limit:
     rows = tx.fetch(f"admin.purge_{state}", queue.id, up_to, limit)
     if state is State.LEASED and rows:
         tx.write("settle.forget_extensions", ints(row[0] for row in rows))
-    note_removed(tx, queue, [place for _, place, _ in rows])
+    if state is State.LEASED:
+        for from_dead in (False, True):
+            places = [place for _, place, was_dead in rows if bool(was_dead) is from_dead]
+            note_removed(tx, queue, places, _leased_marks(from_dead))
+    else:
+        note_removed(tx, queue, [place for _, place, _ in rows], MARKS.get(state, 0))
     forget_all(tx, rows)
     queue.count(**{str(state): -len(rows)})
     return len(rows)

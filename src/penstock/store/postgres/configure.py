@@ -83,11 +83,13 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     queue = tx.queue(command.queue)
     tx.write_counters()
     (counts,) = tx.fetch("counter.sums", queue.id)
-    held = sum(counts[: len(GAUGES)])
+    gauges = dict(zip(GAUGES, counts, strict=False))
+    held = sum(gauges.values())
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     drop_queue(tx, queue)
-    note_queue(tx, queue, "removed", held=held)
+    waiting = gauges["ready"] + gauges["scheduled"]
+    note_queue(tx, queue, "removed", held=held, waiting=waiting, leased=gauges["leased"], dead=gauges["dead"])
     tx.wakes = True
     return Removed(held)
 

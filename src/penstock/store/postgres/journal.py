@@ -108,13 +108,17 @@ def note_expired(tx: Transaction, queue: Queue, gone: Sequence[tuple[Any, ...]])
         tx.journal.note(Kind.EXPIRED, queue, rows, 0, details)
 
 
-def note_removed(tx: Transaction, queue: Queue, places: Sequence[int], kind: Kind = Kind.REMOVED) -> None:
-    """Of messages that are still there."""
+def note_removed(
+    tx: Transaction, queue: Queue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
+) -> None:
+    """Of messages that are still there. The marks tell in which state they were; none: waiting."""
     if queue.noted and places:
-        note_gone(tx, queue, pushed_times(tx, places).items(), kind)
+        note_gone(tx, queue, pushed_times(tx, places).items(), marks, kind)
 
 
-def note_gone(tx: Transaction, queue: Queue, pushed: Iterable[tuple[int, int]], kind: Kind = Kind.REMOVED) -> None:
+def note_gone(
+    tx: Transaction, queue: Queue, pushed: Iterable[tuple[int, int]], marks: int = 0, kind: Kind = Kind.REMOVED
+) -> None:
     """Of places, with when each was pushed."""
     if queue.noted and (told := [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in pushed]):
-        tx.journal.note(kind, queue, told)
+        tx.journal.note(kind, queue, told, marks)

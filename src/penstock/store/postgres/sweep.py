@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.commands import Sweep, Swept
-from penstock.journal.events import Kind
+from penstock.journal.events import Kind, Mark
 from penstock.model import DAY_MS
 from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.advance import advance, wakes
@@ -58,7 +58,7 @@ def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept
 
 def _trim_archive(tx: Transaction, queue: Queue, archive_ms: int, limit: int, swept: Swept) -> None:
     rows = tx.fetch("admin.old_archive", queue.id, tx.now - archive_ms, limit)
-    note_removed(tx, queue, [place for _, place, _ in rows], Kind.FORGOTTEN)
+    note_removed(tx, queue, [place for _, place, _ in rows], Mark.KEPT, Kind.FORGOTTEN)
     forget_all(tx, rows)
     queue.count(archived=-len(rows))
     swept.forgotten += len(rows)

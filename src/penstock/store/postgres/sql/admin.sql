@@ -98,7 +98,7 @@ DELETE FROM penstock.ready r USING unnest($2::bigint[], $3::bigint[], $4::bigint
  WHERE r.queue_id = $1::bigint AND r.rank = i.rank AND r.available_at = i.available_at AND r.id = i.id RETURNING r.id
 
 -- :remove_leased
-DELETE FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[]) RETURNING id
+DELETE FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[]) RETURNING id, from_dead
 
 -- :purge_plain
 WITH found AS MATERIALIZED (
