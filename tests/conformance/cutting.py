@@ -1,4 +1,5 @@
-"""A relay before PostgreSQL that cuts the line at a commit: before it is passed on, or before its answer is."""
+"""A relay before PostgreSQL that cuts the line at a statement, mostly a commit: before it is passed on, or before its
+answer is."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,20 @@ SOCKET = ".s.PGSQL.5432"
 
 
 class Cutter:
-    """Once armed, it cuts one line."""
+    """Once armed, it cuts one line; `meanwhile` happens before anyone sees it."""
 
-    def __init__(self, server_folder: Path, *, cut_before: bool) -> None:
+    def __init__(
+        self,
+        server_folder: Path,
+        *,
+        cut_before: bool,
+        at: bytes = COMMIT,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         self._server = str(server_folder / SOCKET)
         self._cut_before = cut_before
+        self._at = at
+        self._meanwhile = meanwhile
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-cut-"))
         self.armed = threading.Event()
         self.cuts = 0
@@ -62,11 +73,12 @@ class Cutter:
                     if not asked:
                         return
                     # A statement's text is sent when it is prepared: on the first commit of each connection.
-                    cut = COMMIT in asked and self.armed.is_set()
+                    cut = self._at in asked and self.armed.is_set()
                     if cut:
                         self.armed.clear()
                         self.cuts += 1
                         if self._cut_before:
+                            self._meanwhile()
                             return
                     server.sendall(asked)
                     if cut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
@@ -24,6 +25,7 @@ from penstock.errors import (
     QueueFull,
     ServerFault,
     StoreError,
+    StoreUnreachable,
     TryLater,
     Unauthorized,
     Unreachable,
@@ -114,6 +116,34 @@ def test_a_transaction_whose_answer_is_lost_is_not_repeated(sdk: Sdk, between: P
             between.lose_answer("/transact")
             await tx.commit()
             assert [each.payload for each in await queue.lease(9)] == ["b", "only pushes"]
+
+    asyncio.run(main())
+
+
+def test_a_server_that_lost_its_database_says_whether_it_may_be_done(sdk: Sdk, between: Proxy, name: str) -> None:
+    def away(path: str, **data: object) -> None:
+        body = json.dumps({"error": "gone", "code": "store_unreachable", **data})
+        between.answer(path, "503 Service Unavailable", body=body)
+
+    async def main() -> None:
+        async with sdk.connect(between.url) as client, sdk.connect(between.url, retry_for=0) as hasty:
+            queue = await client.create_queue(name)
+            for may_be in (True, False):
+                away("/messages", maybe_done=may_be)
+                with pytest.raises(StoreUnreachable) as caught:
+                    await hasty.queue(name).push("a")
+                assert caught.value.maybe_done is may_be
+            await queue.push("a")
+            (message,) = await queue.lease()
+            away("/transact", maybe_done=True)
+            with pytest.raises(StoreUnreachable):
+                async with queue.transact() as transaction:
+                    transaction.ack(message)
+            assert between.count("/transact") == 1, "done twice, the second would find its lease gone"
+            # Another ack of the same message stands for the first attempt, which the server did not know the end of.
+            assert await queue.ack_many([message]) == []
+            away("/ack", maybe_done=True)
+            assert await queue.ack_many([message]) == []
 
     asyncio.run(main())
 

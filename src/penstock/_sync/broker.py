@@ -43,7 +43,7 @@ from penstock.commands import (
     Transact,
 )
 from penstock.thread_committer import ThreadCommitter
-from penstock.errors import BatchTooLarge, InvalidInput, TryLater
+from penstock.errors import BatchTooLarge, InvalidInput, StoreUnreachable, TryLater
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name, check_scope
 from penstock.limits import Limits, check_message, check_range
@@ -71,6 +71,8 @@ from penstock.thread_wakeups import ThreadWakeups
 
 T = TypeVar("T")
 ALL_STATES = tuple(State)
+AWAY_MS = 500
+"""Between looks of a poll at a database that went away while it waited."""
 
 
 class Broker:
@@ -176,14 +178,17 @@ class Broker:
     ) -> list[LeasedMessage]:
         # The clock on the wall may be set, and a test's may stand still: patience is measured by another.
         deadline = time.monotonic() + wait_ms / 1000 if wait_ms else 0
+        has_waited = False
         while True:
             ticket = self._wakeups.ticket() if wait_ms else None
             try:
                 leased = self._commit(command)
-            except BaseException:
-                # It may have been woken for a message that it now leaves to the next.
-                self._wakeups.wake_one(interest)
-                raise
+            except BaseException as error:
+                if not (has_waited and _found_nothing(command, error)):
+                    # It may have been woken for a message that it now leaves to the next.
+                    self._wakeups.wake_one(interest)
+                    raise
+                leased = Leased([], wake_at=self._clock() + AWAY_MS)
             if leased.messages:
                 self._wakeups.wake_one(interest)
                 if self.events.listened:
@@ -199,6 +204,7 @@ class Broker:
             if on_wait is not None:
                 on_wait()
                 on_wait = None
+            has_waited = True
             self._wakeups.wait(interest, left, ticket, look_in)
 
     def ack(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
@@ -510,3 +516,9 @@ class Broker:
         self.stop_waiting()
         self._committer.close()
         self.store.close()
+
+
+def _found_nothing(command: Command[Leased], error: BaseException) -> bool:
+    """Whether a database that went away while a poll waited is no more than an empty queue to it: a lease that was kept
+    all the same comes back by itself, what was taken does not."""
+    return isinstance(error, StoreUnreachable) and not (command.durable and error.maybe_done)

@@ -14,7 +14,7 @@ from penstock.client.connection import Connections
 from penstock.client.http1 import Answer, encode_request
 from penstock.client.link import Interrupt, NoAnswer
 from penstock.client.retry import Retry
-from penstock.errors import QueueFull, RateLimited, ServerFault, TryLater, Unreachable
+from penstock.errors import QueueFull, RateLimited, ServerFault, StoreUnreachable, TryLater, Unreachable
 
 T = TypeVar("T")
 
@@ -74,6 +74,10 @@ class Asker:
             if answer.status < 400:
                 return answer, repeated
             error = wire.error_of(answer, queue)
+            if isinstance(error, StoreUnreachable):
+                repeated = error.maybe_done = repeated or error.maybe_done
+                if repeated and not repeatable:
+                    raise error
             if share and isinstance(error, QueueFull | RateLimited):
                 raise error
             if isinstance(error, TryLater):

@@ -196,6 +196,7 @@ class Problem(Struct):
     hint: str | None = None
     field: str | None = None
     place: dict[str, Any] | None = None
+    maybe_done: bool = False
 
 
 polled = msgspec.json.Decoder(Polled)
@@ -245,6 +246,8 @@ def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
         data["field"] = problem.field
     elif isinstance(error, errors.TryLater):
         data["retry_after_ms"] = retry_after_ms(answer) or 1_000
+    elif isinstance(error, errors.StoreUnreachable):
+        data["maybe_done"] = problem.maybe_done
     elif isinstance(error, errors.ServerFault):
         data["status"] = answer.status
     elif isinstance(error, errors.QueueExists):

@@ -110,12 +110,15 @@ class PostgresDrain:
         """Whether there was something to move."""
         database = self._database
         try:
+            word = database.word()
             with self._turn, database.wire() as wire:
-                moved = self._spool.step(wire, database.word())
+                moved = self._spool.step(wire, word)
         except Lost as error:
             # Moved or not moved, as a whole: the next step finds out.
             raise database.unreachable(error, maybe_done=True) from error
         if moved:
+            if not word:
+                database.tell_soon()
             database.listeners.tell(JOURNAL)
         return moved > 0
 

@@ -40,6 +40,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     field: str | None = None
     place: Place | None = None
     """Of a damaged record."""
+    maybe_done: bool = False
+    """Whether what was asked may have been carried out all the same."""
 
 
 def status_of(error: errors.PenstockError) -> int:
@@ -56,6 +58,7 @@ def to_response(error: errors.PenstockError) -> Response:
     problem = Problem(str(error.args[0]), error.code, error.hint, getattr(error, "field", None))
     if isinstance(error, errors.CorruptRecord):
         problem.place = Place(error.offset, error.segment, error.position)
+    problem.maybe_done = getattr(error, "maybe_done", False)
     headers = [(name.encode(), value.encode()) for name, value in getattr(error, "headers", {}).items()]
     retry_ms = getattr(error, "retry_after_ms", RETRY_AFTER_UNAVAILABLE_MS if status == 503 else None)
     if retry_ms is not None:

@@ -123,7 +123,10 @@ class Appender:
         statements = [group.statement(database, self._times.get(group.stream, 0)) for group in groups]
         sent_ms = system_clock()
         try:
-            answers = database.transact_once([*statements, *database.word()])
+            word = database.word()
+            answers = database.transact_once([*statements, *word])
+            if not word:
+                database.tell_soon()
             database.learn_time(sent_ms, answers[0][0][3])
         except Lost:
             answers = self._what_became_of(groups)

@@ -138,10 +138,13 @@ class Database:
         return translate(psycopg.OperationalError(str(error)), self.target, maybe_done=maybe_done)
 
     def word(self) -> list[Statement]:
-        """What tells the other servers, to go with a commit; nothing if they are told soon anyway."""
+        """What tells the other servers, to go with a commit; nothing if they have just been told: then `tell_soon`."""
         if not self._waker.may_send_now():
             return []
         return [self.statement("begin.notify", self._waker.channel, self._waker.sender)]
+
+    def tell_soon(self) -> None:
+        self._waker.tell_soon()
 
     def listen(self) -> None:
         """Again in a forked child."""

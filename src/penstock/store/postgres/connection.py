@@ -112,6 +112,15 @@ def _cannot_connect(error: psycopg.OperationalError, target: Target) -> StoreErr
     return StoreUnreachable(f"no connection to {target.shown}: {text}", maybe_done=False)
 
 
+def life_of(connection: psycopg.Connection[Any]) -> str:
+    """The same for as long as the database has not crashed. A crash after which its first process lives on takes its
+    statistics."""
+    (life,) = connection.execute(
+        "SELECT concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
+    ).fetchone() or ("",)
+    return str(life)
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the connection, and not the statement, is at fault."""
     if not isinstance(error, psycopg.Error):

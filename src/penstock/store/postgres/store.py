@@ -27,7 +27,7 @@ from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, 
 from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
-from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
+from penstock.store.postgres.connection import Pool, Target, connect, is_lost, life_of, translate
 from penstock.store.postgres.context import Context
 from penstock.store.postgres.read import Reader
 from penstock.store.postgres.schema import migrate, set_journal
@@ -57,9 +57,10 @@ RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure,
 class CommitLost(Exception):
     """The connection was lost between the word to commit and its answer."""
 
-    def __init__(self, xid: str | None, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
+    def __init__(self, xid: str | None, life: str, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
         super().__init__(str(cause))
         self.xid = xid
+        self.life = life
         self.outcomes = outcomes
         self.cause = cause
 
@@ -117,7 +118,12 @@ class PostgresStore:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self.durability == "relaxed")
 
     def _open_wire(self) -> Wire:
-        return Wire(self._connect())
+        connection = self._connect()
+        try:
+            return Wire(connection, life=life_of(connection))
+        except psycopg.Error as error:
+            connection.close()
+            raise translate(error, self.target) from error
 
     def before_fork(self) -> None:
         pass
@@ -173,6 +179,7 @@ class PostgresStore:
             except CommitLost as lost:
                 self._pool.drop_idle()
                 if self._was_kept(lost):
+                    self._waker.tell_soon()
                     if lost.outcomes is not None:
                         return lost.outcomes
                     # The ids that were given came with the answer.
@@ -193,7 +200,8 @@ class PostgresStore:
         try:
             tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
             outcomes = carry_out(tx, in_runs)
-            if tx.wakes and self._waker.may_send_now():
+            told = tx.wakes and self._waker.may_send_now()
+            if told:
                 tx.write("begin.notify", self._waker.channel, self._waker.sender)
         except BaseException:
             self._roll_back(wire)
@@ -202,9 +210,11 @@ class PostgresStore:
             tx.commit()
         except psycopg.Error as error:
             if is_lost(error) or wire.broken:
-                raise CommitLost(tx.xid, None if tx.answers_with_commit else outcomes, error) from error
+                raise CommitLost(tx.xid, wire.life, None if tx.answers_with_commit else outcomes, error) from error
             self._roll_back(wire)
             raise
+        if tx.wakes and not told:
+            self._waker.tell_soon()
         return outcomes
 
     def _roll_back(self, wire: Wire) -> None:
@@ -213,14 +223,24 @@ class PostgresStore:
                 wire.run([Statement(self._context.sql["begin.rollback"])])
 
     def _was_kept(self, lost: CommitLost) -> bool:
-        """Ask the database, when it is there again, what became of a commit."""
+        """Ask the database, when it is there again, what became of a commit.
+
+        A crash takes back the numbers of transactions that left no trace on disk, and others get them: after one, it
+        may be another's commit that it knows of.
+        """
         deadline = time.monotonic() + OUTCOME_SECONDS
         while lost.xid is not None and time.monotonic() < deadline:
             try:
                 with self._wire() as wire:
                     (((status,),),) = wire.run([Statement(self._context.sql["begin.was_committed"], (lost.xid,))])
-                if status in ("committed", "aborted"):
-                    return bool(status == "committed")
+                if status == "aborted":
+                    return False
+                if status == "committed":
+                    if wire.life == lost.life:
+                        return True
+                    break
+            except psycopg.errors.InvalidParameterValue:
+                return False  # It is of the future: no trace of it outlived the database's crash.
             except (StoreUnreachable, psycopg.Error):
                 pass
             time.sleep(0.05)

@@ -54,6 +54,8 @@ class Transaction:
         self._pending: list[Statement] = []
         self._queues: dict[str, Queue | None] = {}
         self._needs: dict[str, int] = {}
+        self._locked: dict[str, int] = {}
+        """Under which id each queue was locked; another thread may have learnt another meanwhile."""
         self._stale = False
         self._marks: list[int] = []
         """Of the journal, where each open savepoint began."""
@@ -106,6 +108,7 @@ class Transaction:
             queue_id = self.context.ids.get(name)
             if queue_id is None:
                 continue
+            self._locked[name] = queue_id
             alive = self.context.lock_key(ALIVE, queue_id)
             if flags & ADMIN or keys.get((ALIVE, alive), 0) > 0:
                 keys[ALIVE, alive] = alive
@@ -141,12 +144,11 @@ class Transaction:
         moved = False
         for _, xid, name, queue_id, *rest in rows:
             self.xid = xid or self.xid
-            known = context.ids.get(name)
             if queue_id is None:
                 context.ids.pop(name, None)
                 self._queues[name] = None
                 continue
-            if known != queue_id:
+            if self._locked.get(name) != queue_id:
                 context.learn(name, queue_id)
                 moved = True
             queue = self._queues[name] = Queue((name, queue_id, *rest))

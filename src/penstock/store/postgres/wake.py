@@ -1,7 +1,7 @@
 """Waking those who wait at other servers: LISTEN on a connection of its own, NOTIFY coalesced.
 
 NOTIFY takes a lock of the whole database at commit, so a store sends at most one in a while with its own commits; what
-happens in between is told by the thread that listens, once.
+happens in between is told by the thread that listens, once, and not before it can be seen.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Waker:
         self._thread: threading.Thread | None = None
         self.changes = 0
         self._pending = False
-        self._closed = False
+        self._closed = threading.Event()
 
     def start(self) -> None:
         """Listen; from here on `changes` moves when another store says so."""
         with self._lock:
-            if self._thread is None and not self._closed:
+            if self._thread is None and not self._closed.is_set():
                 connection = self._listen()
                 self._awake, self._alarm = os.pipe()
                 self._thread = threading.Thread(
@@ -58,16 +58,21 @@ class Waker:
         self._pending = False
 
     def may_send_now(self) -> bool:
-        """Whether a commit carries the word itself; if not, it will be told soon."""
+        """Whether a commit may carry the word itself; if not, `tell_soon` follows it."""
         now = time.monotonic()
-        if now - self._sent_at >= SEND_SECONDS:
-            self._sent_at = now
-            return True
+        if now - self._sent_at < SEND_SECONDS:
+            return False
+        self._sent_at = now
+        return True
+
+    def tell_soon(self) -> None:
+        """After a commit: whoever was told before it would have looked in vain."""
+        if self._pending:
+            return
         self._pending = True
         if self._thread is not None:
             with contextlib.suppress(OSError):
                 os.write(self._alarm, b"\0")
-        return False
 
     def _listen(self) -> psycopg.Connection[tuple[Any, ...]]:
         connection = self._open_connection()
@@ -78,7 +83,7 @@ class Waker:
         return connection
 
     def _run(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 self._follow(connection)
             except (psycopg.Error, OSError, ValueError):
@@ -89,15 +94,16 @@ class Waker:
         os.close(self._alarm)
 
     def _come_back(self) -> psycopg.Connection[tuple[Any, ...]] | None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 return self._listen()
             except (PenstockError, psycopg.Error):
-                select.select([self._awake], [], [], BACK_OFF_SECONDS)
+                self._closed.wait(BACK_OFF_SECONDS)
         return None
 
     def _follow(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        while not self._closed:
+        self._send(connection)
+        while not self._closed.is_set():
             before, patience = self.changes, None if self._heard is None else LOOK_SECONDS
             readable, _, _ = select.select([connection.fileno(), self._awake], [], [], patience)
             if connection.fileno() in readable:
@@ -108,7 +114,7 @@ class Waker:
             if self._awake in readable:
                 os.read(self._awake, 4096)
                 self._send(connection)
-            if self._heard is not None and (not readable or self.changes != before) and not self._closed:
+            if self._heard is not None and (not readable or self.changes != before) and not self._closed.is_set():
                 self._heard()
 
     def _send(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -116,11 +122,15 @@ class Waker:
             time.sleep(max(0.0, self._sent_at + SEND_SECONDS - time.monotonic()))
             self._pending = False
             self._sent_at = time.monotonic()
-            connection.execute("SELECT pg_notify(%s, %s)", (self.channel, self.sender))
+            try:
+                connection.execute("SELECT pg_notify(%s, %s)", (self.channel, self.sender))
+            except psycopg.Error:
+                self._pending = True
+                raise
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
+            self._closed.set()
             thread, self._thread = self._thread, None
         if thread is not None:
             with contextlib.suppress(OSError):

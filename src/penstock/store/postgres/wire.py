@@ -96,9 +96,10 @@ class Statement(NamedTuple):
 class Wire:
     """One connection. For one thread at a time."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, lasting: bool = True) -> None:
-        """`lasting`: a connection of ours, whose statements are prepared once and kept."""
+    def __init__(self, connection: psycopg.Connection[Any], *, lasting: bool = True, life: str = "") -> None:
+        """`lasting`: a connection of ours, whose statements are prepared once and kept. `life`: the database's."""
         self.connection = connection
+        self.life = life
         self._lasting = lasting
         self._pq = connection.pgconn
         self._names: dict[bytes, bytes] = {}

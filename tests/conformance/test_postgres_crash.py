@@ -1,0 +1,114 @@
+"""Moments at which a PostgreSQL, or the line to it, must not fail; and what is promised when it does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from penstock.commands import Ack, Lease, SettleItem
+from penstock.errors import PenstockError, StoreBusy, StoreUnreachable
+from penstock.store.postgres import PostgresStore
+from penstock.store.postgres.store import UNFOLDED_MAX
+from penstock.store.postgres.transaction import LEASING
+from tests.conformance.cutting import Cutter
+from tests.conformance.postgres_support import PostgresUnderTest
+from tests.conformance.support import eventually, push_command, texts
+from tests.postgres import Cluster, cluster, drop_schema, new_schema
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    name = new_schema()
+    yield name
+    drop_schema(name)
+
+
+def through(cutter: Cutter, schema: str) -> PostgresStore:
+    return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
+
+
+def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_server: PostgresUnderTest) -> None:
+    on_server.push("a")
+    url, schema = cluster().url, on_server.schema
+    new = PostgresStore(url, schema=schema, busy_ms=1_000)
+    refused: list[PenstockError] = []
+
+    def lease() -> None:
+        try:
+            new.apply([Lease(queue="q")])
+        except PenstockError as error:
+            refused.append(error)
+
+    with psycopg.connect(url) as leasing, psycopg.connect(url) as looking:
+        ((queue_id,),) = leasing.execute(f"SELECT id FROM {schema}.queue".encode()).fetchall()
+        leasing.rollback()
+        key = new._context.lock_key(LEASING, queue_id)
+        leasing.execute(f"SELECT {schema}.enter(ARRAY[{key}])".encode())
+        looking.execute(f"LOCK TABLE {schema}.queue IN ACCESS EXCLUSIVE MODE".encode())
+        thread = threading.Thread(target=lease)
+        thread.start()
+        waiting = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.queue'::regclass"
+        eventually(lambda: leasing.execute(waiting.encode()).fetchone() == (1,))
+        # As a push in the next lane does, which has looked a little earlier.
+        new._context.learn("q", queue_id)
+        looking.rollback()
+        thread.join()
+    new.close()
+    assert [type(error) for error in refused] == [StoreBusy]
+    assert on_server.drain() == ["a"]
+
+
+def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema: str) -> None:
+    with Cutter(cluster().folder, cut_before=True, at=b"WITH taken AS") as cutter:
+        store = through(cutter, schema)
+        store._context.unfolded = UNFOLDED_MAX
+        cutter.armed.set()
+        store.apply([push_command("once")])
+        assert cutter.cuts == 1
+        assert texts(store.peek("q", limit=9)[0]) == ["once"]
+        store.close()
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["its number is free", "another has its number"])
+def test_a_commit_that_a_crash_took_back_is_not_taken_for_anothers(taken: bool) -> None:
+    own = Cluster()
+
+    def crash() -> None:
+        own.stop()
+        own.start()
+        with psycopg.connect(own.url, autocommit=True) as connection:
+            for _ in range(100 * taken):
+                connection.execute("SELECT pg_current_xact_id()")
+
+    try:
+        with psycopg.connect(own.url, autocommit=True) as connection:
+            # So that nothing reaches the disk but what waits for it.
+            connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+            connection.execute("ALTER SYSTEM SET autovacuum = off")
+        own.stop()
+        own.start()
+        before = PostgresStore(own.url)
+        before.apply([push_command("a")])
+        (leased,) = before.apply([Lease(queue="q")])
+        before.apply([push_command("b")])
+        before.close()
+        with Cutter(own.folder, cut_before=True, meanwhile=crash) as cutter:
+            store = through(cutter, "penstock")
+            cutter.armed.set()
+            ack = Ack(queue="q", items=[SettleItem(message.id, message.token) for message in leased.messages])
+            if taken:
+                with pytest.raises(StoreUnreachable) as refused:
+                    store.apply([ack])
+                assert refused.value.maybe_done
+            else:
+                assert store.apply([ack])[0].results == ["ok"]
+            assert cutter.cuts == 1
+            info = store.find_queue("q")
+            assert info is not None
+            assert (info.leased, info.totals.acked) == ((1, 0) if taken else (0, 1))
+            store.close()
+    finally:
+        own.remove()

@@ -1,0 +1,95 @@
+"""A line to PostgreSQL that can be held up and cut, as a network can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+SOCKET = ".s.PGSQL.5432"
+CHUNK = 1 << 16
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER that ends a connection with RST."""
+
+
+class Relay:
+    """Listens on a port of this machine, and passes everything on to a PostgreSQL's socket and back."""
+
+    def __init__(self, server_folder: Path) -> None:
+        self._server = str(server_folder / SOCKET)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
+        self._thread.start()
+        self._lines: set[asyncio.StreamWriter] = set()
+        self._refusing = False
+        self.port = self._do(self._listen())
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listen(self) -> int:
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        self._lines.add(writer)
+        with contextlib.suppress(OSError):
+            far_reader, far_writer = await asyncio.open_unix_connection(self._server)
+            self._lines.add(far_writer)
+            await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
+            self._lines.discard(far_writer)
+        self._lines.discard(writer)
+        writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK):
+                # What was read and is held up here is lost when the line is cut.
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def hold(self) -> None:
+        """Nothing passes, in neither direction, and nobody is told."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+
+    def cut(self) -> None:
+        """All lines end at once, and what was held up is lost; new ones are refused until `mend`."""
+        self._do(self._cut())
+
+    async def _cut(self) -> None:
+        self._refusing = True
+        for writer in self._lines:
+            line = writer.get_extra_info("socket")
+            if line.family != socket.AF_UNIX:
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            writer.transport.abort()
+        self._lines.clear()
+
+    def mend(self) -> None:
+        self._do(self._mend())
+
+    async def _mend(self) -> None:
+        self._refusing = False
+        self._flowing.set()
+
+    def close(self) -> None:
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
