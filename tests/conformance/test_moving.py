@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from penstock.commands import Settled
+from penstock.commands import Leased, Settled
 from penstock.errors import (
     CannotOpen,
     InvalidInput,
@@ -24,6 +27,7 @@ from penstock.log.streams import FileStreams, streams_beside
 from penstock.model import LeasedMessage, NewMessage, State
 from penstock.moving.move import move
 from tests.conformance.moving_support import Database, File, fill, seen
+from tests.conformance.recipes import Leases, Recipe, anything
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids
 from tests.postgres import drop_schema
 
@@ -112,6 +116,31 @@ def test_rates_go_on_after_a_move(stores: Stores) -> None:
     file.clock.advance(2 * MINUTE_MS)
     move(database.url, back.url, clock=file.clock)
     assert back.open().store.stats("q") == file.open().store.stats("q")
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(anything, st.sampled_from([0, 0, 1, 4, 11, 70_000])), min_size=20, max_size=60))
+def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        file, database, back = File(Path(folder, "from.db"), clock), Database(clock), File(Path(folder, "b.db"), clock)
+        file.open()
+        leases: Leases = []
+        for recipe, ms in steps:
+            (outcome,) = file.store.apply([recipe.make(leases, for_store=True)])
+            if isinstance(outcome, Leased):
+                leases += [(message, message) for message in outcome.messages]
+            clock.advance(ms)
+        before = seen(file)
+        file.close()
+        move(file.url, database.url, clock=clock)
+        assert seen(database.open()) == before
+        database.close()
+        move(database.url, back.url, clock=clock)
+        assert seen(back.open()) == before
+        back.check()
+        back.close()
+        drop_schema(database.schema)
 
 
 class Interrupted(BaseException):
@@ -248,6 +277,9 @@ def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
         move(file.url, back.url)
     with pytest.raises(InvalidInput):
         move(database.url, database.url)
+    for nothing in ("sqlite:///", ":memory:", "http://127.0.0.1:8888"):
+        with pytest.raises(InvalidInput, match="no file"):
+            move(database.url, nothing)
 
 
 def test_streams_are_never_left_behind_silently(stores: Stores) -> None:
@@ -259,6 +291,18 @@ def test_streams_are_never_left_behind_silently(stores: Stores) -> None:
     with pytest.raises(Unsupported, match="1 streams"):
         move(file.url, database.url)
     assert move(file.url, database.url, leave_streams=True).left_behind == {"streams": 1}
+
+
+def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
+    file, database, _ = stores
+    journalled = StoreUnderTest(file.path, persists=True)
+    fill(journalled)
+    journalled.push("told later", queue="q")
+    journalled.store.close()
+    moved = move(file.url, database.url)
+    journalled.check()
+    assert moved.left_behind == {"journal_records": journalled.open_another().journal_bounds()[1]}  # type: ignore[attr-defined]
+    journalled.close_all()
 
 
 def test_what_postgresql_cannot_write_in_a_text_is_replaced(stores: Stores) -> None:

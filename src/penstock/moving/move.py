@@ -17,6 +17,7 @@ from penstock.moving.tables import STEP_QUEUES, STEP_ROWS, TABLES, Book, Side, T
 from penstock.store.opening import POSTGRES
 from penstock.store.protocol import Progress
 from penstock.store.shared import GAUGES
+from penstock.store.sqlite.connection import MEMORY
 
 SQLITE = "sqlite:///"
 DB_NAME = "penstock.db"
@@ -60,6 +61,10 @@ def move(
             "a move is from a SQLite file to PostgreSQL, or back",
             hint="a file is copied by `penstock backup`, a database by pg_dump",
         )
+    for where in (source, target):
+        name = where.removeprefix(SQLITE)
+        if not name or name == MEMORY or ("://" in name and not name.startswith(POSTGRES)):
+            raise InvalidInput(f"{where!r} is no file and no database", hint="give a path, or postgresql://…")
     with ExitStack() as stack:
         origin = stack.enter_context(closing(_open(source, source=True)))
         left_behind = {name: count for name, count in origin.left_behind().items() if count}

@@ -22,7 +22,9 @@ from penstock.store.shared import decode_options
 
 BUSY_MS = 5_000
 LEAVING_SECONDS = 2.0
-OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
+ALONE = """
+SELECT pg_try_advisory_lock(%s, hashtext(%s)), count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name = 'penstock'"""
 WRITER = 0
 """Latencies have a row for each writer; stores draw theirs by chance."""
 
@@ -48,15 +50,7 @@ class PostgresSide:
         connection = self._connection
         connection.execute("SET application_name = 'penstock migrate-store'")
         connection.execute("SET idle_in_transaction_session_timeout = 0")
-        (alone,) = connection.execute(
-            "SELECT pg_try_advisory_lock(%s, hashtext(%s))", (MIGRATING + 1, self._schema)
-        ).fetchall()[0]
-        others = self._count_others()
-        if others or not alone:
-            raise StoreBusy(
-                f"others use {self.shown}: {others} connections of Penstock" if alone else "another move is under way",
-                hint="stop the servers and programs that use this database, whatever their schema",
-            )
+        self._wait_until_alone()
         if source and not schema_version(connection, self._schema):
             raise CannotOpen(
                 f"{self.shown} holds no Penstock tables in schema {self._schema!r}", hint="?schema=… names another"
@@ -65,13 +59,19 @@ class PostgresSide:
         if source:
             self._lock_tables()
 
-    def _count_others(self) -> int:
-        """Of a program that has just ended the connections may still be seen for a moment."""
+    def _wait_until_alone(self) -> None:
+        """For a moment only: a program that has just ended may still have its connections."""
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
-            others = int(self._all(OTHERS)[0][0])
-            if not others or time.monotonic() > deadline:
-                return others
+            ((mine, others),) = self._all(ALONE, MIGRATING + 1, self._schema)
+            if mine and not others:
+                return
+            if time.monotonic() > deadline:
+                what = f"{others} connections of Penstock" if others else "another move"
+                raise StoreBusy(
+                    f"others use {self.shown}: {what}",
+                    hint="stop the servers and programs that use this database, whatever their schema",
+                )
             time.sleep(0.05)
 
     def _lock_tables(self) -> None:
