@@ -68,6 +68,7 @@ bench-spark: $(STAMPS)/test ## Spark on the journal: our source against Parquet,
 lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every pin)
 	$(COMPILE) pyproject.toml --extra server requirements/serve.in -o requirements/serve.txt
 	$(COMPILE) pyproject.toml --extra server --extra test -c requirements/serve.txt -o requirements/test.txt
+	$(COMPILE) pyproject.toml --extra server --extra postgres -c requirements/test.txt -o requirements/deploy.txt
 	$(COMPILE) pyproject.toml --extra server --extra bench -c requirements/test.txt -o requirements/bench.txt
 	$(COMPILE) pyproject.toml --extra server --extra bench-server -c requirements/test.txt \
 		-c requirements/bench.txt -o requirements/bench-server.txt

@@ -18,7 +18,10 @@ PenstockError
 │   ├── LeaseLost
 │   ├── StreamExists
 │   ├── StreamInUse
-│   └── PositionMovesBack
+│   ├── PositionMovesBack
+│   ├── TargetNotEmpty      of a move to another store
+│   ├── SourceChanged
+│   └── MoveDiffers
 ├── OffsetTrimmed           those records are no longer kept
 ├── MissingExtra            an optional dependency is not installed (also an ImportError)
 ├── TryLater                carries `retry_after_ms`
@@ -228,6 +231,43 @@ class PositionMovesBack(Conflict):
         self.consumer = consumer
         self.offset = offset
         self.committed = committed
+
+
+class TargetNotEmpty(Conflict):
+    code = "target_not_empty"
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"{target} holds something already, which is not an unfinished move from this store",
+            hint="move to a new file, or to an empty schema (?schema=…)",
+        )
+        self.target = target
+
+
+class SourceChanged(Conflict):
+    """Between the attempts of one move."""
+
+    code = "source_changed"
+
+    def __init__(self, source: str) -> None:
+        super().__init__(
+            f"{source} was used since the move began",
+            hint="remove the unfinished target and move again, with nothing using the source",
+        )
+        self.source = source
+
+
+class MoveDiffers(Conflict):
+    """The comparison after a move found source and target unlike; the target cannot be opened."""
+
+    code = "move_differs"
+
+    def __init__(self, source: str, target: str, what: str) -> None:
+        super().__init__(
+            f"{source} and {target} differ in {what}",
+            hint="the source was used since the move began: remove the target and move again",
+        )
+        self.what = what
 
 
 class OffsetTrimmed(PenstockError):

@@ -25,6 +25,7 @@ COMMANDS = {
     "key": ("penstock.cli.key", "Make, list and revoke a queue's API keys."),
     "message": ("penstock.cli.message", "Push, lease, settle and look at messages."),
     "metrics": ("penstock.cli.metrics", "Print a server's metrics in Prometheus format."),
+    "migrate-store": ("penstock.cli.migrate_store", "Move all queues between a file and PostgreSQL."),
     "pipeline": ("penstock.cli.pipeline", "Spark: what passed through the queues, as tables."),
     "queue": ("penstock.cli.queue", "Make, list, change and remove queues."),
     "restore": ("penstock.cli.restore", "Put a backup in place."),

@@ -8,7 +8,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from penstock.errors import Damaged, SchemaTooNew
+from penstock.errors import CannotOpen, Damaged, SchemaTooNew
 from penstock.identity import new_salt
 from penstock.journal.drain import OPTIONS
 from penstock.store.migrate import Migration, load_migrations
@@ -25,14 +25,17 @@ JOURNAL = "!journal"
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def migrate(connection: Connection, schema: str) -> int:
-    """Apply what is missing; answers the schema's salt."""
+def migrate(connection: Connection, schema: str, *, unfinished: bool = False) -> int:
+    """Apply what is missing; answers the schema's salt. What a move to it has not finished is for that move alone."""
     if schema_version(connection, schema) < SCHEMA_VERSION:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (MIGRATING, schema))
             _apply_missing(connection, schema)
     row = connection.execute(_named("SELECT value FROM {}.setting WHERE name = 'salt'", schema)).fetchone()
     assert row is not None
+    begun = _named("SELECT 1 FROM {}.setting WHERE name = 'unfinished'", schema)
+    if not unfinished and connection.execute(begun).fetchone():
+        raise CannotOpen("a move to this database was not finished", hint="run the same `penstock migrate-store` again")
     return int(row[0])
 
 

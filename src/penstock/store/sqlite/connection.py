@@ -44,7 +44,8 @@ def full_path(path: str | os.PathLike[str]) -> str:
     return text if text == MEMORY else str(Path(text).absolute())
 
 
-def connect(path: str, *, busy_ms: int) -> sqlite3.Connection:
+def connect(path: str, *, busy_ms: int, alone: bool = False) -> sqlite3.Connection:
+    """With `alone`, only while no other connection is open on the file, and none can be until this one is closed."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         raise CannotOpen(
             f"SQLite {sqlite3.sqlite_version} is too old",
@@ -56,6 +57,8 @@ def connect(path: str, *, busy_ms: int) -> sqlite3.Connection:
             path, timeout=0.004, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         try:
+            if alone:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             patiently(lambda: _configure(connection), busy_ms)
         except BaseException:
             connection.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from penstock.errors import Damaged, SchemaTooNew
+from penstock.errors import CannotOpen, Damaged, SchemaTooNew
 from penstock.identity import new_salt
 from penstock.store.migrate import Migration, load_migrations
 from penstock.store.sqlite.connection import patiently
@@ -18,8 +18,8 @@ CREATE TABLE IF NOT EXISTS penstock_migration (
 ) STRICT"""
 
 
-def migrate(connection: sqlite3.Connection, now: int, busy_ms: int) -> int:
-    """Apply what is missing; answers the file's salt."""
+def migrate(connection: sqlite3.Connection, now: int, busy_ms: int, *, unfinished: bool = False) -> int:
+    """Apply what is missing; answers the file's salt. What a move to it has not finished is for that move alone."""
     if schema_version(connection) < SCHEMA_VERSION:
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_ms)
         try:
@@ -30,6 +30,8 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int) -> int:
                 connection.execute("ROLLBACK")
             raise
     (salt,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'salt'").fetchone()
+    if not unfinished and connection.execute("SELECT 1 FROM penstock_setting WHERE name = 'unfinished'").fetchone():
+        raise CannotOpen("a move to this file was not finished", hint="run the same `penstock migrate-store` again")
     return int(salt)
 
 

@@ -1,0 +1,315 @@
+"""Moving a store to the other kind, there and back again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.commands import Leased, Settled
+from penstock.errors import (
+    CannotOpen,
+    InvalidInput,
+    MoveDiffers,
+    SourceChanged,
+    StoreBusy,
+    TargetNotEmpty,
+    Unsupported,
+)
+from penstock.log.streams import FileStreams, streams_beside
+from penstock.model import LeasedMessage, NewMessage, State
+from penstock.moving.move import move
+from tests.conformance.moving_support import Database, File, fill, seen
+from tests.conformance.recipes import Leases, Recipe, anything
+from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids
+from tests.postgres import drop_schema
+
+Stores = tuple[File, Database, File]
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    clock = Clock()
+    opened = File(tmp_path / "from.db", clock), Database(clock), File(tmp_path / "back.db", clock)
+    yield opened
+    for store in opened:
+        store.close()
+    drop_schema(opened[1].schema)
+
+
+def filled(store: File) -> File:
+    fill(store.open())
+    store.close()
+    return store
+
+
+def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
+    file, database, back = stores
+    fill(file.open())
+    before = seen(file)
+    file.close()
+    there = move(file.url, database.url, clock=file.clock)
+    # A listing of queues is in the order of their names.
+    assert [queue.name for queue in there.queues] == list(before)[2:]
+    assert seen(database.open()) == before
+    database.check()
+    database.close()
+    again = move(database.url, str(back.path), clock=file.clock)
+    assert seen(back.open()) == before
+    back.check()
+    assert (again.queues, again.messages, again.checksum) == (there.queues, there.messages, there.checksum)
+    assert not there.resumed
+    assert there.left_behind == {}
+
+
+def test_every_state_is_moved(stores: Stores) -> None:
+    file, database, _ = stores
+    moved = move(filled(file).url, database.url)
+    for state in State:
+        assert sum(getattr(queue, state) for queue in moved.queues) > 0
+    (queue,) = [queue for queue in moved.queues if queue.name == "buried"]
+    assert (queue.dead, queue.leased) == (1, 1)
+
+
+def test_leases_ids_and_keys_outlive_the_move(stores: Stores) -> None:
+    file, database, back = stores
+    leases = fill(file.open())
+    newest = ids(file.pages(State.READY))[-1]
+    file.close()
+    move(file.url, database.url)
+    use(database.open(), newest, leases["held"])
+    database.close()
+    move(database.url, back.url)
+    back.open()
+    assert back.ack(leases["held"]) != [Settled.OK]
+    assert back.ack(leases["extended"]) == back.ack(leases["dead"]) == [Settled.OK]
+    back.check()
+
+
+def use(store: StoreUnderTest, newest: int, held: LeasedMessage) -> None:
+    (receipt,) = store.send(NewMessage(payload=b"once", key="k"), queue="keyed")
+    assert receipt.duplicate
+    (new,) = store.push("new", queue="q")
+    assert new > newest
+    assert store.ack(held) == [Settled.OK]
+    assert store.drain("q")[:2] == ["high", "again"]
+    store.check()
+
+
+def test_rates_go_on_after_a_move(stores: Stores) -> None:
+    file, database, back = stores
+    move(filled(file).url, database.url, clock=file.clock)
+    database.open().push("more", queue="q")
+    database.sweep()
+    file.open().push("more", queue="q")
+    file.sweep()
+    assert database.store.stats("q").rates == file.store.stats("q").rates
+    database.close()
+    file.close()
+    file.clock.advance(2 * MINUTE_MS)
+    move(database.url, back.url, clock=file.clock)
+    assert back.open().store.stats("q") == file.open().store.stats("q")
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(anything, st.sampled_from([0, 0, 1, 4, 11, 70_000])), min_size=20, max_size=60))
+def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        file, database, back = File(Path(folder, "from.db"), clock), Database(clock), File(Path(folder, "b.db"), clock)
+        file.open()
+        leases: Leases = []
+        for recipe, ms in steps:
+            (outcome,) = file.store.apply([recipe.make(leases, for_store=True)])
+            if isinstance(outcome, Leased):
+                leases += [(message, message) for message in outcome.messages]
+            clock.advance(ms)
+        before = seen(file)
+        file.close()
+        move(file.url, database.url, clock=clock)
+        assert seen(database.open()) == before
+        database.close()
+        move(database.url, back.url, clock=clock)
+        assert seen(back.open()) == before
+        back.check()
+        back.close()
+        drop_schema(database.schema)
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def interrupt_after(steps: int) -> Callable[[int, int], None]:
+    def report(done: int, total: int) -> None:
+        nonlocal steps
+        steps -= 1
+        if steps < 0:
+            raise Interrupted
+
+    return report
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
+def test_a_move_that_is_interrupted_after_any_step_goes_on(stores: Stores, back: bool) -> None:
+    file, database, other = stores
+    source, target = filled(file).url, database.url
+    if back:
+        move(source, target, clock=file.clock)
+        source, target = target, other.url
+    for steps in range(0, 1_000, 7):
+        try:
+            moved = move(source, target, step_rows=2, progress=interrupt_after(steps), clock=file.clock)
+            break
+        except Interrupted:
+            with pytest.raises(CannotOpen, match="was not finished"):
+                (other if back else database).open()
+    assert moved.resumed
+    before = seen(file.open())
+    assert seen((other if back else database).open()) == before
+
+
+KILLED = """
+import os, signal, sys
+from penstock.moving.move import move
+
+steps = int(sys.argv[3])
+def report(done, total):
+    global steps
+    steps -= 1
+    if steps == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+move(sys.argv[1], sys.argv[2], step_rows=3, progress=report, clock=lambda: int(sys.argv[4]))
+"""
+
+
+def test_a_move_that_is_killed_goes_on(stores: Stores) -> None:
+    file, database, _ = stores
+    source, target = filled(file).url, database.url
+    for steps in (15, 30):
+        arguments = (source, target, str(steps), str(file.clock()))
+        killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+        assert killed.returncode == -signal.SIGKILL
+    assert move(source, target, clock=file.clock).resumed
+    assert seen(database.open()) == seen(file.open())
+
+
+def test_a_source_that_was_used_since_the_move_began_is_refused(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    with pytest.raises(Interrupted):
+        move(file.url, database.url, progress=interrupt_after(3))
+    file.open().push("meanwhile", queue="q")
+    file.close()
+    with pytest.raises(SourceChanged):
+        move(file.url, database.url)
+
+
+def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> None:
+    file, database, _ = stores
+    held = fill(file.open())["held"]
+    file.close()
+    with pytest.raises(Interrupted):
+        move(file.url, database.url, step_rows=1_000, progress=interrupt_after(14))
+    file.open().extend(held, lease_ms=5)
+    file.close()
+    with pytest.raises(MoveDiffers):
+        move(file.url, database.url)
+    with pytest.raises(CannotOpen):
+        database.open()
+
+
+def test_a_store_that_others_have_open_is_refused(stores: Stores) -> None:
+    file, database, back = stores
+    filled(file).open()
+    with pytest.raises(StoreBusy, match="open"):
+        move(file.url, database.url)
+    file.close()
+    database.open()
+    with pytest.raises(StoreBusy, match="others use"):
+        move(file.url, database.url)
+    database.close()
+    move(file.url, database.url)
+    database.open()
+    with pytest.raises(StoreBusy):
+        move(database.url, back.url)
+
+
+def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
+    file, database, back = stores
+    filled(file)
+    database.open().push("mine")
+    database.close()
+    with pytest.raises(TargetNotEmpty):
+        move(file.url, database.url)
+    back.open().push("mine")
+    back.close()
+    with pytest.raises(TargetNotEmpty):
+        move(database.url, back.url)
+    assert database.open().counts() == {"ready": 1}
+
+
+def test_an_unfinished_target_is_only_for_its_own_source(stores: Stores) -> None:
+    file, database, other = stores
+    filled(file)
+    with pytest.raises(Interrupted):
+        move(file.url, database.url, progress=interrupt_after(3))
+    filled(other)
+    with pytest.raises(TargetNotEmpty):
+        move(other.url, database.url)
+    assert move(file.url, database.url).resumed
+
+
+def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
+    file, database, back = stores
+    with pytest.raises(CannotOpen, match="no file"):
+        move(file.url, database.url)
+    with pytest.raises(CannotOpen, match="no Penstock tables"):
+        move(database.url, back.url)
+    with pytest.raises(InvalidInput):
+        move(file.url, back.url)
+    with pytest.raises(InvalidInput):
+        move(database.url, database.url)
+    for nothing in ("sqlite:///", ":memory:", "http://127.0.0.1:8888"):
+        with pytest.raises(InvalidInput, match="no file"):
+            move(database.url, nothing)
+
+
+def test_streams_are_never_left_behind_silently(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    streams = FileStreams(streams_beside(file.path))
+    streams.create("s")
+    streams.close()
+    with pytest.raises(Unsupported, match="1 streams"):
+        move(file.url, database.url)
+    assert move(file.url, database.url, leave_streams=True).left_behind == {"streams": 1}
+
+
+def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
+    file, database, _ = stores
+    journalled = StoreUnderTest(file.path, persists=True)
+    fill(journalled)
+    journalled.push("told later", queue="q")
+    journalled.store.close()
+    moved = move(file.url, database.url)
+    journalled.check()
+    assert moved.left_behind == {"journal_records": journalled.open_another().journal_bounds()[1]}  # type: ignore[attr-defined]
+    journalled.close_all()
+
+
+def test_what_postgresql_cannot_write_in_a_text_is_replaced(stores: Stores) -> None:
+    file, database, _ = stores
+    file.open().push("x")
+    file.nack(file.lease_one(), error="a\0b")
+    file.close()
+    move(file.url, database.url)
+    (message,) = database.open().pages(State.SCHEDULED)
+    assert [failure.error for failure in message.errors] == ["a\N{REPLACEMENT CHARACTER}b"]

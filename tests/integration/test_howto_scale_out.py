@@ -1,0 +1,69 @@
+"""Backup and restore as docs/howto/scale-out.md shows them, run word for word on both stores."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.integration.command_line import PENSTOCK, clean_environment
+from tests.postgres import Cluster
+from tools import provision
+
+HOWTO = (Path(__file__).parents[2] / "docs" / "howto" / "scale-out.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```bash\n(.*?)```", HOWTO, re.DOTALL)
+BACKUP, RESTORE = (line + "\n" for line in BLOCKS[2].splitlines())
+DUMP, UNDUMP = BLOCKS[3:]
+
+
+def run(script: str, folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def push(url: str, payload: str) -> int:
+    with penstock.connect(url) as client:
+        return client.create_queue("q", exist_ok=True).push(payload).id
+
+
+def payloads(url: str) -> list[object]:
+    with penstock.connect(url) as client:
+        return [message.payload for message in client.queue("q").peek(10)]
+
+
+def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "penstock-data").mkdir()
+    url = f"sqlite:///{tmp_path}/penstock-data/penstock.db"
+    path = f"{Path(PENSTOCK).parent}:/usr/bin:/bin"
+    push(url, "before")
+    run(BACKUP, tmp_path, PATH=path)
+    push(url, "after")
+    run(RESTORE, tmp_path, PATH=path)
+    assert payloads(url) == ["before"]
+
+
+def test_a_database_comes_back_as_it_was(tmp_path: Path) -> None:
+    programs = Path(json.loads(provision.CHOICE.read_text())["postgres"]["bin"])
+    if not all((programs / name).exists() for name in ("pg_dump", "pg_restore", "psql")):
+        pytest.skip("this PostgreSQL came without its client programs")
+    own = Cluster()
+    try:
+        first = push(own.url, "before")
+        run(DUMP, tmp_path, PATH=f"{programs}:/usr/bin:/bin", STORE=own.url)
+        push(own.url, "after")
+        run(UNDUMP, tmp_path, PATH=f"{programs}:/usr/bin:/bin", STORE=own.url)
+        assert payloads(own.url) == ["before"]
+        assert push(own.url, "later") > first
+    finally:
+        own.remove()
