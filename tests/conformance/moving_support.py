@@ -12,7 +12,7 @@ from penstock.model import LeasedMessage, NewMessage, State
 from penstock.store.postgres import PostgresStore
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
-from tests.conformance.postgres_support import PostgresUnderTest
+from tests.conformance.postgres_support import PostgresUnderTest, Tables
 from tests.conformance.recount import check_tables
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest
 from tests.postgres import cluster, new_schema
@@ -52,6 +52,8 @@ class File(StoreUnderTest):
 
 
 class Database(PostgresUnderTest):
+    """A schema of PostgreSQL without a journal."""
+
     def __init__(self, clock: Clock) -> None:
         self.schema = new_schema()
         self.path = cluster().url
@@ -68,7 +70,13 @@ class Database(PostgresUnderTest):
         return self
 
     def open_another(self) -> PostgresStore:
-        return super().open_another()
+        store = PostgresStore(str(self.path), schema=self.schema, clock=self.clock)
+        self._opened.append(store)
+        return store
+
+    def check(self) -> None:
+        with closing(Tables(str(self.path), self.schema)) as tables:
+            check_tables(tables, busy_exactly=False)
 
     def close(self) -> None:
         for store in self._opened:
