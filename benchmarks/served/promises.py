@@ -193,8 +193,12 @@ async def _flatness(plan: Plan, small: PenstockHttp, big: PenstockHttp) -> list[
         for server, count in ((small, plan.small), (big, plan.big)):
             await server.fresh()
             await server.create("flat")
+            fillers = await server.connect("flat", 4)
+            await fill(fillers, texts(1_000), count)
+            await close_all(fillers)
+        for server in found:
+            # Not before: the server closes connections that are idle while the other one is filled.
             users[server] = await server.connect("flat", 8)
-            await fill(users[server][:4], texts(1_000), count)
         for _ in range(max(plan.promise_rounds, 2)):
             for server in found:
                 load = Load(users[server], "cycle", texts(10))
