@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,3 +197,39 @@ def test_a_push_that_asks_nobody_waits_for_the_lock_like_any_other(file: Path, c
             push(ours)
     push(ours)
     assert ids_of(ours, "q") == [1, 2, 3, 4, 5]
+
+
+def claims(file: Path, store: SqliteStore) -> bool:
+    """Whether the file says that this store was the last to write."""
+    with closing(sqlite3.connect(file)) as connection:
+        (writer,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'writer'").fetchone()
+    return bool(writer == store._transaction.writer)
+
+
+def test_whoever_takes_over_a_file_may_push_without_asking_too(file: Path, clock: Clock) -> None:
+    first = SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(first)
+    assert claims(file, first)
+    first.close()
+    second = SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(second)
+    assert claims(file, second)
+    assert second._transaction.is_writer
+
+
+@pytest.mark.parametrize(
+    "special", [{"key": ""}, {"headers": {}}, {"ttl_ms": 60_000}, {"delay_ms": 1}, {"priority": 1}]
+)
+def test_a_message_with_anything_special_is_not_pushed_without_asking(
+    file: Path, clock: Clock, special: dict[str, Any]
+) -> None:
+    store = SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(store)
+    store.apply([Push(queue="q", messages=[NewMessage(payload=b"x", **special)])])
+    (stored,) = [message for message in store.export("q") if message.id == 5]
+    for name in ("key", "headers", "priority"):
+        assert getattr(stored, name) == special.get(name, 0 if name == "priority" else None)
+    assert (stored.expires_at is not None) == ("ttl_ms" in special)

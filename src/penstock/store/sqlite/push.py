@@ -80,9 +80,11 @@ def push_alone(tx: Transaction, command: Push, now: int) -> Pushed | None:
     if queue is None or len(command.messages) != 1 or command.request_key is not None or tx.last_id < 0:
         return None
     message, options = command.messages[0], queue.options
-    if message.priority or message.key or message.headers or message.ttl_ms or options.ttl_ms:
+    if message.priority or any(each is not None for each in (message.key, message.headers, message.ttl_ms)):
         return None
-    if (options.delay_ms if message.delay_ms is None else message.delay_ms) or options.max_size or options.push_rate:
+    if any(each is not None for each in (options.ttl_ms, options.max_size, options.push_rate)):
+        return None
+    if options.delay_ms if message.delay_ms is None else message.delay_ms:
         return None
     if not queue.may_push_uncounted(now) or not tx.journal.can_wait(queue.id, len(message.payload)):
         return None

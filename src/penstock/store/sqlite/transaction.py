@@ -56,7 +56,7 @@ class Transaction:
         self._pushed_last = 0
         self._uncounted_in: int
         self.fresh: dict[int, Fresh] = {}
-        """Leases given out here one by one, by message id: whose token still ends one need not be looked up."""
+        """First leases of plain messages given out here, by message id: to end one, nothing need be looked up."""
         self.forget()
 
     def start(self, now: int) -> None:
@@ -153,7 +153,7 @@ class Transaction:
             self.left_uncounted(queue)
             if not self.is_writer:
                 self.execute(SQL["set_writer"], (self.writer,))
-                self.is_writer = True
+                self.is_writer, self._another_claims = True, False
             return True
         if queue.changed != PUSHED:
             return False
