@@ -129,6 +129,17 @@ def test_many_bytes_do_not_wait_in_memory(file: Path, clock: Clock) -> None:
     assert (len(told(file)), store.journal_waits) == (5, True)
 
 
+def test_a_journal_in_memory_does_not_grow(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.store.sqlite.store.JOURNAL_BACKLOG_BYTES", 1_000)
+    store = open_store(Path(":memory:"), clock)
+    for _ in range(50):
+        push(store, "x" * 500)
+        store.apply([CatchUpJournal()])
+    first, following = store.journal_bounds()
+    assert following > 40
+    assert following - first < 5
+
+
 def test_closing_tells_everything(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for text in "abc":

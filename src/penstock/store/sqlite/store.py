@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
-from penstock.commands import Command, Push, Pushed
+from penstock.commands import Command, ForgetJournal, Push, Pushed
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
 from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
@@ -141,7 +141,10 @@ class SqliteStore(OneLane):
         from penstock.journal.drain import drain_once  # It needs the store.
 
         self._transaction.noted_bytes = 0
-        if self.path != MEMORY:
+        if self.path == MEMORY:
+            # There is nowhere to keep it.
+            self._apply_held([ForgetJournal(before=self._transaction.next_offset)])
+        else:
             drain_once(self, self.path)
 
     def _apply_held(self, commands: Sequence[Command[Any]]) -> list[Any]:
