@@ -72,3 +72,17 @@ def serve(tmp_path: Path) -> Iterator[Fresh]:
     yield start
     for manager in reversed(opened):
         manager.__exit__(None, None, None)
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    """A schema of PostgreSQL that nobody else uses."""
+    schema = new_schema()
+    yield schema
+    drop_schema(schema)
+
+
+@pytest.fixture
+def store(schema: str) -> str:
+    """Its address."""
+    return f"{cluster().url}&schema={schema}"

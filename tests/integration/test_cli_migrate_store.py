@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock as sdk
 from tests.integration.command_line import PENSTOCK, clean_environment, penstock
-from tests.postgres import cluster, drop_schema, new_schema
 
 HOWTO = (Path(__file__).parents[2] / "docs" / "howto" / "migrate-store.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def store() -> Iterator[str]:
-    schema = new_schema()
-    yield f"{cluster().url}&schema={schema}"
-    drop_schema(schema)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -22,21 +21,9 @@ from tests.conformance.replay import Replay, check_counters
 from tests.integration.command_line import Queues
 from tests.integration.serving import running
 from tests.integration.test_journal import ARROW, happened, live
-from tests.postgres import cluster, drop_schema, new_schema
+from tests.postgres import cluster
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def schema() -> Iterator[str]:
-    schema = new_schema()
-    yield schema
-    drop_schema(schema)
-
-
-@pytest.fixture
-def store(schema: str) -> str:
-    return f"{cluster().url}&schema={schema}"
 
 
 def played(store: str) -> Replay:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,21 +16,9 @@ from penstock.log.postgres.streams import PostgresStreams
 from tests.conformance.support import eventually
 from tests.integration import command_line
 from tests.integration.serving import running
-from tests.postgres import Cluster, cluster, drop_schema, new_schema
+from tests.postgres import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def schema() -> Iterator[str]:
-    schema = new_schema()
-    yield schema
-    drop_schema(schema)
-
-
-@pytest.fixture
-def store(schema: str) -> str:
-    return f"{cluster().url}&schema={schema}"
 
 
 def test_servers_on_one_database_share_streams_and_wake_each_others_readers(store: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,9 @@ from penstock.config import load_settings
 from penstock.errors import PenstockError
 from tests.conformance.support import eventually
 from tests.integration.serving import running
-from tests.postgres import Cluster, cluster, drop_schema, new_schema
+from tests.postgres import Cluster
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def store() -> Iterator[str]:
-    schema = new_schema()
-    yield f"{cluster().url}&schema={schema}"
-    drop_schema(schema)
 
 
 def test_a_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:

@@ -20,16 +20,9 @@ from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import eventually
 from tests.integration.serving import Answer, Running, running
-from tests.postgres import Cluster, cluster, drop_schema, new_schema
+from tests.postgres import Cluster, cluster
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def store() -> Iterator[str]:
-    schema = new_schema()
-    yield f"{cluster().url}&schema={schema}"
-    drop_schema(schema)
 
 
 @contextlib.contextmanager
