@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from penstock import LiteQueue
-from penstock.commands import Configure, Lease, Push, Sweep
+from penstock.commands import Configure, Lease, Push, Sweep, Transact
 from penstock.errors import QueueFull, StoreBusy
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
+from tests.conformance.recount import check_tables
 
 MINUTE = 60_000
 
@@ -197,6 +198,32 @@ def test_a_push_that_asks_nobody_waits_for_the_lock_like_any_other(file: Path, c
             push(ours)
     push(ours)
     assert ids_of(ours, "q") == [1, 2, 3, 4, 5]
+
+
+FAILS = Transact(commands=[Push(queue="no such queue", messages=[NewMessage(payload=b"x")])])
+
+
+def test_another_learns_of_a_write_also_beside_a_transaction_that_fails(file: Path, clock: Clock) -> None:
+    ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
+    push(theirs, "other")
+    for _ in range(4):
+        push(ours)
+    theirs.apply([FAILS, Push(queue="other", messages=[NewMessage(payload=b"x")])])
+    push(ours)
+    assert ids_of(ours, "q", "other") == list(range(1, 8))
+
+
+def test_a_queue_that_is_ahead_is_counted_before_another_is_after_a_transaction_that_fails(
+    file: Path, clock: Clock
+) -> None:
+    store = SqliteStore(file, clock=clock)
+    push(store, "other")
+    for _ in range(4):
+        push(store)
+    for _ in range(3):
+        store.apply([FAILS, Push(queue="other", messages=[NewMessage(payload=b"x")])])
+    with closing(sqlite3.connect(file)) as connection:
+        check_tables(connection)
 
 
 def claims(file: Path, store: SqliteStore) -> bool:

@@ -73,6 +73,8 @@ class Transaction:
     def forget(self) -> None:
         """Drop all that is known and was done; the database is asked again."""
         self.journal.go_back(0)
+        self._another_claims, self._changes_before = False, 0
+        """Whether another process is to learn that it is not the last to have written, once there is a change."""
         self.forget_queues()
 
     def forget_queues(self) -> None:
@@ -80,8 +82,6 @@ class Transaction:
         self._touched: dict[int, Queue] = {}
         self._ahead: Queue | None = None
         """The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either."""
-        self._another_claims, self._changes_before = False, 0
-        """Whether another process is to learn that it is not the last to have written, once there is a change."""
         self.is_writer = False
         """Whether the file says that nobody else has written since this process last did."""
         self.last_id = self.next_offset = -1
@@ -147,6 +147,8 @@ class Transaction:
 
     def _leave_uncounted(self, queue: Queue) -> bool:
         """Plain pushes to, and leases from, the one queue that may be ahead of its counters need not write them."""
+        if self._uncounted_in < 0:
+            (self._uncounted_in, *_) = self.execute(SQL["uncounted_in"]).fetchone()
         if queue.id == self._uncounted_in:
             if not queue.leave_uncounted(self.now):
                 return False
