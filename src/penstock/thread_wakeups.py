@@ -21,14 +21,14 @@ class ThreadWakeups:
         self.after_fork_in_child()
         forks.register(self)
 
-    def ticket(self) -> tuple[int, int]:
+    def ticket(self, interest: str) -> tuple[int, int]:
         """To be taken before looking for messages: what is written from then on ends the `wait` that follows."""
         return self._pushes, self._version()
 
-    def wait(
-        self, interest: str, seconds: float, ticket: tuple[int, int] | None, look_in_seconds: float | None = None
-    ) -> None:
-        assert ticket is not None
+    def looked(self, ticket: tuple[int, int]) -> None:
+        pass
+
+    def wait(self, ticket: tuple[int, int], seconds: float, look_in_seconds: float | None = None) -> None:
         pushes, version = ticket
         if look_in_seconds is not None:
             seconds = min(seconds, look_in_seconds)

@@ -1,7 +1,9 @@
 """Who waits for which queue, and who is woken by what: pushes here, writes of other processes, and time.
 
 A push wakes as many waiters as it has messages, in the order they came. Whoever was woken and leaves messages behind,
-or goes away, wakes the next. Writes of other processes show in the store's version, looked at only while someone waits.
+or goes away, wakes the next. Whoever is still looking when a push finds nobody to wake looks once more: a store with
+several lanes may answer the push before a look that has not seen it. Writes of other processes show in the store's
+version, looked at only while someone waits.
 """
 
 from __future__ import annotations
@@ -45,29 +47,48 @@ class _Waiters:
             self.alarm = None
 
 
+class Ticket:
+    """For one look at a queue: whether something came that it may not have seen."""
+
+    __slots__ = ("changes", "interest", "missed")
+
+    def __init__(self, interest: str, changes: int) -> None:
+        self.interest = interest
+        self.changes = changes
+        self.missed = False
+
+
 class Wakeups:
     """For coroutines of one event loop."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
         self._waiting: dict[str, _Waiters] = {}
+        self._looking: dict[str, set[Ticket]] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._changes = 0
         self.closed = False
 
-    def ticket(self) -> int:
-        """To be taken before looking for messages: what others write from then on ends the `wait` that follows."""
+    def ticket(self, interest: str) -> Ticket:
+        """To be taken before looking for messages: what comes from then on ends the `wait` that follows."""
         if self._watcher is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch(self._version()))
-        return self._changes
+        ticket = Ticket(interest, self._changes)
+        self._looking.setdefault(interest, set()).add(ticket)
+        return ticket
 
-    async def wait(
-        self, interest: str, seconds: float, ticket: int | None, look_in_seconds: float | None = None
-    ) -> None:
+    def looked(self, ticket: Ticket) -> None:
+        """The look is over; if nothing was found, `wait` follows at once."""
+        looking = self._looking[ticket.interest]
+        looking.remove(ticket)
+        if not looking:
+            del self._looking[ticket.interest]
+
+    async def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
         """Until woken, or until the time has passed; one of those who wait looks again in `look_in_seconds`."""
-        if self.closed or ticket != self._changes:
+        if self.closed or ticket.missed or ticket.changes != self._changes:
             return
-        loop = asyncio.get_running_loop()
+        interest, loop = ticket.interest, asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(interest, _Waiters()).futures[future] = None
         self.look_in(interest, look_in_seconds)
@@ -102,7 +123,7 @@ class Wakeups:
 
     def wake(self, queue: str, count: int) -> None:
         """`count` messages may be ready in this queue."""
-        if not self._waiting:
+        if not self._waiting and not self._looking:
             return
         for interest in interests(queue):
             while count and self.wake_one(interest):
@@ -115,6 +136,8 @@ class Wakeups:
             if not future.done():
                 future.set_result(None)
                 return True
+        for ticket in self._looking.get(interest, ()):
+            ticket.missed = True
         return False
 
     async def sleep(self, seconds: float) -> None:

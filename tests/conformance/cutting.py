@@ -55,7 +55,13 @@ class Cutter:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(self._server)
+                try:
+                    server.connect(self._server)
+                except OSError:
+                    # As the server itself would while it is down; the next one is let in again.
+                    client.close()
+                    server.close()
+                    continue
                 self._lines += [client, server]
                 threading.Thread(target=self._relay, args=(client, server), daemon=True).start()
 

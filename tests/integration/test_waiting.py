@@ -137,23 +137,37 @@ def test_a_put_between_looking_and_waiting_is_not_missed_by_a_thread(path: Path)
         wakeups = ThreadWakeups(queue._store.version)
         started = time.monotonic()
         for put in (lambda: other.put(b"x"), lambda: wakeups.wake("default", 1)):
-            ticket = wakeups.ticket()
+            ticket = wakeups.ticket("default")
             put()
-            wakeups.wait("default", LONG, ticket)
+            wakeups.wait(ticket, LONG)
         assert time.monotonic() - started < SOON
 
 
 def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Path) -> None:
     async def wait(store: SqliteStore, other: LiteQueue) -> None:
         wakeups = Wakeups(store.version)
-        ticket = wakeups.ticket()
+        ticket = wakeups.ticket("default")
         await asyncio.to_thread(other.put, b"x")
         await asyncio.sleep(0.05)
-        await asyncio.wait_for(wakeups.wait("default", LONG, ticket), SOON)
+        wakeups.looked(ticket)
+        await asyncio.wait_for(wakeups.wait(ticket, LONG), SOON)
         wakeups.close()
 
     with LiteQueue(path) as queue, LiteQueue(path) as other:
         asyncio.run(wait(queue._store, other))
+
+
+@pytest.mark.parametrize("interest", ["orders/eu/q", "orders/eu/", "orders/"])
+def test_a_push_answered_before_a_look_that_has_not_seen_it_ends_the_wait(interest: str) -> None:
+    async def wait() -> None:
+        wakeups = Wakeups(lambda: 0)
+        ticket = wakeups.ticket(interest)
+        wakeups.wake("orders/eu/q", 1)
+        wakeups.looked(ticket)
+        await asyncio.wait_for(wakeups.wait(ticket, LONG), SOON)
+        wakeups.close()
+
+    asyncio.run(wait())
 
 
 def test_a_program_may_end_with_a_queue_open(path: Path) -> None:

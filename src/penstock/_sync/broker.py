@@ -180,7 +180,7 @@ class Broker:
         deadline = time.monotonic() + wait_ms / 1000 if wait_ms else 0
         has_waited = False
         while True:
-            ticket = self._wakeups.ticket() if wait_ms else None
+            ticket = self._wakeups.ticket(interest) if wait_ms else None
             try:
                 leased = self._commit(command)
             except BaseException as error:
@@ -189,6 +189,9 @@ class Broker:
                     self._wakeups.wake_one(interest)
                     raise
                 leased = Leased([], wake_at=self._clock() + AWAY_MS)
+            finally:
+                if ticket is not None:
+                    self._wakeups.looked(ticket)
             if leased.messages:
                 self._wakeups.wake_one(interest)
                 if self.events.listened:
@@ -198,14 +201,14 @@ class Broker:
                 continue
             look_in = None if leased.wake_at is None else max(leased.wake_at - self._clock(), 1) / 1000
             left = deadline - time.monotonic()
-            if left <= 0 or self._wakeups.closed:
+            if ticket is None or left <= 0 or self._wakeups.closed:
                 self._wakeups.look_in(interest, look_in)
                 return leased.messages
             if on_wait is not None:
                 on_wait()
                 on_wait = None
             has_waited = True
-            self._wakeups.wait(interest, left, ticket, look_in)
+            self._wakeups.wait(ticket, left, look_in)
 
     def ack(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
         """Done: archived or deleted."""
