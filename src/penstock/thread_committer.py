@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -26,14 +27,20 @@ INTERRUPTED = StoreError(
 class _Waiting:
     """One command that waits; its thread sleeps at the gate until there is an answer, or its turn to lead."""
 
-    __slots__ = ("command", "gate", "leads", "outcome")
+    __slots__ = ("command", "gate", "gone", "leads", "next", "outcome", "woken")
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.leads = False
+        self.leads = self.woken = self.gone = False
+        self.next: _Waiting | None = None
+        """Whom to wake after this one."""
         self.outcome: Any = None
+
+    def wake(self) -> None:
+        self.woken = True
+        self.gate.release()
 
 
 class _Lane:
@@ -50,7 +57,8 @@ class _Lane:
 class ThreadCommitter:
     """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them.
 
-    So in each lane of the store: a batch of one does not wait for that of another.
+    So in each lane of the store: a batch of one does not wait for that of another. Those of a batch wake one another in
+    turn: woken all at once they would fight for the interpreter, in which only one can run.
     """
 
     def __init__(self, store: Applies, undo: Undo | None = None) -> None:
@@ -79,6 +87,7 @@ class ThreadCommitter:
                 # Whoever had the turn may have left before it could see that somebody waits.
                 self._hand_over(lane)
             mine.gate.acquire()
+            self._wake_next(lane, mine)
         except BaseException:
             self._leave(lane, mine)
             raise
@@ -94,9 +103,11 @@ class ThreadCommitter:
         with lane.mutex:
             with suppress(ValueError):
                 lane.waiting.remove(mine)
-            leads = mine.leads
-        if leads:
+            mine.gone = True
+        if mine.leads:
             self._hand_over(lane)
+        elif mine.woken:
+            self._wake_next(lane, mine)
 
     def _commit(self, lane: _Lane, mine: _Waiting) -> None:
         with lane.mutex:
@@ -113,8 +124,20 @@ class ThreadCommitter:
             # Ctrl-C in the thread that commits, which may come before or after the commit, is for that thread alone.
             for waiting, outcome in zip(batch, outcomes or [INTERRUPTED] * len(batch), strict=True):
                 waiting.outcome = outcome
-            for waiting in others:
-                waiting.gate.release()
+            for one, two in pairwise([mine, *others]):
+                one.next = two
+            self._wake_next(lane, mine)
+
+    def _wake_next(self, lane: _Lane, mine: _Waiting) -> None:
+        following = mine.next
+        if following is None:
+            return
+        mine.next = None
+        with lane.mutex:
+            while following is not None and following.gone:
+                following = following.next
+            if following is not None:
+                following.wake()
 
     def _hand_over(self, lane: _Lane) -> None:
         """To the one that has waited longest; else the turn is free."""
@@ -124,7 +147,7 @@ class ThreadCommitter:
                     if lane.waiting:
                         next_one = lane.waiting.popleft()
                         next_one.leads = True
-                        next_one.gate.release()
+                        next_one.wake()
                         return
             lane.turn.release()
             # One that came just now found the turn taken, and nobody has seen it wait.

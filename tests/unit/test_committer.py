@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueue, errors
-from penstock.commands import Command, Push
+from penstock.commands import Command, Push, Pushed
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
-from penstock.thread_committer import ThreadCommitter
+from penstock.thread_committer import ThreadCommitter, _Waiting
 
 CREATE = QueueOptions()
 
@@ -126,6 +126,46 @@ def test_an_interrupt_of_the_thread_that_commits_is_for_that_thread_alone(store:
     kinds = [type(outcome) for outcome in others]
     assert kinds.count(KeyboardInterrupt) == 1
     assert kinds.count(StoreError) == 3
+
+
+def test_who_is_interrupted_while_it_waits_keeps_nobody_else_waiting(store: Gated) -> None:
+    committer = ThreadCommitter(store)
+    lock = threading.Lock
+
+    class Interrupted:
+        """A gate whose thread is called away: when it is woken, or while others commit for it."""
+
+        def __init__(self, *, woken: bool) -> None:
+            self.lock, self.woken, self.locked = lock(), woken, False
+
+        def acquire(self) -> bool:
+            if not self.locked:
+                self.locked = self.lock.acquire()
+                return True
+            if self.woken:
+                self.lock.acquire()
+            else:
+                wait_until(lambda: len(store.batches) == 2)
+            raise KeyboardInterrupt
+
+        def release(self) -> None:
+            self.lock.release()
+
+    # The first of them leads.
+    gates = iter([lock(), Interrupted(woken=True), Interrupted(woken=False), *(lock() for _ in range(4))])
+    waiting = _Waiting.__init__
+
+    def with_gate(self: _Waiting, command: Command[Any]) -> None:
+        waiting(self, command)
+        self.gate = next(gates)  # type: ignore[assignment]
+        self.gate.acquire()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Waiting, "__init__", with_gate)
+        outcomes = together(store, committer, [push(b"%d" % n) for n in range(8)])
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds.count(KeyboardInterrupt) == 2
+    assert kinds.count(Pushed) == 6
 
 
 def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:

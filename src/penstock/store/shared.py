@@ -32,8 +32,13 @@ def encode_options(options: QueueOptions) -> str:
     return msgspec.json.encode(options).decode()
 
 
+def new_token(until: int) -> bytes:
+    """A secret that begins with the time under which its lease is found."""
+    return until.to_bytes(6, "big") + os.urandom(10)
+
+
 def new_tokens(untils: Sequence[int]) -> list[bytes]:
-    """Secrets, each of which begins with the time under which its lease is found."""
+    """As `new_token`, one for each."""
     chance = os.urandom(10 * len(untils))
     return [until.to_bytes(6, "big") + chance[10 * n : 10 * n + 10] for n, until in enumerate(untils)]
 

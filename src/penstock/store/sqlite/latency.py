@@ -26,6 +26,10 @@ class Latencies:
             number = bucket(ms)
             counts[number] = counts.get(number, 0) + 1
 
+    def add_one(self, queue_id: int, kind: int, ms: int) -> None:
+        counts, number = self._counts[queue_id, kind], bucket(ms)
+        counts[number] = counts.get(number, 0) + 1
+
     def write(self, connection: sqlite3.Connection, now: int) -> None:
         counts, self._counts = self._counts, defaultdict(dict)
         minute = now // 60_000

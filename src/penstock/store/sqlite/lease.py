@@ -16,7 +16,7 @@ from penstock.journal.noting import note_leased
 from penstock.latency import WAIT
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, new_tokens
+from penstock.store.shared import CONTENTS, new_token, new_tokens
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
 from penstock.store.sqlite.journal import error_details
 from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
@@ -54,29 +54,19 @@ def lease_together(tx: Transaction, name: str, commands: Sequence[Lease]) -> lis
             message_id = place & ID_MAX
             leases.append((message_id, place, queue.id, token, now, until, now, worker))
             tx.remember(message_id, (until, token, now, row[1]))
-            share.append(_from_plain(row, name, tx.salt, until, text))
+            share.append(from_plain(row, name, tx.salt, until, text))
         shares.append(share)
         workers += [worker] * len(share)
     if leases:
         tx.connection.executemany(LEASE_ONE, leases)
-        _count_leased(tx, queue, leases[-1][1], len(leases), min(untils))
+        queue.count_leased(leases[-1][1], len(leases), min(untils))
+        tx.touch(queue, LEASED)
         messages = [message for share in shares for message in share]
         tx.latencies.add(queue.id, WAIT, [now - message.created_at for message in messages])
         if queue.noted:
             note_leased(tx, queue, messages, workers, {})
     wake = wake_at(queue)
     return [Leased(share, wake_at=None if share else wake) for share in shares]
-
-
-def _count_leased(tx: Transaction, queue: Queue, cursor: int, count: int, until: int) -> None:
-    """Plain messages, up to the one at the cursor."""
-    queue.cursor = cursor
-    queue.ready -= count
-    queue.leased += count
-    queue.n_leased += count
-    if until < queue.lapse_at:
-        queue.lapse_at = until
-    tx.touch(queue, LEASED)
 
 
 def take(tx: Transaction, command: Take) -> Leased:
@@ -123,7 +113,7 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     if limit <= 0 or not queue.ready:
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    token = new_tokens([until])[0]
+    token = new_token(until)
     if limit == 1 and not queue.filed:
         return _lease_next(tx, queue, until, token, command.worker)
     plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
@@ -160,9 +150,10 @@ def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker:
     message_id, now = place & ID_MAX, tx.now
     tx.execute(LEASE_ONE, (message_id, place, queue.id, token, now, until, now, worker))
     tx.remember(message_id, (until, token, now, row[1]))
-    _count_leased(tx, queue, place, 1, until)
-    tx.latencies.add(queue.id, WAIT, (now - row[1],))
-    messages = [_from_plain(row, queue.name, tx.salt, until, token.hex())]
+    queue.count_leased(place, 1, until)
+    tx.touch(queue, LEASED)
+    tx.latencies.add_one(queue.id, WAIT, now - row[1])
+    messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
     if queue.noted:
         note_leased(tx, queue, messages, [worker], {})
     return messages
@@ -199,21 +190,21 @@ def _pick(
     plain: list[Row] = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit)).fetchall()
     name, salt = queue.name, tx.salt
     if not filed:
-        return plain, filed, [_from_plain(row, name, salt, until, token) for row in plain]
+        return plain, filed, [from_plain(row, name, salt, until, token) for row in plain]
     keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
     merged = heapq.merge(keyed_plain, ((row[:3], row) for row in filed))
     taken_plain, taken_filed, messages = [], [], []
     for _, (_, row) in zip(range(limit), merged, strict=False):
         if len(row) == 8:
             taken_plain.append(row)
-            messages.append(_from_plain(row, name, salt, until, token))
+            messages.append(from_plain(row, name, salt, until, token))
         else:
             taken_filed.append(row)
             messages.append(_from_row(row[2], row[4] + 1, row[5:11], name, salt, until, token))
     return taken_plain, taken_filed, messages
 
 
-def _from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
+def from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
     place, created_at, _, priority, content, key, headers, payload = row
     body = (created_at, priority, content, key, headers, payload)
     return _from_row(place & ID_MAX, 1, body, queue, salt, until, token)
@@ -272,7 +263,7 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     if not rows:
         return Leased([], wake_at=wake_at(queue))
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    token = new_tokens([until])[0]
+    token = new_token(until)
     through = rows[-1][:2]
     tx.execute(SQL["lease_dead"], (queue.id, token, tx.now, until, tx.now, command.worker, queue.id, *through))
     tx.execute(SQL["mark_dead_leased"], (queue.id, *through))

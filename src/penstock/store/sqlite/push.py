@@ -21,7 +21,7 @@ from penstock.store.sqlite.queues import SQL as COUNTER
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "push")
-MESSAGE, MESSAGE_ALONE = SQL["message"], SQL["message_alone"]
+MESSAGE = SQL["message"]
 
 REQUEST_KEY = "\x1f"
 """No key of a user's begins so: a control character is none of theirs."""
@@ -69,39 +69,6 @@ def push(tx: Transaction, command: Push) -> Pushed:
         else:
             receipts.append(first)
     return Pushed(receipts)
-
-
-def push_alone(tx: Transaction, command: Push, now: int) -> Pushed | None:
-    """One plain message, where nobody else has written and its queue may be ahead: one statement, which commits itself.
-
-    None where there is more to do than that.
-    """
-    queue = tx.ahead(command.queue)
-    if queue is None or len(command.messages) != 1 or command.request_key is not None or tx.last_id < 0:
-        return None
-    message, options = command.messages[0], queue.options
-    if message.priority or any(each is not None for each in (message.key, message.headers, message.ttl_ms)):
-        return None
-    if any(each is not None for each in (options.ttl_ms, options.max_size, options.push_rate)):
-        return None
-    if options.delay_ms if message.delay_ms is None else message.delay_ms:
-        return None
-    if not queue.may_push_uncounted(now) or not tx.journal.can_wait(queue.id, len(message.payload)):
-        return None
-    message_id = tx.last_id + 1
-    content = 0 if message.content is BYTES else CONTENT_CODES[message.content]
-    place = queue.plain_start | message_id
-    if not tx.execute(MESSAGE_ALONE, (place, now, content, message.payload, tx.writer)).rowcount:
-        return None
-    tx.last_id = queue.last_id = message_id
-    queue.newest_at = now
-    queue.ready += 1
-    queue.n_pushed += 1
-    queue.uncounted_pushes += 1
-    tx.left_uncounted(queue)
-    if queue.noted:
-        note_pushed(tx, queue, [(place, now, None, 0, content, None, None, message.payload)])
-    return Pushed([Receipt(message_id, message_uuid(message_id, now, tx.salt), now)])
 
 
 def push_together(tx: Transaction, name: str, commands: Sequence[Push]) -> list[Pushed] | None:

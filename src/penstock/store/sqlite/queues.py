@@ -75,6 +75,7 @@ class Queue:
         "name",
         "name_bytes",
         "newest_at",
+        "only",
         "options",
         "paused",
         "plain_end",
@@ -143,6 +144,8 @@ class Queue:
         self.due_at = self.lapse_at = self.expiry_at = 0
         self.filed = True
         """Whether the ready table may hold rows of this queue."""
+        self.only: tuple[Any, ...] | None = None
+        """The row of the one message that was ready when it was pushed, if that was here and just now."""
         self.changed = 0
         self._was_busy = self.undone > 0
 
@@ -163,13 +166,35 @@ class Queue:
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
+    def count_leased(self, cursor: int, count: int, until: int) -> None:
+        """Plain messages, up to the one at the cursor."""
+        self.cursor = cursor
+        self.ready -= count
+        self.leased += count
+        self.n_leased += count
+        if until < self.lapse_at:
+            self.lapse_at = until
+
     def may_push_uncounted(self, now: int) -> bool:
         """Whether one more plain push can be left for later, and nothing else is due."""
+        return self.uncounted_pushes < UNCOUNTED_MAX and self.newest_at <= now and self._may_wait(now)
+
+    def may_lease_uncounted(self, now: int) -> bool:
+        """Whether one more lease of a plain message can be left for later, and nothing else is due."""
+        return bool(self.leased < UNCOUNTED_MAX) and self._may_wait(now)
+
+    def _may_wait(self, now: int) -> bool:
         return (
-            self.uncounted_pushes < UNCOUNTED_MAX
-            and self.newest_at <= now < min(self.lapse_at, self.due_at, self.expiry_at, (self.minute + 1) * 60_000)
+            now < self.lapse_at
+            and now < self.due_at
+            and now < self.expiry_at
+            and now < (self.minute + 1) * 60_000
             and (self._was_busy or "/" not in self.name)
         )
+
+    def may_ack_alone(self, now: int) -> bool:
+        """Whether one ack changes nothing but this queue's counters."""
+        return now < (self.minute + 1) * 60_000 and ("/" not in self.name or (self._was_busy and self.undone > 1))
 
     def leave_uncounted(self, now: int) -> bool:
         """Leave what this transaction pushed and leased, if that is all, for the queue's next other change to count.
@@ -205,14 +230,22 @@ class Queue:
             self.changed |= LEASED
         update, values = _STATEMENTS[self.changed]
         connection.execute(update, values(self))
-        self.n_pushes_counted, self.n_leases_counted = self.n_pushed, self.n_leased
-        self.uncounted_pushes = self.uncounted_leases = self.changed = 0
+        self.all_counted()
         if "/" in self.name and self._was_busy != (self.undone > 0):
             if self._was_busy:
                 connection.execute(SQL["idle"], (self.name,))
             else:
                 connection.execute(SQL["busy"], (self.name, self.id))
             self._was_busy = not self._was_busy
+
+    def counts(self) -> tuple[int, ...]:
+        """All that plain pushes, leases and acks change, in the order of their names, and the queue's id."""
+        return _STATEMENTS[PUSHED | LEASED | SETTLED][1](self)
+
+    def all_counted(self) -> None:
+        """The row is as this is."""
+        self.n_pushes_counted, self.n_leases_counted = self.n_pushed, self.n_leased
+        self.uncounted_pushes = self.uncounted_leases = self.changed = 0
 
     def info(self) -> QueueInfo:
         return QueueInfo(

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
-from penstock.commands import Command, ForgetJournal, Push, Pushed
+from penstock.commands import Command, ForgetJournal
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
 from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
 from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
+from penstock.store.sqlite.alone import ALONE, Alone, prepare_acks
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.connection import (
     MEMORY,
@@ -30,7 +31,6 @@ from penstock.store.sqlite.connection import (
     translated,
 )
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
-from penstock.store.sqlite.push import push_alone
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
 from penstock.store.sqlite.settle import NotAsRemembered
@@ -93,6 +93,7 @@ class SqliteStore(OneLane):
             raise
         writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES[self.durability]}").fetchall()
         self._writer = writer
+        prepare_acks(writer)
         self._transaction = Transaction(writer, self.salt)
         self._version = -1
         self._synchronous: bool | None = None
@@ -152,10 +153,10 @@ class SqliteStore(OneLane):
             if not self._writer_open:
                 self._open_writer()
             try:
-                if self._transaction.is_writer and len(commands) == 1 and type(commands[0]) is Push:
-                    pushed = self._push_alone(commands[0])
-                    if pushed is not None:
-                        return [pushed]
+                if len(commands) == 1 and self._transaction.is_writer and (alone := ALONE.get(type(commands[0]))):
+                    outcome = self._carry_out_alone(alone, commands[0])
+                    if outcome is not None:
+                        return [outcome]
                 return self._apply(commands)
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
@@ -166,15 +167,21 @@ class SqliteStore(OneLane):
             with translated(self.path):
                 return [self._apply_alone(command) for command in commands]
 
-    def _push_alone(self, command: Push) -> Pushed | None:
-        if self._synchronous is not (self.durability == "full"):
-            return None
+    def _carry_out_alone(self, alone: Alone, command: Command[Any]) -> Any:
+        """The outcome, or None where this command needs a transaction."""
+        tx = self._transaction
+        durable = command.durable and self.durability == "full"
+        if durable is not self._synchronous:
+            self._wait_for_disk(durable)
+        tx.now = tx.journal.now = self._clock()
         try:
-            return push_alone(self._transaction, command, self._clock())
+            return alone(tx, command)
         except BaseException as error:
             # It may have been interrupted between the commit and what is remembered of it.
-            self._transaction.forget()
-            if isinstance(error, sqlite3.OperationalError) and is_busy(error):
+            tx.forget()
+            if isinstance(error, sqlite3.IntegrityError) or (
+                isinstance(error, sqlite3.OperationalError) and is_busy(error)
+            ):
                 return None
             raise
 
@@ -245,8 +252,7 @@ class SqliteStore(OneLane):
     def _begin(self, busy_ms: int, durable: bool) -> None:
         execute = self._writer.execute
         if durable is not self._synchronous:
-            execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
-            self._synchronous = durable
+            self._wait_for_disk(durable)
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -257,6 +263,11 @@ class SqliteStore(OneLane):
             self._transaction.forget()
             self._version = version
         self._transaction.start(self._clock())
+
+    def _wait_for_disk(self, durable: bool) -> None:
+        """Whether the commits that follow do."""
+        self._writer.execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
+        self._synchronous = durable
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""

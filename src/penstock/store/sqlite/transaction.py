@@ -199,16 +199,19 @@ class Transaction:
         if self._ahead is not None and self._ahead.uncounted and self.journal.can_wait(self._ahead.id):
             return
         self.count()
-        self._write_journal()
+        if row := self.next_journal_row():
+            self.execute(JOURNAL["write"], row)
 
-    def _write_journal(self) -> None:
+    def next_journal_row(self) -> tuple[int, int, bytes] | None:
         """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
-        if records := self.journal.take():
-            self.load_next_offset()
-            told = b"".join(records)
-            self.execute(JOURNAL["write"], (self.next_offset, len(records), told))
-            self.next_offset += len(records)
-            self.noted_bytes += len(told)
+        records = self.journal.take()
+        if not records:
+            return None
+        self.load_next_offset()
+        row = (self.next_offset, len(records), b"".join(records))
+        self.next_offset += len(records)
+        self.noted_bytes += len(row[2])
+        return row
 
     def load_next_offset(self) -> None:
         if self.next_offset < 0:

@@ -2,10 +2,6 @@
 INSERT INTO penstock_message (place, created_at, available_at, priority, content, key, headers, payload)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
--- :message_alone
-INSERT INTO penstock_message (place, created_at, available_at, priority, content, key, headers, payload)
-SELECT ?, ?, NULL, 0, ?, NULL, NULL, ? WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
-
 -- :ready
 INSERT INTO penstock_ready (queue_id, rank, available_at, id, place, attempts, first_leased_at, expires_at)
 VALUES (?, ?, ?, ?, ?, 0, NULL, ?)
