@@ -19,12 +19,12 @@ EntryT = TypeVar("EntryT")
 ResultT = TypeVar("ResultT")
 
 
-class Waiting(Generic[EntryT, ResultT]):
-    __slots__ = ("done", "entry", "error", "gone", "leads", "result", "slot")
+class Waiting(Slot, Generic[EntryT, ResultT]):
+    __slots__ = ("done", "entry", "error", "gone", "leads", "result")
 
     def __init__(self, entry: EntryT) -> None:
+        super().__init__()
         self.entry = entry
-        self.slot = Slot()
         self.leads = self.done = self.gone = False
         self.result: ResultT | None = None
         self.error: BaseException | None = None
@@ -68,7 +68,7 @@ class Joiner(Generic[EntryT, ResultT]):
                     mine.leads = False
                     await shielded(self._lead)
                 else:
-                    await mine.slot.wait()
+                    await mine.wait()
         except BaseException:
             await self._leave(mine)
             raise
@@ -123,7 +123,7 @@ class Joiner(Generic[EntryT, ResultT]):
             else:
                 waiting.result = outcome
             waiting.done = True
-            waiting.slot.set()
+            waiting.set()
             if waiting.gone and self._orphaned is not None and waiting.result is not None:
                 await self._orphaned(waiting.result)
 
@@ -132,7 +132,7 @@ class Joiner(Generic[EntryT, ResultT]):
             for waiting in self._waiting:
                 if not waiting.gone and not waiting.leads:
                     waiting.leads = True
-                    waiting.slot.set()
+                    waiting.set()
                     return
             self._free += 1
 

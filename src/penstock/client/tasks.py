@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-Mutex = nullcontext
-"""Between two awaits nobody else runs."""
+Mutex = threading.Lock
+"""Between two awaits nobody else runs, so nobody ever waits for it."""
 
 
 class Slot:
@@ -25,23 +25,34 @@ class Slot:
         self._future: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        self._set = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+        else:
+            self._set = True
 
-    async def wait(self, seconds: float | None = None) -> None:
-        """Until woken, or until the time has passed."""
-        if not self._set:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            timer = None if seconds is None else loop.call_later(max(0.0, seconds), _wake, self._future)
-            try:
-                await self._future
-            finally:
-                self._future = None
-                if timer is not None:
-                    timer.cancel()
-        self._set = False
+    def wait(self, seconds: float | None = None) -> Awaitable[None]:
+        """Until woken, or until the time has passed. Once in a while for nothing."""
+        if self._set:
+            self._set = False
+            return _AT_ONCE
+        self._future = asyncio.get_running_loop().create_future()
+        return self._future if seconds is None else _within(self._future, max(0.0, seconds))
+
+
+class _AtOnce:
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_AT_ONCE = _AtOnce()
+
+
+async def _within(future: asyncio.Future[None], seconds: float) -> None:
+    timer = asyncio.get_running_loop().call_later(seconds, _wake, future)
+    try:
+        await future
+    finally:
+        timer.cancel()
 
 
 def _wake(future: asyncio.Future[None]) -> None:
