@@ -19,9 +19,8 @@ from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.sqlite import SqliteStore
 
 T = TypeVar("T")
-BUSY_SECONDS = 0.1
-"""Between steps while there is something to copy: long enough that many commits share the two fsyncs of a step."""
-IDLE_SECONDS = 0.25
+STEP_SECONDS = 0.25
+"""Between steps: long enough that many commits share the two fsyncs of one."""
 TRIM_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 
@@ -99,14 +98,14 @@ class JournalKeeper:
             await self._apart(self._open)
             if self._drain is None:
                 return RETRY_SECONDS
-        copied = await self._step()
+        await self._step()
         self._metrics.journal_offset.set(
             await self._apart(lambda: 0 if self._drain is None else self._drain.next_offset)
         )
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_SECONDS
             await self._apart(self._drain.trim)
-        return BUSY_SECONDS if copied else IDLE_SECONDS
+        return STEP_SECONDS
 
     def _open(self) -> None:
         # Here and not by whoever waits for it, who may be cancelled: it holds a lock that must be let go.
