@@ -3,7 +3,7 @@
  *
  * A browser can set no header of a WebSocket, so the token travels as one more subprotocol, never in the address.
  */
-import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable } from './errors.js'
+import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable, isPassing } from './errors.js'
 import { toBase64 } from './bytes.js'
 import { backoffMs, pause } from './http.js'
 import { parse } from './json.js'
@@ -47,7 +47,7 @@ export async function* eventBatches(http, { since, bufferMax = BUFFER_MAX, onSta
           yield [place.restart(error)]
           continue
         }
-        if (!(error instanceof Unreachable)) throw error
+        if (!isPassing(error)) throw error
         onState('closed', error)
       }
       // Also after a normal end: a server that stops takes a moment to come back.
@@ -122,7 +122,11 @@ async function* oneSocket(http, place, bufferMax, onState, signal) {
   let closed = false
   let wake = () => {}
   const close = () => socket.close(NORMAL)
-  signal.addEventListener('abort', close)
+  const end = () => {
+    close()
+    wake()
+  }
+  signal.addEventListener('abort', end)
   socket.onopen = () => {
     opened = true
     onState('open')
@@ -154,7 +158,7 @@ async function* oneSocket(http, place, bufferMax, onState, signal) {
     }
     if (!opened && !signal.aborted) throw await refusal(http, query, signal)
   } finally {
-    signal.removeEventListener('abort', close)
+    signal.removeEventListener('abort', end)
     close()
   }
 }

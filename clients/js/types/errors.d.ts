@@ -88,6 +88,11 @@ export declare class Closed extends PenstockError {
 export declare class ServerFault extends PenstockError {
 }
 /**
+ * Whether it may be over the next time.
+ * @param {unknown} error
+ */
+export declare function isPassing(error: unknown): error is StoreError | TryLater | Unreachable;
+/**
  * The error that an answer means.
  * @param {number} status
  * @param {string} text
