@@ -133,7 +133,7 @@ class PostgresStore:
     def _open_wire(self) -> Wire:
         connection = self._connect()
         try:
-            return Wire(connection, life=life_of(connection))
+            return Wire(connection, life=life_of(connection), answer_ms=self.target.answer_ms + self._busy_ms)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self.target) from error
