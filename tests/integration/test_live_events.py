@@ -52,7 +52,8 @@ class Listener:
         assert self._stream.readline().startswith(b":")
 
     def next(self) -> tuple[str, dict[str, Any]]:
-        while not (line := self._stream.readline()).startswith(b"event: "):
+        """What happened next; that the queue was made may still be told, too."""
+        while not (line := self._stream.readline()).startswith(b"event: ") or b"created" in line:
             assert line, "the stream has ended"
         return line[7:].strip().decode(), json.loads(self._stream.readline()[6:])
 

@@ -80,7 +80,7 @@ def shown(rows: Iterable[Sequence[Any]], held: Iterable[tuple[str, str, int]]) -
 
 def after_key(after: str | None) -> Key:
     """Where a page begins, from the cursor that the one before ended with."""
-    kind, _, name = (after or "").partition(":")
+    kind, _, name = _text(after or "").partition(":")
     return kind, name
 
 
