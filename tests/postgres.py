@@ -22,11 +22,16 @@ START_SECONDS_MAX = 60.0
 _schemas = itertools.count(1)
 
 
+def programs() -> Path:
+    """Those of the version that is asked for, or else of the one that was found for the tests."""
+    return Path(os.environ.get("PENSTOCK_POSTGRES_BIN") or json.loads(provision.CHOICE.read_text())["postgres"]["bin"])
+
+
 class Cluster:
     """A server on a socket in a folder of its own. Without `synced`, a power cut is not survived, and it is faster."""
 
     def __init__(self, *, synced: bool = False) -> None:
-        self._bin = Path(json.loads(provision.CHOICE.read_text())["postgres"]["bin"])
+        self._bin = programs()
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         if os.geteuid() == 0:
             os.chown(self.folder, *provision.nobody())

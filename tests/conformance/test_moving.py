@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,11 +23,15 @@ from penstock.errors import (
     SourceChanged,
     StoreBusy,
     TargetNotEmpty,
-    Unsupported,
 )
+from penstock.log.model import SEGMENT_BYTES_MIN, NewRecord, StreamOptions
+from penstock.log.postgres.streams import PostgresStreams
+from penstock.log.protocol import Streams
 from penstock.log.streams import FileStreams, streams_beside
-from penstock.model import LeasedMessage, NewMessage, State
+from penstock.model import Content, LeasedMessage, NewMessage, State
 from penstock.moving.move import move
+from penstock.moving.postgres_streams import PostgresStreamSide
+from penstock.moving.streams import FileStreamSide
 from tests.conformance.moving_support import Database, File, fill, seen
 from tests.conformance.recipes import Leases, Recipe, anything
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids
@@ -282,15 +288,116 @@ def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
             move(database.url, nothing)
 
 
-def test_streams_are_never_left_behind_silently(stores: Stores) -> None:
+def stream_world(streams: Streams) -> dict[str, object]:
+    """All that can be seen of streams, but for what depends on the time of looking."""
+    world: dict[str, object] = {}
+    for info in streams.list_streams():
+        records = streams.read(info.name, info.first, limit=10_000).records if info.next > info.first else []
+        positions = [(each.name, each.offset, each.kind, each.created_ms) for each in streams.consumers(info.name)]
+        world[info.name] = (info.options, info.created_ms, info.first, info.next, records, positions)
+    return world
+
+
+def fill_streams(path: Path) -> dict[str, object]:
+    with closing(FileStreams(streams_beside(path))) as streams:
+        streams.create("empty")
+        streams.create("n/t/deep", StreamOptions(retention_ms=60_000))
+        streams.append("n/t/deep", [NewRecord(b'{"a": 1}', Content.JSON), b"", b"\xff" * 200_000])
+        streams.commit("n/t/deep", "reader", 1)
+        streams.create_consumer("n/t/deep", "idle", kind="pipeline")
+        streams.create("long", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN, retention_bytes=1))
+        for number in range(40):
+            streams.append("long", [str(number).encode() * 20_000, b"x"])
+        streams.trim("long")
+        assert streams.show("long").first > 0
+        return stream_world(streams)
+
+
+def test_streams_that_were_moved_there_and_back_are_what_they_were(stores: Stores) -> None:
+    file, database, back = stores
+    filled(file)
+    before = fill_streams(file.path)
+    there = move(file.url, database.url)
+    assert (there.streams, there.left_behind) == (3, {})
+    with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
+        assert stream_world(streams) == before
+        assert all(not streams.check(name).findings for name in before)
+    again = move(database.url, str(back.path))
+    assert (again.records, again.streams_checksum) == (there.records, there.streams_checksum)
+    with closing(FileStreams(streams_beside(back.path))) as files:
+        assert stream_world(files) == before
+        assert files.append("n/t/deep", [b"on"]).first == 3
+
+
+def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
-    streams = FileStreams(streams_beside(file.path))
-    streams.create("s")
-    streams.close()
-    with pytest.raises(Unsupported, match="1 streams"):
+    fill_streams(file.path)
+    move(file.url, database.url)
+    with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
+        end = streams.show("long").next
+        assert streams.append("long", [b"on"]).first == end
+        assert [record.data for record in streams.next("n/t/deep", "reader").records] == [b"\xff" * 200_000]
+
+
+def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    fill_streams(file.path)
+    moved = move(file.url, database.url, leave_streams=True)
+    assert (moved.streams, moved.left_behind) == (0, {"streams": 3})
+
+
+def test_a_stream_that_someone_appends_to_is_not_moved(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    with closing(FileStreams(streams_beside(file.path))) as streams:
+        streams.create("s")
+        streams.append("s", [b"a"])
+        with pytest.raises(StoreBusy, match="another process writes"):
+            move(file.url, database.url)
+
+
+def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    fill_streams(file.path)
+    with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
+        streams.create("mine")
+    with pytest.raises(TargetNotEmpty):
         move(file.url, database.url)
-    assert move(file.url, database.url, leave_streams=True).left_behind == {"streams": 1}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, there: bool) -> None:
+    file, database, back = stores
+    filled(file)
+    before = fill_streams(file.path)
+    if not there:
+        move(file.url, database.url)
+    source, target = (file.url, database.url) if there else (database.url, str(back.path))
+    side = PostgresStreamSide if there else FileStreamSide
+    for steps in (0, 1):
+        with pytest.MonkeyPatch.context() as patch:
+            left, append = [steps], side.append
+
+            def interrupted(self: Any, *args: Any, left: list[int] = left, append: Any = append) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+                append(self, *args)
+
+            patch.setattr(side, "append", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                move(source, target)
+    moved = move(source, target)
+    assert moved.resumed
+    if there:
+        with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
+            assert stream_world(streams) == before
+    else:
+        with closing(FileStreams(streams_beside(back.path))) as files:
+            assert stream_world(files) == before
 
 
 def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:

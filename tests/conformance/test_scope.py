@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import psycopg
+
 from penstock.commands import Lease, Pause
+from penstock.store.postgres.idle import LISTED_MANY
+from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import Clock, StoreUnderTest, push_command, texts
 
 
@@ -95,3 +99,33 @@ def test_a_message_pushed_in_the_same_batch_is_met(store: StoreUnderTest) -> Non
         assert texts(met.messages) == [payload]
         assert store.ack(*met.messages) == ["ok"]
         assert scope(store, "n") == []
+
+
+def test_many_queues_that_were_emptied_are_met_no_more_and_found_again_when_used(store: StoreUnderTest) -> None:
+    names = [f"n/t/q{number:03}" for number in range(LISTED_MANY + 6)]
+    for name in names:
+        store.push("old", queue=name)
+        store.ack(store.lease_one(name))
+    store.make("n/t/held")
+    store.push("held", queue="n/t/held")
+    held = store.lease_one("n/t/held", lease_ms=5_000)
+    store.push("new", queue=names[-1])
+    assert texts(store.try_lease(scope="n").messages) == ["new"]
+    store.push("newer", queue=names[0])
+    assert texts(store.try_lease(scope="n").messages) == ["newer"]
+    store.clock.advance(5_000)
+    assert [message.id for message in store.try_lease(scope="n").messages] == [held.id]
+
+
+def test_a_push_in_a_users_transaction_is_found_though_its_queue_left_the_list_meanwhile(
+    on_server: PostgresUnderTest,
+) -> None:
+    names = [f"n/t/q{number:03}" for number in range(LISTED_MANY + 6)]
+    for name in names:
+        on_server.push("old", queue=name)
+        on_server.ack(on_server.lease_one(name))
+    with psycopg.connect(str(on_server.path)) as connection:
+        on_server.apply_on(connection, [push_command("late", names[3])])
+        assert on_server.try_lease(scope="n").messages == []
+    on_server.sweep()
+    assert texts(on_server.try_lease(scope="n").messages) == ["late"]

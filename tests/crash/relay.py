@@ -90,6 +90,7 @@ class Relay:
 
     def close(self) -> None:
         self.cut()
+        self._loop.call_soon_threadsafe(self._listener.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -56,6 +56,13 @@ def silent(server: Running) -> Iterator[socket.socket]:
         yield sock
 
 
+def at_rest(server: Running) -> Running:
+    """It has told that it is there, and has nothing else to tell."""
+    with server.client() as client:
+        eventually(lambda: client.get("/journal/events?kind=worker").json["events"] != [])
+    return server
+
+
 def until_closed(sock: socket.socket) -> bytes:
     found = b""
     while part := sock.recv(65_536):
@@ -232,7 +239,7 @@ def test_there_is_a_limit_to_how_many_watch_and_those_who_left_do_not_count(serv
 
 
 def test_a_heartbeat_keeps_one_that_answers(serve: Fresh, name: str) -> None:
-    server = serve(ws_heartbeat_ms=100)
+    server = at_rest(serve(ws_heartbeat_ms=100))
     with watching(server) as watcher, server.client() as client:
         watcher.ping().wait(PATIENCE)
         with pytest.raises(TimeoutError):
@@ -242,7 +249,7 @@ def test_a_heartbeat_keeps_one_that_answers(serve: Fresh, name: str) -> None:
 
 
 def test_one_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
-    with silent(serve(ws_heartbeat_ms=100)) as sock:
+    with silent(at_rest(serve(ws_heartbeat_ms=100))) as sock:
         assert sock.recv(2) == PING
         assert until_closed(sock).replace(PING, b"") == b""
 

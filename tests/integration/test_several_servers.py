@@ -19,6 +19,7 @@ from penstock.config import Settings
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import eventually
+from tests.crash.relay import Relay
 from tests.integration.serving import Answer, Running, running
 from tests.postgres import Cluster, cluster
 
@@ -247,6 +248,28 @@ def test_a_poll_that_waits_while_the_database_is_away_gets_what_comes_later(tmp_
             assert sorted(polls[0].payloads + polls[1].payloads) == ["late", "later"]
     finally:
         own.remove()
+
+
+def test_a_line_to_the_database_that_goes_silent_holds_nobody_up_for_ever(store: str, tmp_path: Path) -> None:
+    relay = Relay(cluster().folder)
+    through = f"{relay.url}?schema={store.rpartition('=')[2]}&answer_ms=1000"
+    try:
+        with running(tmp_path, store=through, busy_ms=1_000) as server, server.client() as client:
+            client.queue("q")
+            poll = Poll(server, 3_000)
+            relay.hold()
+            refused = client.post("/queues/q/messages", {"payload": 1})
+            assert (refused.status, refused.json["code"]) == (503, "store_unreachable")
+            assert client.get("/readyz").status == 503
+            assert poll.payloads == []
+            relay.mend()
+            eventually(lambda: client.get("/readyz").status == 200)
+            assert client.post("/queues/q/messages", {"payload": 2}).status == 201
+            payloads = [each["payload"] for each in client.post("/queues/q/poll?batch=9").json["messages"]]
+            # What was held up may have come through after all, if its commit was among it.
+            assert payloads in ([2], [1, 2])
+    finally:
+        relay.close()
 
 
 def test_a_push_that_was_kept_though_its_answer_was_lost_is_one_message(store: str, tmp_path: Path) -> None:

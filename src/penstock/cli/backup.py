@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from penstock.cli.common import DATA, DB, JSON, file_of, open_file, reporting
 from penstock.cli.output import Output, progress
@@ -17,9 +18,9 @@ from penstock.cli.output import Output, progress
 @DATA
 @JSON
 def command(target: Path, db: str | None, data: str | None, as_json: bool) -> None:
-    """Copy a queue's file to TARGET, as of one moment, while a server or others go on using it.
+    """Copy a queue's file to TARGET, and its journal and streams beside that, while a server or others go on using it.
 
-    JSON: {"backup", "bytes"}
+    JSON: {"backup", "bytes", "journal_records", "streams", "stream_records"}
     """
     path = file_of(db, data)
     if path is None:
@@ -33,6 +34,6 @@ def command(target: Path, db: str | None, data: str | None, as_json: bool) -> No
             advance(copied - done, total)
             done = copied
 
-        backend.backup(target, report)
-    answer = {"backup": str(target), "bytes": target.stat().st_size}
+        copied = backend.backup(target, report)
+    answer = {"backup": str(target), **asdict(copied)}
     out.show(answer, lambda: out.fields(answer))

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock._sync.broker import Broker
+from penstock.backup import Copied, back_up
 from penstock.cli.backend import Data, Outgoing, Verb, without_lease
 from penstock.commands import Settled, SettleItem
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
@@ -23,8 +24,10 @@ from penstock.server.faces.queue_shapes import (
     queue_view,
     stats_view,
 )
+from penstock.server.faces.workers import worker_view
 from penstock.store.protocol import Progress
 from penstock.store.sqlite import SqliteStore
+from penstock.store.workers import cursor
 
 PAGE = 1_000
 SIGNATURE_NAME = "penstock-signature"
@@ -38,7 +41,8 @@ class Local:
             raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._broker = Broker(SqliteStore(path))
+        self._store = SqliteStore(path)
+        self._broker = Broker(self._store)
 
     def list_queues(self, prefix: str) -> Iterator[Data]:
         after = None
@@ -200,8 +204,14 @@ class Local:
         if not self._broker.remove_key(queue, key_id):
             raise NotFound("there is no such key on this queue")
 
-    def backup(self, target: Path, progress: Progress) -> None:
-        self._broker.backup(target, progress)
+    def workers(self) -> Iterator[Data]:
+        after = None
+        while page := self._broker.workers(after=after, limit=PAGE):
+            yield from (_plain(worker_view(each)) for each in page)
+            after = cursor(page[-1])
+
+    def backup(self, target: Path, progress: Progress) -> Copied:
+        return back_up(self._store, target, progress)
 
     def close(self) -> None:
         self._broker.close()

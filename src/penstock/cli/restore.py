@@ -8,7 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
+from penstock.backup import PARTIAL, Copied, check_unused, copy_back, remove, swap_in
 from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
 from penstock.cli.output import Output, confirm, progress
 from penstock.store.sqlite.connection import translated
@@ -25,9 +27,10 @@ STEP_PAGES = 2_048
 @YES
 @JSON
 def command(source: Path, db: str | None, data: str | None, force: bool, yes: bool, as_json: bool) -> None:
-    """Put the backup SOURCE in place of a queue's file. Nothing may have that file open.
+    """Put the backup SOURCE in place of a queue's file, its journal and its streams. Nothing may have them open.
 
-    JSON: {"restored", "bytes"}
+    A backup without a journal or streams leaves those that are there. JSON: {"restored", "bytes", "journal_records",
+    "streams", "stream_records"}
     """
     target = file_of(db, data)
     if target is None:
@@ -41,8 +44,9 @@ def command(source: Path, db: str | None, data: str | None, force: bool, yes: bo
     out = Output(as_json)
     with reporting(), translated(str(target)):
         _check_unused(target)
-        _restore(source, target)
-    answer = {"restored": str(target), "bytes": target.stat().st_size}
+        check_unused(target)
+        copied = _restore(source, target)
+    answer = {"restored": str(target), **asdict(copied)}
     out.show(answer, lambda: out.fields(answer))
 
 
@@ -64,10 +68,10 @@ def _check_unused(target: Path) -> None:
         raise Failed(f"another process has {target} open (stop the server, or whatever uses it, first)")
 
 
-def _restore(source: Path, target: Path) -> None:
-    partial = target.with_name(target.name + ".partial")
+def _restore(source: Path, target: Path) -> Copied:
+    partial = target.with_name(target.name + PARTIAL)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial.unlink(missing_ok=True)
+    remove(partial)
     try:
         with closing(_open_read_only(source)) as backup, closing(sqlite3.connect(partial)) as copy:
             _check_ours(source, backup)
@@ -84,13 +88,13 @@ def _restore(source: Path, target: Path) -> None:
             if verdict != "ok":
                 raise Failed(f"{source} is damaged: {verdict}")
         _sync(partial)
+        copied = copy_back(source, partial)
         for suffix in ("-wal", "-shm", "-journal"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)
-        partial.replace(target)
-        _sync(target.parent)
+        swap_in(partial, target)
+        return copied
     finally:
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            partial.with_name(partial.name + suffix).unlink(missing_ok=True)
+        remove(partial)
 
 
 def _open_read_only(source: Path) -> sqlite3.Connection:

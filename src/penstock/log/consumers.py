@@ -36,6 +36,11 @@ class _Saved(Struct, frozen=True):
     consumers: dict[str, Consumer]
 
 
+def saved(consumers: dict[str, Consumer]) -> Struct:
+    """As the file holds them."""
+    return _Saved(consumers)
+
+
 _saved = msgspec.json.Decoder(_Saved)  # Made here: threads that decode a nested type first, together, crash msgspec.
 
 

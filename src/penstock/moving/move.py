@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import InvalidInput, MoveDiffers, SourceChanged, TargetNotEmpty, Unsupported
+from penstock.errors import InvalidInput, MoveDiffers, SourceChanged, TargetNotEmpty
 from penstock.model import Clock, system_clock
+from penstock.moving.streams import StreamsMoved, compare_streams, copy_streams
 from penstock.moving.tables import STEP_QUEUES, STEP_ROWS, TABLES, Book, Side, Table, Target
 from penstock.store.opening import POSTGRES
 from penstock.store.protocol import Progress
@@ -41,9 +42,13 @@ class Moved(Struct, frozen=True, kw_only=True):
     messages: int
     checksum: str
     """Over every row of both, which are equal."""
+    streams: int
+    records: int
+    streams_checksum: str
+    """Over every record of both."""
     resumed: bool
     left_behind: dict[str, int]
-    """Streams, and records of the journal: they stay with the source."""
+    """Records of the journal, and streams if that was asked for: they stay with the source."""
 
 
 def move(
@@ -55,7 +60,8 @@ def move(
     step_rows: int = STEP_ROWS,
     clock: Clock = system_clock,
 ) -> Moved:
-    """Bring all queues of one store to another that is empty, or that an unfinished move from the same store left."""
+    """Bring all queues and streams of one store to another, which is empty, or which an unfinished move from the same
+    store left. With `leave_streams`, only the queues."""
     if source.startswith(POSTGRES) == target.startswith(POSTGRES):
         raise InvalidInput(
             "a move is from a SQLite file to PostgreSQL, or back",
@@ -67,14 +73,8 @@ def move(
             raise InvalidInput(f"{where!r} is no file and no database", hint="give a path, or postgresql://…")
     with ExitStack() as stack:
         origin = stack.enter_context(closing(_open(source, source=True)))
-        left_behind = {name: count for name, count in origin.left_behind().items() if count}
-        if left_behind.get("streams") and not leave_streams:
-            raise Unsupported(
-                f"{origin.shown} has {left_behind['streams']} streams, which cannot be moved yet",
-                hint="with --leave-streams they stay there, and only the queues are moved",
-            )
         goal: Target = stack.enter_context(closing(_open(target, source=False)))
-        return _Move(origin, goal, progress, step_rows, clock).run(left_behind)
+        return _Move(origin, goal, progress, step_rows, clock, leave_streams).run()
 
 
 def _open(where: str, *, source: bool) -> Any:
@@ -89,8 +89,18 @@ def _open(where: str, *, source: bool) -> Any:
 
 
 class _Move:
-    def __init__(self, source: Side, target: Target, progress: Progress | None, step_rows: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: Side,
+        target: Target,
+        progress: Progress | None,
+        step_rows: int,
+        clock: Clock,
+        leave_streams: bool,
+    ) -> None:
         self._source = source
+        self._with_streams = not leave_streams
+        self._streams = source.streams.streams()
         self._target = target
         self._progress: Callable[[int, int], None] = progress or (lambda done, total: None)
         self._step_rows = step_rows
@@ -98,16 +108,24 @@ class _Move:
         self._done = 0
         self._sizes = {table.name: source.size(table) for table in TABLES}
         # Everything is copied once and looked at twice; the books of queues count as much as the queues.
-        self._total = 3 * (sum(self._sizes.values()) + self._sizes["queue"])
+        records = sum(stream.next - stream.first for stream in self._streams) if self._with_streams else 0
+        self._total = 3 * (sum(self._sizes.values()) + self._sizes["queue"] + records)
 
-    def run(self, left_behind: dict[str, int]) -> Moved:
+    def run(self) -> Moved:
         notes = self._begin()
         resumed = len(notes) > 1
         for table in TABLES:
             self._copy(table, notes)
         self._copy_books(notes)
+        source, target = self._source, self._target
+        if self._with_streams:
+            copy_streams(source.streams, target.streams, target.step, self._advance)
         checksum = self._compare()
         queues = self._compare_counts()
+        streams = StreamsMoved(0, 0, "")
+        if self._with_streams:
+            names = (source.shown, target.shown)
+            streams = compare_streams(source.streams, target.streams, names, self._advance)
         with self._target.step():
             self._target.finish(self._source.salt, self._source.last_id())
         return Moved(
@@ -116,9 +134,18 @@ class _Move:
             queues=queues,
             messages=self._sizes["message"],
             checksum=checksum,
+            streams=streams.streams,
+            records=streams.records,
+            streams_checksum=streams.checksum,
             resumed=resumed,
-            left_behind=left_behind,
+            left_behind=self._left_behind(),
         )
+
+    def _left_behind(self) -> dict[str, int]:
+        left = {name: count for name, count in self._source.left_behind().items() if count}
+        if self._streams and not self._with_streams:
+            left["streams"] = len(self._streams)
+        return left
 
     def _begin(self) -> dict[str, str]:
         """What an earlier attempt has noted; after a check that source and target are the ones it had."""
@@ -126,7 +153,7 @@ class _Move:
         identity = f"{source.salt} {source.last_id()} {self._digest(source)}"
         notes = target.notes()
         if notes is None:
-            if not target.is_empty():
+            if not target.is_empty() or (self._with_streams and target.streams.streams()):
                 raise TargetNotEmpty(target.shown)
             notes = {"source": identity}
             with target.step():
@@ -145,6 +172,8 @@ class _Move:
             digest.update(msgspec.msgpack.encode(row))
         for book in _books(side):
             digest.update(msgspec.msgpack.encode(book[:8]))
+        if self._with_streams:
+            digest.update(msgspec.msgpack.encode(self._streams))
         return digest.hexdigest()
 
     def _advance(self, count: int) -> None:

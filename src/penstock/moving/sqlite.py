@@ -14,8 +14,9 @@ from penstock.commands import CatchUpJournal
 from penstock.errors import CannotOpen, StoreBusy
 from penstock.identity import ID_BITS
 from penstock.journal.drain import drain_once
-from penstock.log.streams import FileStreams, streams_beside
+from penstock.log.streams import streams_beside
 from penstock.model import system_clock
+from penstock.moving.streams import FileStreamSide
 from penstock.moving.tables import MESSAGE, STEP_BYTES, TABLES, Book, Counts, Row, Table
 from penstock.store.migrate import load_sql
 from penstock.store.shared import GAUGES, TOTALS
@@ -28,7 +29,6 @@ COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
 BUSY_MS = 1_000
 QUEUES = load_sql("penstock.store.sqlite", "counter")["queue"] + " WHERE q.id > ? ORDER BY q.id LIMIT ?"
 NOTES = "CREATE TABLE penstock_moving (name TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT"
-STREAMS_MAX = 1_000
 
 _latency = msgspec.json.Decoder(dict[int, int])
 
@@ -46,6 +46,7 @@ class SqliteSide:
         except StoreBusy:
             raise StoreBusy(f"another process has {path} open", hint="stop the server, or whatever uses it") from None
         try:
+            self.streams = FileStreamSide(streams_beside(path), source=source)
             with translated(self.shown):
                 self.salt = migrate(self._connection, system_clock(), BUSY_MS, unfinished=not source)
         except BaseException:
@@ -129,13 +130,8 @@ class SqliteSide:
         return counts
 
     def left_behind(self) -> dict[str, int]:
-        folder = streams_beside(self.path)
-        streams = 0
-        if folder.is_dir():
-            with closing(FileStreams(folder)) as files:
-                streams = len(files.list_streams(limit=STREAMS_MAX))
         (following,) = self._all("SELECT ifnull(max(first_offset + records), 0) FROM penstock_journal")[0]
-        return {"streams": streams, "journal_records": following}
+        return {"journal_records": following}
 
     # Writing
 
@@ -201,6 +197,7 @@ class SqliteSide:
         self.salt = salt
 
     def close(self) -> None:
+        self.streams.close()
         self._connection.close()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from penstock.moving.streams import StreamSide
+
 STEP_ROWS = 2_000
 STEP_BYTES = 8 << 20
 """What a step reads and writes at most; beyond the first message, which may be larger."""
@@ -76,6 +78,9 @@ class Side(Protocol):
     shown: str
     salt: int
 
+    @property
+    def streams(self) -> StreamSide: ...
+
     def size(self, table: Table) -> int: ...
 
     def rows(self, table: Table, after: Sequence[Any] | None, limit: int) -> list[Row]:
@@ -91,7 +96,7 @@ class Side(Protocol):
         """A queue's messages in each state, counted in the tables."""
 
     def left_behind(self) -> dict[str, int]:
-        """What there is that cannot be moved, and how much of it: streams, and records of the journal."""
+        """What there is that cannot be moved, and how much of it: records of the journal."""
 
     def close(self) -> None: ...
 

@@ -47,7 +47,7 @@ class Database:
         finally:
             first.close()
         self.context = Context(target.schema, salt, clock)
-        self._pool = Pool(lambda: Wire(self._connect()), connections, target.shown)
+        self._pool = Pool(self._open_wire, connections, target.shown)
         self.listeners = Listeners(self)
         self._waker = Waker(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
         self._waker.start()
@@ -55,6 +55,9 @@ class Database:
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self._relaxed)
+
+    def _open_wire(self) -> Wire:
+        return Wire(self._connect(), answer_ms=self.target.answer_ms + self._busy_ms)
 
     def before_fork(self) -> None:
         pass

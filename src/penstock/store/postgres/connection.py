@@ -30,6 +30,7 @@ SCHEMA = "penstock"
 SCHEMES = ("postgresql://", "postgres://")
 VERSION_MIN = 140_000
 CONNECT_SECONDS = 10
+ANSWER_MS, ANSWER_MS_MIN, ANSWER_MS_MAX = 30_000, 100, 86_400_000
 BACK_OFF_SECONDS = (0.05, 2.0)
 """Between attempts to come back: the first, and the longest."""
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -58,6 +59,8 @@ class Target:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         named = options.pop("schema", None)
+        self.answer_ms = _milliseconds("answer_ms", options.pop("answer_ms", str(ANSWER_MS)))
+        """How long to wait for an answer, beside the time that another may hold what is asked for."""
         self.schema = schema or named or SCHEMA
         if not IDENTIFIER.fullmatch(self.schema):
             raise InvalidInput(f"{self.schema!r} is not a schema's name", field="schema", hint="letters, digits and _")
@@ -71,13 +74,19 @@ class Target:
         """Without the password."""
 
 
+def _milliseconds(name: str, text: str) -> int:
+    if not text.isdecimal() or not ANSWER_MS_MIN <= int(text[:12]) <= ANSWER_MS_MAX:
+        raise InvalidInput(f"{name} is a number from {ANSWER_MS_MIN} to {ANSWER_MS_MAX}", field=name)
+    return int(text)
+
+
 def connect(target: Target, *, busy_ms: int, relaxed: bool = False) -> psycopg.Connection[tuple[Any, ...]]:
     try:
         connection = psycopg.connect(
             target.url,
             autocommit=True,
             prepare_threshold=None,
-            connect_timeout=CONNECT_SECONDS,
+            connect_timeout=max(2, min(CONNECT_SECONDS, target.answer_ms // 1000)),
             application_name="penstock",
             keepalives_idle=30,
             keepalives_interval=5,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from penstock.commands import Lease, Leased
 from penstock.model import LeasedMessage
 from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.idle import forget_idle, holding
 from penstock.store.postgres.lease import allowed, lease_share, read_heads, why_not, write_leases
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import LEASE, WHOLE, Transaction
@@ -19,9 +20,13 @@ Age = tuple[int, int]
 def lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
     """By queue priority, then whichever queue's next message is oldest."""
     tx.write_counters()
-    names = [name for (name,) in tx.fetch("lease.busy_in_scope", scope + "/", scope + "0")]
-    if not names:
-        return Leased([])
+    names, idle = holding(tx, [(name, id_) for name, id_ in tx.fetch("lease.busy_in_scope", scope + "/", scope + "0")])
+    leased = _lease_from(tx, command, names) if names else Leased([])
+    forget_idle(tx, idle)
+    return leased
+
+
+def _lease_from(tx: Transaction, command: Lease, names: list[str]) -> Leased:
     # Looked at first, and locked only where something is to be leased: idle queues hold nobody up.
     tx.enter_also(dict.fromkeys(names, WHOLE))
     open_queues: list[Queue] = []

@@ -9,14 +9,14 @@ from penstock.journal.events import Kind, Mark
 from penstock.model import DAY_MS
 from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.idle import mend_list
 from penstock.store.postgres.journal import note_removed
 from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import PUSHING, WHOLE, Transaction
+from penstock.store.postgres.transaction import WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
-IDLE_AT_ONCE = 1_000
 
 
 def sweep(tx: Transaction, command: Sweep) -> Swept:
@@ -28,11 +28,11 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     for start in range(0, len(holding), QUEUES_AT_ONCE):
         _sweep_queues(tx, holding[start : start + QUEUES_AT_ONCE], command.limit, swept)
     _forget_keys(tx, command.limit, swept)
-    _forget_idle(tx, [row for row in queues if "/" in row[0] and not row[2]])
     tx.write_counters()
     fold(tx, [row[1] for row in queues if row[4] > 1])
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
+    mend_list(tx, queues)
     return swept
 
 
@@ -78,18 +78,6 @@ def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
 def _for_keys(tx: Transaction, statement: str, rows: Rows, *params: int) -> None:
     if rows:
         tx.write(statement, *params, ints(row[0] for row in rows), texts([row[1] for row in rows]))
-
-
-def _forget_idle(tx: Transaction, rows: Sequence[Row]) -> None:
-    """Queues that hold nothing leave the list of the busy, unless someone is pushing to them at this moment."""
-    if not rows:
-        return
-    listed = [queue_id for (queue_id,) in tx.fetch("admin.busy_ids", ints(row[1] for row in rows))][:IDLE_AT_ONCE]
-    if not listed:
-        return
-    tries = tx.fetch_all(*(("admin.try_lock", tx.context.lock_key(PUSHING, queue_id)) for queue_id in listed))
-    locked = [queue_id for queue_id, ((got,),) in zip(listed, tries, strict=True) if got]
-    tx.write("admin.idle", ints(locked))
 
 
 def fold(tx: Transaction, queue_ids: Sequence[int]) -> None:

@@ -96,9 +96,20 @@ class Statement(NamedTuple):
 class Wire:
     """One connection. For one thread at a time."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, lasting: bool = True, life: str = "") -> None:
-        """`lasting`: a connection of ours, whose statements are prepared once and kept. `life`: the database's."""
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        *,
+        lasting: bool = True,
+        life: str = "",
+        answer_ms: int | None = None,
+    ) -> None:
+        """`lasting`: a connection of ours, whose statements are prepared once and kept. `life`: the database's.
+
+        `answer_ms`: after so long without a word, in the middle of something, the connection is given up.
+        """
         self.connection = connection
+        self._answer_ms = answer_ms
         self.life = life
         self._lasting = lasting
         self._pq = connection.pgconn
@@ -136,7 +147,7 @@ class Wire:
             return self._collect(expected, fresh)
         except psycopg.Error as error:
             if self.broken and error.sqlstate is None:
-                raise psycopg.OperationalError("the connection was lost") from error
+                raise psycopg.OperationalError(f"the connection was lost ({error})") from error
             raise
 
     def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
@@ -159,15 +170,23 @@ class Wire:
     def _flush(self) -> None:
         """Send all of it, taking in what comes meanwhile: the other side may have to be rid of it first."""
         while self._pq.flush():
-            if any(events & select.POLLIN for _, events in self._ready_or_room.poll()):
+            if any(events & select.POLLIN for _, events in self._patiently(self._ready_or_room)):
                 self._pq.consume_input()
 
     def _receive(self) -> pq.abc.PGresult | None:
         # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
         while self._pq.is_busy():
-            self._ready.poll()
+            self._patiently(self._ready)
             self._pq.consume_input()
         return self._pq.get_result()
+
+    def _patiently(self, what: select.poll) -> list[tuple[int, int]]:
+        """A line that went silent says nothing, not even that it is gone."""
+        happened = what.poll(self._answer_ms)
+        if not happened:
+            self.connection.close()
+            raise psycopg.OperationalError(f"no answer for {self._answer_ms} ms")
+        return happened
 
     def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> list[Rows]:
         receive = self._receive

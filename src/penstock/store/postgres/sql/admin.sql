@@ -4,8 +4,8 @@ SELECT name, id FROM penstock.queue WHERE name = ANY($1::text[])
 -- :lock
 SELECT pg_advisory_xact_lock($1::bigint)
 
--- :try_lock
-SELECT pg_try_advisory_xact_lock($1::bigint)
+-- :try_locks
+SELECT k, pg_try_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k
 
 -- :add_queue
 INSERT INTO penstock.queue (id, name, options, limited, created_at)

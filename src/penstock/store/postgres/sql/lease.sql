@@ -52,7 +52,11 @@ SELECT r.place & 17592186044415, r.place, r.place >> 45, $1::bigint, coalesce(r.
     AS r(place, attempts, first_leased_at, leased_at)
 
 -- :busy_in_scope
-SELECT name FROM penstock.busy WHERE name >= $1::text AND name < $2::text ORDER BY name
+SELECT name, queue_id FROM penstock.busy WHERE name >= $1::text AND name < $2::text ORDER BY name
+
+-- :holding
+SELECT c.queue_id FROM penstock.counter c WHERE c.queue_id = ANY($1::bigint[])
+ GROUP BY c.queue_id HAVING sum(c.ready + c.scheduled + c.leased) > 0
 
 -- :heads
 -- (available_at, id) of what would be leased next, of many queues; each queue's own order is its own affair.

@@ -1,8 +1,7 @@
-"""Backup and restore as docs/howto/scale-out.md shows them, run word for word on both stores."""
+"""Backup and restore as docs/howto/back-up.md shows them, run word for word on both stores."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -11,13 +10,11 @@ import pytest
 
 import penstock
 from tests.integration.command_line import PENSTOCK, clean_environment
-from tests.postgres import Cluster
-from tools import provision
+from tests.postgres import Cluster, programs
 
-HOWTO = (Path(__file__).parents[2] / "docs" / "howto" / "scale-out.md").read_text(encoding="utf-8")
+HOWTO = (Path(__file__).parents[2] / "docs" / "howto" / "back-up.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", HOWTO, re.DOTALL)
-BACKUP, RESTORE = (line + "\n" for line in BLOCKS[2].splitlines())
-DUMP, UNDUMP = BLOCKS[3:]
+BACKUP, RESTORE, DUMP, UNDUMP = BLOCKS
 
 
 def run(script: str, folder: Path, **environment: str) -> None:
@@ -33,13 +30,17 @@ def run(script: str, folder: Path, **environment: str) -> None:
 
 
 def push(url: str, payload: str) -> int:
+    """To a queue and a stream."""
     with penstock.connect(url) as client:
+        client.create_stream("s", exist_ok=True).append(payload)
         return client.create_queue("q", exist_ok=True).push(payload).id
 
 
 def payloads(url: str) -> list[object]:
     with penstock.connect(url) as client:
-        return [message.payload for message in client.queue("q").peek(10)]
+        records = [record.data for record in client.stream("s").read()]
+        assert records == [message.payload for message in client.queue("q").peek(10)]
+        return records
 
 
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -54,15 +55,15 @@ def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_database_comes_back_as_it_was(tmp_path: Path) -> None:
-    programs = Path(json.loads(provision.CHOICE.read_text())["postgres"]["bin"])
-    if not all((programs / name).exists() for name in ("pg_dump", "pg_restore", "psql")):
+    folder = programs()
+    if not all((folder / name).exists() for name in ("pg_dump", "pg_restore", "psql")):
         pytest.skip("this PostgreSQL came without its client programs")
     own = Cluster()
     try:
         first = push(own.url, "before")
-        run(DUMP, tmp_path, PATH=f"{programs}:/usr/bin:/bin", STORE=own.url)
+        run(DUMP, tmp_path, PATH=f"{folder}:/usr/bin:/bin", STORE=own.url)
         push(own.url, "after")
-        run(UNDUMP, tmp_path, PATH=f"{programs}:/usr/bin:/bin", STORE=own.url)
+        run(UNDUMP, tmp_path, PATH=f"{folder}:/usr/bin:/bin", STORE=own.url)
         assert payloads(own.url) == ["before"]
         assert push(own.url, "later") > first
     finally:

@@ -1,0 +1,141 @@
+"""A file's queues, journal and streams, copied while they are in use, and put back.
+
+A backup is laid out as what it was made of: a database file, and beside it the folders of its journal and streams.
+docs/howto/back-up.md tells what is consistent with what, and why the parts are copied in this order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import Struct
+
+from penstock.errors import CannotOpen, StoreBusy
+from penstock.journal.drain import journal_folder
+from penstock.log.copying import copy_log, read_positions
+from penstock.log.files import FolderLock
+from penstock.log.manifest import STREAM
+from penstock.log.reader import LOCK
+from penstock.log.streams import FLAT, TREE, streams_beside
+from penstock.store.protocol import Progress
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.transaction import JOURNAL
+
+PARTIAL = ".partial"
+
+
+class Copied(Struct):
+    bytes: int
+    journal_records: int
+    """Told by the log beside the file; what it lacks is in the file."""
+    streams: int
+    stream_records: int
+
+
+def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) -> Copied:
+    for part in (target, journal_folder(target), streams_beside(target)):
+        if part.exists():
+            raise CannotOpen(f"{part} exists already", hint="a backup never overwrites; choose another name")
+    making = target.with_name(target.name + PARTIAL)
+    remove(making)
+    try:
+        positions = read_positions(journal_folder(store.path))
+        store.backup(making, progress)
+        copied = Copied(making.stat().st_size, 0, 0, 0)
+        if (journal_folder(store.path) / STREAM).exists():
+            end = _journal_end(making)
+            copied.journal_records = copy_log(
+                journal_folder(store.path), journal_folder(making), end=end, positions=positions or b""
+            )
+        for folder in stream_folders(streams_beside(store.path)):
+            aim = streams_beside(making) / folder.relative_to(streams_beside(store.path))
+            copied.stream_records += copy_log(folder, aim)
+            copied.streams += 1
+        put_in_place(making, target)
+    finally:
+        remove(making)
+    return copied
+
+
+def put_in_place(making: Path, target: Path) -> None:
+    """The file last: where it is, all of it is."""
+    for beside in (journal_folder, streams_beside):
+        if beside(making).exists():
+            beside(making).rename(beside(target))
+    making.rename(target)
+    _sync(target.parent)
+
+
+def copy_back(source: Path, making: Path) -> Copied:
+    """The folders of a backup, beside a database that is being made."""
+    copied = Copied(making.stat().st_size, 0, 0, 0)
+    if (journal_folder(source) / STREAM).exists():
+        copied.journal_records = copy_log(journal_folder(source), journal_folder(making), end=_journal_end(making))
+    for folder in stream_folders(streams_beside(source)):
+        aim = streams_beside(making) / folder.relative_to(streams_beside(source))
+        copied.stream_records += copy_log(folder, aim)
+        copied.streams += 1
+    return copied
+
+
+def swap_in(making: Path, target: Path) -> None:
+    """Put what was made in the place of what is there; nobody has any of it open.
+
+    The file first: a journal that is ahead of its file is known for what it is, one that is behind is not.
+    """
+    making.replace(target)
+    _sync(target.parent)
+    for beside in (journal_folder, streams_beside):
+        if beside(making).exists():
+            old = beside(target).with_name(beside(target).name + ".old")
+            shutil.rmtree(old, ignore_errors=True)
+            if beside(target).exists():
+                beside(target).rename(old)
+            beside(making).rename(beside(target))
+            _sync(target.parent)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def check_unused(target: Path) -> None:
+    """Whoever appends to the journal or to a stream holds its lock."""
+    for folder in (journal_folder(target), *stream_folders(streams_beside(target))):
+        if (folder / STREAM).exists():
+            try:
+                FolderLock(folder / LOCK).close()
+            except StoreBusy:
+                raise StoreBusy(f"another process writes to {folder}", hint="stop whatever uses it first") from None
+
+
+def stream_folders(root: Path) -> Iterator[Path]:
+    for pattern in (f"{FLAT}/*", f"{TREE}/*/*/*"):
+        for folder in sorted(root.glob(pattern)):
+            if (folder / STREAM).exists():
+                yield folder
+
+
+def remove(making: Path) -> None:
+    """What an attempt has left."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        making.with_name(making.name + suffix).unlink(missing_ok=True)
+    for beside in (journal_folder, streams_beside):
+        shutil.rmtree(beside(making), ignore_errors=True)
+
+
+def _journal_end(database: Path) -> int:
+    """The offset of the next event, as of the moment that the copy shows: nothing beyond it has happened there."""
+    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?immutable=1", uri=True)) as connection:
+        _, following = connection.execute(JOURNAL["bounds"]).fetchone()
+    return following or 0
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,91 @@
+"""A copy of a log up to an offset, made while others go on writing it: every record checked, its bytes as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from penstock.errors import OffsetTrimmed
+from penstock.log.consumers import FILE
+from penstock.log.log import Log
+from penstock.log.model import MIB
+from penstock.log.reader import LogReader
+
+CHUNK_RECORDS = 10_000
+CHUNK_BYTES = 4 * MIB
+TRIES = 5
+
+
+def copy_log(source: Path, target: Path, *, end: int | None = None, positions: bytes | None = None) -> int:
+    """How many records were copied. `positions` are its consumers', from before; by default as they are now."""
+    if positions is None:
+        # Before the records: none of them is beyond the copy's end.
+        positions = read_positions(source)
+    for tries_left in reversed(range(TRIES)):
+        try:
+            copied = _copy(source, target, end)
+            break
+        except OffsetTrimmed:
+            # Retention was faster than we are.
+            shutil.rmtree(target)
+            if not tries_left:
+                raise
+    if positions:
+        (target / FILE).write_bytes(positions)
+        _sync(target / FILE)
+    _sync(target)
+    return copied
+
+
+def read_positions(folder: Path) -> bytes | None:
+    """The file is only ever replaced whole."""
+    try:
+        return (folder / FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _copy(source: Path, target: Path, end: int | None) -> int:
+    with LogReader(source) as reader:
+        stop = reader.next_offset if end is None else min(end, reader.next_offset)
+        first = min(reader.first_offset, stop)
+        copied = 0
+        with Log.create(target, reader.name, reader.identity.options, first=first) as log:
+            for offset, data, sizes in raw_records(reader, first, stop):
+                if offset > log.next_offset:
+                    log.skip_to(offset)
+                log.append_encoded(data, sizes)
+                copied += len(sizes)
+    return copied
+
+
+def raw_records(reader: LogReader, offset: int, stop: int) -> Iterator[tuple[int, bytes, list[int]]]:
+    """Records as they lie on disk, some at a time: the first one's offset, the bytes, and the size of each."""
+    while offset < stop:
+        segment = reader.segment_of(offset)
+        start = offset - segment.first
+        count = min(segment.count, stop - segment.first, start + CHUNK_RECORDS)
+        if start >= count:
+            # What was lost before it was copied to the log left a gap.
+            following = [info.first for info in reader.segments() if info.first > offset]
+            offset = min(following, default=stop)
+            continue
+        ends = segment.ends(start, count)
+        taken = max(1, bisect_right(ends, ends[0] + CHUNK_BYTES) - 1)
+        records = segment.read(start, start + taken, 2 * CHUNK_BYTES)
+        ends = ends[: len(records) + 1]
+        data = os.pread(segment.log.fd, ends[-1] - ends[0], ends[0])
+        yield offset, data, [high - low for low, high in pairwise(ends)]
+        offset += len(records)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

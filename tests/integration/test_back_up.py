@@ -1,0 +1,150 @@
+"""A backup of a file that is in use is whole, its parts fit together, and what is put back goes on where it was."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.backup import back_up
+from penstock.errors import CannotOpen
+from penstock.journal.drain import journal_folder
+from penstock.journal.reading import JournalReader
+from penstock.log.streams import FileStreams, streams_beside
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.recount import check_tables
+from tests.conformance.replay import check_journal
+from tests.conformance.support import eventually
+from tests.integration.command_line import penstock as command
+from tests.integration.serving import Running, running
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def work(server: Running, stop: threading.Event) -> None:
+    """All that changes a file, again and again."""
+    with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        queue, stream = client.create_queue("q", exist_ok=True), client.create_stream("s", exist_ok=True)
+        number = 0
+        while not stop.is_set():
+            queue.push_many([number, number + 1])
+            stream.append_many([str(number), str(number + 1)])
+            stream.commit("reader", number)
+            for message in queue.lease(1):
+                message.ack()
+            number += 2
+
+
+def check(path: Path) -> int:
+    """Queues, journal and stream of a file that nobody uses; how many records the stream has."""
+    with closing(sqlite3.connect(path)) as db:
+        check_tables(db)
+        check_journal(db, journal_folder(path))
+        next_offset = db.execute("SELECT max(first_offset + records) FROM penstock_journal").fetchone()[0]
+    with closing(JournalReader(journal_folder(path))) as journal:
+        assert journal.next_offset() <= next_offset
+        for consumer in journal.consumers():
+            assert consumer.offset is None or consumer.offset < journal.next_offset()
+    with closing(FileStreams(streams_beside(path))) as streams:
+        records = streams.read("s", limit=10_000).records
+        assert [record.data for record in records] == [str(number).encode() for number in range(len(records))]
+        (reader,) = streams.consumers("s")
+        assert reader.offset is not None
+        assert reader.offset < len(records)
+        return len(records)
+
+
+def test_a_backup_that_is_made_while_all_goes_on_fits_together(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with running(tmp_path / "data") as server, server.client() as client:
+        worker = threading.Thread(target=work, args=(server, stop))
+        worker.start()
+        try:
+            eventually(lambda: client.get("/streams/s").status == 200 and client.get("/streams/s").json["next"] > 4)
+            offset = client.get("/journal").json["next"]
+            client.ask("PUT", "/journal/consumers/lake", {"offset": offset - 1})
+            sizes = []
+            with closing(SqliteStore(server.path)) as store:
+                for number in range(3):
+                    copy = tmp_path / f"copy{number}.db"
+                    before = client.get("/streams/s").json["next"]
+                    copied = back_up(store, copy)
+                    eventually(lambda before=before: client.get("/streams/s").json["next"] > before)
+                    assert copied.streams == 1
+                    assert copied.journal_records > 0
+                    assert copied.stream_records >= before
+                    sizes.append(check(copy))
+        finally:
+            stop.set()
+            worker.join()
+    assert sizes == sorted(sizes)
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+def test_what_is_put_back_goes_on_where_the_backup_was(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running(data) as server, penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        queue, stream = client.create_queue("q"), client.create_stream("s")
+        queue.push("before")
+        stream.append("before")
+        stream.commit("reader", 0)
+        made = command("backup", str(tmp_path / "copy.db"), "--data", str(data), "--json")
+        assert made.code == 0, made.err
+        assert (made.json["streams"], made.json["stream_records"]) == (1, 1)
+        queue.push("after")
+        stream.append_many(["after"] * 3)
+        in_use = command("restore", str(tmp_path / "copy.db"), "--data", str(data), "--force")
+        assert (in_use.code, "stop the server" in in_use.err) == (1, True)
+    restored = command("restore", str(tmp_path / "copy.db"), "--data", str(data), "--force", "--json")
+    assert restored.code == 0, restored.err
+    assert restored.json["stream_records"] == 1
+    with running(data) as server, penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        assert [message.payload for message in client.queue("q").peek(10)] == ["before"]
+        client.queue("q").push("again")
+        assert client.stream("s").append("again").first == 1
+        assert [record.data for record in client.stream("s").next("reader")] == ["again"]
+    check_after(data / "penstock.db")
+    assert not list(data.glob("*.old")) + list(data.glob("*.partial*"))
+
+
+def check_after(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        check_tables(db)
+        check_journal(db, journal_folder(path))
+
+
+def test_a_backup_of_a_database_alone_leaves_the_journal_and_streams_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with penstock.connect(f"sqlite:///{path}") as client:
+        client.create_queue("q")
+    assert command("backup", str(tmp_path / "copy.db"), "--db", str(path)).code == 0
+    assert not streams_beside(tmp_path / "copy.db").exists()
+    with penstock.connect(f"sqlite:///{path}") as client:
+        client.create_stream("s").append("kept")
+    assert command("restore", str(tmp_path / "copy.db"), "--db", str(path), "--force").code == 0
+    with penstock.connect(f"sqlite:///{path}") as client:
+        assert [record.data for record in client.stream("s").read()] == ["kept"]
+
+
+def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "q.db")) as store:
+        streams_beside(tmp_path / "copy.db").mkdir()
+        with pytest.raises(CannotOpen, match="exists already"):
+            back_up(store, tmp_path / "copy.db")
+        assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db.streams"]
+
+
+def test_a_stream_that_someone_writes_is_not_put_back(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with penstock.connect(f"sqlite:///{path}") as client:
+        client.create_queue("q")
+        client.create_stream("s").append("a")
+    assert command("backup", str(tmp_path / "copy.db"), "--db", str(path)).code == 0
+    with closing(FileStreams(streams_beside(path))) as streams:
+        streams.append("s", [b"b"])
+        refused = command("restore", str(tmp_path / "copy.db"), "--db", str(path), "--force")
+        assert (refused.code, "another process writes" in refused.err) == (1, True)
