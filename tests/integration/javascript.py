@@ -94,7 +94,7 @@ def pages() -> Iterator[tuple[str, queue.Queue[Any]]]:
 
 
 def find_browser() -> str:
-    return next(filter(None, map(shutil.which, BROWSERS)), None) or missing("a browser")
+    return next(filter(None, map(shutil.which, BROWSERS)), None) or pytest.skip("there is no browser here")
 
 
 @contextmanager
