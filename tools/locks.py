@@ -11,11 +11,11 @@ FOLDER = Path(__file__).resolve().parents[1] / "requirements"
 
 def distributions(lock: str) -> list[metadata.Distribution]:
     """In order of their names; one whose marker does not fit this machine is not installed, and left out."""
-    found = []
+    found = {}
     for name, marker in re.findall(r"^([\w.-]+)==[^ ;]+( ; )?", (FOLDER / lock).read_text("utf-8"), re.MULTILINE):
         try:
-            found.append(metadata.distribution(name))
+            found[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             if not marker:
                 raise SystemExit(f"{name} of {lock} is not installed") from None
-    return sorted(found, key=lambda each: each.name.lower())
+    return sorted(found.values(), key=lambda each: each.name.lower())

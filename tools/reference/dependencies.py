@@ -12,7 +12,7 @@ LOCKS = {
     "deploy.txt": "And on PostgreSQL",
     "spark.txt": "And Spark",
 }
-BUILDERS = {"hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers"}
+BUILDERS = {"hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
 """Only needed to install Penstock itself."""
 
 

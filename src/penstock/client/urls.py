@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from urllib.parse import quote, urlsplit
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from penstock.client.link import Address
 from penstock.errors import InvalidInput
+from penstock.redact import without_password
 from penstock.store.opening import POSTGRES
 
 SCHEMES = "sqlite:///path, postgresql://user@host/database, http://host:port or https://host:port"
@@ -44,9 +44,9 @@ def parse(url: str) -> str | Server:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{_shown(url)!r} is not a URL: {error}", field="url", hint=SCHEMES) from None
+        raise InvalidInput(f"{without_password(url)!r} is not a URL: {error}", field="url", hint=SCHEMES) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput(f"cannot connect to {_shown(url)!r}", field="url", hint=f"give {SCHEMES}")
+        raise InvalidInput(f"cannot connect to {without_password(url)!r}", field="url", hint=f"give {SCHEMES}")
     if parts.username is not None or parts.query or parts.fragment:
         raise InvalidInput("a server's URL is scheme, host, port and path", field="url", hint="give a token as token=")
     if port is None:
@@ -56,11 +56,6 @@ def parse(url: str) -> str | Server:
     except UnicodeError:
         raise InvalidInput(f"{parts.hostname!r} is not a host's name", field="url") from None
     return Server(parts.scheme, host, port, quote(parts.path.rstrip("/"), safe="/%"))
-
-
-def _shown(url: str) -> str:
-    """Without a user and password that may stand in it."""
-    return re.sub(r"//[^/]*@", "//…@", url)
 
 
 def request_headers(server: Server, token: str | None) -> bytes:
