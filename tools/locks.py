@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "requirements"
 
 def distributions(lock: str) -> list[metadata.Distribution]:
     """In order of their names; one whose marker does not fit this machine is not installed, and left out."""
-    found = {}
+    found: dict[str, metadata.Distribution] = {}
     for name, marker in re.findall(r"^([\w.-]+)==[^ ;]+( ; )?", (FOLDER / lock).read_text("utf-8"), re.MULTILINE):
         try:
             found[name] = metadata.distribution(name)

@@ -54,7 +54,7 @@ def build(target: Path) -> list[str]:
                 problems.append(f"{path.relative_to(ROOT)}: {link} is not there")
             elif anchor and wanted in anchors and anchor not in anchors[wanted]:
                 problems.append(f"{path.relative_to(ROOT)}: {link} has no such heading")
-            elif wanted.is_dir() or wanted.exists():
+            else:
                 shown.add(wanted)
                 token.attrs[name] = _relative(wanted, path) + (f"#{anchor}" if anchor else "")
         body = markdown.renderer.render(tokens, markdown.options, {})

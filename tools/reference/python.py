@@ -14,7 +14,7 @@ from penstock.errors import __doc__ as error_tree
 from penstock.server.problems import status_of
 from tools.reference.text import code, table, unfolded
 
-SENT = {penstock.Unauthorized: 401, penstock.Forbidden: 403}
+SENT: dict[type[PenstockError], int] = {penstock.Unauthorized: 401, penstock.Forbidden: 403}
 """Only the client raises these: the server has sent the status."""
 ABOUT = """# Python
 

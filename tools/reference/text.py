@@ -42,11 +42,10 @@ def field_notes(kind: type) -> dict[str, str]:
     notes: dict[str, str] = {}
     for before, after in pairwise(tree.body):
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            target = before.target if isinstance(before, ast.AnnAssign) else None
-            if isinstance(before, ast.Assign):
-                (target,) = before.targets
-            if isinstance(target, ast.Name):
-                notes[target.id] = str(after.value.value)
+            targets = before.targets if isinstance(before, ast.Assign) else [getattr(before, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    notes[target.id] = str(after.value.value)
     return notes
 
 
