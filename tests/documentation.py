@@ -32,7 +32,7 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/tutorial/*.md"), *ROOT.glob
 PATIENCE = 600.0
 BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
-SPARK = re.compile(r"penstock pipeline|pyspark|penstock demo")
+SPARK = re.compile(r"penstock[ .]pipeline|pyspark|penstock demo")
 
 
 def needs_spark(page: Path) -> bool:

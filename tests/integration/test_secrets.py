@@ -118,14 +118,13 @@ HOSTILE = (
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", ["queues", "streams"])
 def test_a_name_leads_to_no_file_of_another(kind: str, name: str, server: Running) -> None:
-    before = {path for path in server.path.parent.parent.rglob("*") if server.path.parent not in path.parents}
+    before = set(server.path.parent.parent.iterdir())
     with server.client() as client:
         made = client.post(f"/{kind}", {"name": name.replace("%2F", "/").replace("%00", "\0")})
         asked = client.get(f"/{kind}/{name}".replace("\\", "%5C"))
     assert made.status in (400, 422)
     assert asked.status in (400, 404, 422)
-    after = {path for path in server.path.parent.parent.rglob("*") if server.path.parent not in path.parents}
-    assert after == before
+    assert set(server.path.parent.parent.iterdir()) == before
 
 
 @pytest.mark.parametrize("consumer", ["..", "../../x", "a/b", "a%2Fb", "%2e%2e"])

@@ -33,12 +33,12 @@ def page() -> str:
 
 def licence(found: Distribution) -> str:
     """The expression if there is one, else the classifiers, else the first words of the field."""
-    fields = found.metadata
-    if fields.get("License-Expression"):
-        return str(fields["License-Expression"])
+    fields = found.metadata.json
+    if fields.get("license_expression"):
+        return str(fields["license_expression"])
     named = [
         each.rpartition(" :: ")[2]
-        for each in fields.get_all("Classifier") or []
+        for each in fields.get("classifier", [])
         if each.startswith("License :: ") and each != "License :: OSI Approved"
     ]
-    return ", ".join(named) or str(fields.get("License", "")).partition("\n")[0]
+    return ", ".join(named) or str(fields.get("license", "")).partition("\n")[0]

@@ -42,6 +42,7 @@ class Server:
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
+            self._listener.close()
             raise self._error
 
     def _run(self) -> None:
