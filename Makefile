@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync js-types provision bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast lint types format sync docs js-types provision audit binary demo demo-install first-hour bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ sync: ## make the synchronous twins anew
 
 js-types: ## make the JavaScript client's type declarations anew
 	$(PYTHON) tools/javascript.py --write
+docs: $(STAMPS)/test ## write docs/reference from the code, and all documents as a site in build/site
+	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.site build/site
 
 format: $(STAMPS)/test ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix
@@ -50,6 +53,21 @@ format: $(STAMPS)/test ## ruff: mend what can be mended
 
 provision: $(STAMPS)/test ## find or install the Java and the PostgreSQL that the tests use
 	@$(BIN)/python tools/provision.py
+
+audit: $(STAMPS)/audit ## known vulnerabilities of every lock (asks PyPI)
+	@for lock in requirements/*.txt; do echo "$$lock" && \
+		$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r "$$lock" || exit 1; done
+
+binary: $(STAMPS)/deploy $(PACKAGE) ## a single file, dist/penstock, that serves wherever there is such a Python
+	$(BIN)/python -m tools.binary dist/penstock
+
+demo-install: $(STAMPS)/spark $(PACKAGE) ## what the demo and the tutorial need, Spark included
+
+demo: demo-install ## a server with traffic through every face, Spark refreshing, and its dashboard
+	@exec $(BIN)/penstock demo $(ARGS)
+
+first-hour: ## time a newcomer: clone, install, first message, first chart
+	$(PYTHON) -m tools.first_hour
 
 bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
 	$(BIN)/python benchmarks/embedded.py $(ARGS)
@@ -73,11 +91,13 @@ lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every 
 	$(COMPILE) pyproject.toml --extra server requirements/serve.in -o requirements/serve.txt
 	$(COMPILE) pyproject.toml --extra server --extra test -c requirements/serve.txt -o requirements/test.txt
 	$(COMPILE) pyproject.toml --extra server --extra postgres -c requirements/test.txt -o requirements/deploy.txt
+	$(COMPILE) pyproject.toml --extra server --extra postgres --extra spark -c requirements/test.txt -o requirements/spark.txt
 	$(COMPILE) pyproject.toml --extra server --extra bench -c requirements/test.txt -o requirements/bench.txt
 	$(COMPILE) pyproject.toml --extra server --extra bench-server -c requirements/test.txt \
 		-c requirements/bench.txt -o requirements/bench-server.txt
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
+	$(COMPILE) requirements/audit.in -o requirements/audit.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove .venv and every cache
@@ -88,6 +108,7 @@ clean: ## remove .venv and every cache
 define gate
 failed=; \
 $(BIN)/python tools/unasync.py --check || failed="$$failed sync"; \
+$(BIN)/python -m tools.reference --check || failed="$$failed docs"; \
 $(BIN)/ruff check || failed="$$failed lint"; \
 $(BIN)/ruff format --check || failed="$$failed format"; \
 $(BIN)/mypy || failed="$$failed types"; \
@@ -113,6 +134,15 @@ $(PACKAGE): pyproject.toml $(STAMPS)/serve
 	@$(PIP) install --no-build-isolation --no-deps --editable . && touch $@
 
 $(STAMPS)/test: requirements/test.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/deploy: requirements/deploy.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/spark: requirements/spark.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/audit: requirements/audit.txt .venv/pyvenv.cfg
 	$(INSTALL)
 
 $(STAMPS)/bench: requirements/bench.txt .venv/pyvenv.cfg | $(PACKAGE)

@@ -23,7 +23,9 @@ Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
+    """The address to listen on; beyond this machine only with a token."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8888
+    """0 picks a free one."""
     data: str = "./penstock-data"
     """The folder that holds everything."""
     db: str | None = None
@@ -33,25 +35,39 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pool_size: Annotated[int, Meta(ge=2, le=1_000)] | None = None
     """Connections to a PostgreSQL; by default as many as are of use."""
     auth_token: str | None = None
+    """The admin token: all that ask must send it, or a key of a queue."""
     insecure: bool = False
     """Listen beyond this machine without a token."""
     tls_cert: str | None = None
+    """A certificate (PEM), to speak HTTPS."""
     tls_key: str | None = None
+    """Its key."""
     durability: Literal["full", "relaxed"] = "full"
+    """Answer when it is on disk, or before."""
     journal: bool = True
     """Keep a journal of all that happens, for live events and for Spark, beside the file or in the database."""
     cors_origins: list[str] = []
+    """Web pages that may use this server, by origin."""
     payload_bytes: Count = 512 << 10
+    """The largest message."""
     request_bytes: Count = 16 << 20
+    """The largest request."""
     get_limit_default: Count = 1
+    """Messages that a GET of the inbox takes when it does not say."""
     get_limit_max: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    """And at most."""
     batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    """Messages in one request."""
     wait_ms_default: Annotated[int, Meta(ge=0, le=600_000)] = 20_000
+    """How long a poll waits when it does not say."""
     wait_ms_max: Annotated[int, Meta(ge=0, le=600_000)] = 60_000
+    """And at most."""
     polls_max: Count = 20_000
+    """Polls that may wait at once."""
     tree_timeout_ms: Annotated[int, Meta(ge=0, le=600_000)] = 30_000
     """How long a pop of the tree face waits when it does not say."""
     tree_batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """Messages in one pop of the tree face."""
     worker_id: Annotated[str, Meta(min_length=1, max_length=255)] = msgspec.field(default_factory=own_name)
     """What this server is called where it hands out messages for consumers that give no name."""
     worker_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
@@ -59,19 +75,25 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     worker_stale_ms: Annotated[int, Meta(ge=200, le=86_400_000)] = 30_000
     """After how long without one they are taken off the list."""
     connections_max: Count = 20_000
+    """Connections that may be open at once."""
     commit_queue_max: Count = 20_000
+    """Commands that may wait for a commit; more are told to come later."""
     wal_bytes_max: Count = 1 << 30
+    """Pushes are told to come later while SQLite's write-ahead log is larger."""
     busy_ms: Annotated[int, Meta(ge=0, le=600_000)] = 5_000
     """How long a commit waits for another process that holds the store."""
     retention_ms: Annotated[int, Meta(ge=0)] | None = None
     """How long the inbox keeps archived messages; unset: until they are removed."""
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
+    """How long a server that was asked to stop goes on answering."""
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
     """Time between looks for what time moves: delays that end, leases that lapse. Who waits is woken without it."""
     metrics_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
     """Time between the depths that a dashboard is told."""
     ws_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
+    """Time between pings to a dashboard."""
     ws_connections_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    """Dashboards that may be connected at once."""
     ws_slow_ms: Annotated[int, Meta(ge=1, le=600_000)] = 10_000
     """How long a dashboard may take to accept what it is sent, before it is dropped."""
     metrics_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
@@ -83,6 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     canary_slo_ms: Count = 1_000
     """How fast the canary's message should be through."""
     access_log: bool = True
+    """One JSON line a request, on stderr."""
     otel: bool = False
     """Send traces by OpenTelemetry; its own OTEL_* variables say where to."""
 

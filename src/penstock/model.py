@@ -53,24 +53,39 @@ class Content(StrEnum):
 
 class QueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease_ms: LeaseMs = 30_000
+    """How long a consumer may keep a message before another gets it."""
     max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 5
+    """Deliveries before a message is dead."""
     backoff: Literal["exponential", "fixed"] = "exponential"
+    """How the wait after a nack grows."""
     backoff_ms: DelayMs = 1_000
+    """The wait after the first nack."""
     backoff_max_ms: DelayMs = 3_600_000
+    """The longest wait after a nack."""
     max_in_flight: Positive | None = None
+    """Messages that may be leased at once; 1 is one consumer at a time."""
     delay_ms: DelayMs = 0
+    """How long a pushed message waits before it is ready."""
     window_ms: DelayMs = 0
+    """Nothing is leased until the newest message is this old."""
     ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
+    """How long a message waits before it is dropped."""
     priority: Priority = 0
+    """Which queue a pop over a namespace or task looks at first: the highest."""
     max_size: Positive | None = None
+    """Messages that may wait; more are refused."""
     push_rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Messages a second; `push_burst` of them may come at once."""
     push_burst: Positive | None = None
+    """Messages that may come at once where there is a `push_rate`."""
     dlq: bool = True
+    """Keep dead messages in `<name>.dlq`; without it they are gone."""
     archive_ms: DelayMs | None = 0
     """How long a done message is kept: 0 deletes it, None keeps it until it is removed."""
     dedupe_ms: DelayMs = DAY_MS
+    """How long an idempotency key is known, or as long as its message lives."""
     journal: Literal["full", "meta", "off"] = "full"
+    """What the journal tells of its messages: all, all but bodies, nothing."""
 
     def changed(self, changes: dict[str, Any]) -> QueueOptions:
         """These options with some replaced, checked."""

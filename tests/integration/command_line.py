@@ -44,6 +44,7 @@ def penstock(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None 
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, clean_environment(**(env or {})), clear=True))
+        stack.callback(os.umask, os.umask(0o022))  # The command changes it, for its own process.
         stack.enter_context(mock.patch.object(sys, "argv", ["penstock", *arguments]))
         stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")))
         stack.enter_context(redirect_stdout(out))

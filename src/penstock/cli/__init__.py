@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 not authorised, 5 
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -16,6 +17,7 @@ COMMANDS = {
     "backup": ("penstock.cli.backup", "Copy a queue's file while it is in use."),
     "bench": ("penstock.cli.bench", "A quick load: messages a second and latency."),
     "completion": ("penstock.cli.completion", "Print a shell's completion script."),
+    "demo": ("penstock.cli.demo", "A server with traffic through every face, to look at."),
     "dlq": ("penstock.cli.dlq", "Look at, requeue and purge dead letters."),
     "doctor": ("penstock.cli.doctor", "Check a queue's file."),
     "export": ("penstock.cli.export", "Write a queue's messages as NDJSON."),
@@ -56,6 +58,7 @@ def cli() -> None:
 
 
 def main() -> None:
+    os.umask(0o077)  # What it writes is its user's alone, unless they change that.
     try:
         code = cli.main(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()

@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from penstock.errors import InvalidInput, PenstockError
+from penstock.redact import without_password
 
 TIMEOUT_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
@@ -45,7 +46,13 @@ class Web:
         except ValueError:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
-            raise InvalidInput(f"{url!r} is no address of a server", field="url", hint="http://host:port")
+            raise InvalidInput(
+                f"{without_password(url)!r} is no address of a server", field="url", hint="http://host:port"
+            )
+        if parts.username is not None:
+            raise InvalidInput(
+                "a server's address has no user in it", field="url", hint="give a token in PENSTOCK_TOKEN"
+            )
         self.url = url
         self._tls = parts.scheme == "https"
         self._host = parts.hostname

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.client.link import Address
 from penstock.errors import InvalidInput
+from penstock.redact import without_password
 from penstock.store.opening import POSTGRES
 
 SCHEMES = "sqlite:///path, postgresql://user@host/database, http://host:port or https://host:port"
@@ -43,9 +44,9 @@ def parse(url: str) -> str | Server:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{url!r} is not a URL: {error}", field="url", hint=SCHEMES) from None
+        raise InvalidInput(f"{without_password(url)!r} is not a URL: {error}", field="url", hint=SCHEMES) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput(f"cannot connect to {url!r}", field="url", hint=f"give {SCHEMES}")
+        raise InvalidInput(f"cannot connect to {without_password(url)!r}", field="url", hint=f"give {SCHEMES}")
     if parts.username is not None or parts.query or parts.fragment:
         raise InvalidInput("a server's URL is scheme, host, port and path", field="url", hint="give a token as token=")
     if port is None:

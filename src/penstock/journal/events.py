@@ -29,15 +29,25 @@ class Kind(IntEnum):
     QUEUE = 1
     """A queue was created, changed, paused, resumed or removed: see the details."""
     PUSHED = 2
+    """A message was added."""
     LEASED = 3
+    """It was handed to a consumer until a time."""
     EXTENDED = 4
+    """Its lease got a new end."""
     ACKED = 5
+    """It is done."""
     NACKED = 6
+    """The consumer failed; it is due again after a while."""
     LAPSED = 7
+    """Its lease ran out; it is ready again."""
     DEAD = 8
+    """Its attempts are used up."""
     REDRIVEN = 9
+    """A dead letter got a new life."""
     EXPIRED = 10
+    """It waited longer than its time to live."""
     REMOVED = 11
+    """Somebody removed it."""
     RELEASED = 12
     """A lease was given back and used up no attempt."""
     FORGOTTEN = 13

@@ -14,6 +14,9 @@ from penstock.errors import CannotOpen, DiskFull, PenstockError, ReadOnly, Store
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+PRIVATE = 0o600
+"""Messages are nobody else's business on this machine."""
+PRIVATE_FOLDER = 0o700
 
 
 class Files:
@@ -21,7 +24,7 @@ class Files:
 
     def open(self, path: Path) -> int:
         """For reading and writing; made if it is not there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
 
     def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
         """All of it, at a position."""
@@ -100,7 +103,7 @@ class FolderLock:
 
     def __init__(self, path: Path, *, wait: bool = False, patience_s: float = PATIENCE_S) -> None:
         try:
-            self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         except OSError as error:
             raise CannotOpen(f"cannot open {path}: {error.strerror}") from error
         deadline = time.monotonic() + patience_s

@@ -15,7 +15,7 @@ from penstock import forks
 from penstock.commands import Command
 from penstock.errors import BatchTooLarge, InvalidInput, LogFailed, PenstockError, StoreClosed
 from penstock.log.active import Active
-from penstock.log.files import DISK, Files, FolderLock, as_typed, typed_errors
+from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, typed_errors
 from penstock.log.findings import Finding
 from penstock.log.manifest import MANIFEST, STREAM, Identity, Manifest, load_identity, save
 from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, StreamOptions, check_payloads
@@ -125,7 +125,7 @@ class Log(OneLane, LogReader):
         folder = Path(folder)
         identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=options or StreamOptions())
         with typed_errors(f"creating stream {name!r}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             save(files, folder / STREAM, identity)
             if first:
                 save(files, folder / MANIFEST, Manifest(first=first, next=first, active=first))

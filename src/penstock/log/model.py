@@ -26,6 +26,7 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 
 class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     segment_bytes: Annotated[int, Meta(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES_MAX
+    """A segment that would grow beyond this is sealed."""
     retention_bytes: Positive | None = None
     """Sealed segments beyond this total are removed, oldest first."""
     retention_ms: Annotated[int, Meta(ge=1, le=TIME_MS_MAX)] | None = None
@@ -35,6 +36,7 @@ class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hold_bytes: Positive | None = None
     """The most that is kept only because a consumer still needs it."""
     record_bytes: Annotated[int, Meta(ge=1, le=RECORD_BYTES_MAX)] = 512 << 10
+    """The largest record."""
 
 
 class NewRecord(Struct, frozen=True, gc=False):

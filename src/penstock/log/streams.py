@@ -36,7 +36,7 @@ from penstock.log.consumers import (
     check_consumer_name,
     new_consumer_name,
 )
-from penstock.log.files import DISK, Files, typed_errors
+from penstock.log.files import DISK, PRIVATE_FOLDER, Files, typed_errors
 from penstock.log.findings import Report
 from penstock.log.log import Append, Log
 from penstock.log.model import (
@@ -90,7 +90,7 @@ class FileStreams:
         self._closed = False
         with typed_errors(f"opening {self._root}"):
             for part in (FLAT, TREE, MAKING, TRASH):
-                (self._root / part).mkdir(parents=True, exist_ok=True)
+                (self._root / part).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
 
     def folder(self, name: str) -> Path:
         """Where a stream lives; the folders of flat names and of paths cannot meet."""
@@ -163,7 +163,7 @@ class FileStreams:
             making = self._root / MAKING / uuid.uuid4().hex
             Log.create(making, name, options, clock=self._clock, files=self._files).close()
             with typed_errors(f"creating stream {name!r}"):
-                folder.parent.mkdir(parents=True, exist_ok=True)
+                folder.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
                 try:
                     self._files.rename(making, folder)
                 except OSError:

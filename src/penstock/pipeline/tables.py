@@ -53,10 +53,10 @@ SILVER = Table(
             ("leased_at", TIME),  # for the last time
             ("finished_at", TIME),
             ("attempts", pa.int32()),  # null for a life that a removal ended
-            ("wait_ms", pa.int64()),
-            ("service_ms", pa.int64()),
-            ("total_ms", pa.int64()),
-            ("reason", pa.string()),
+            ("wait_ms", pa.int64()),  # from push to the first lease
+            ("service_ms", pa.int64()),  # from the last lease to the end
+            ("total_ms", pa.int64()),  # from push to the end
+            ("reason", pa.string()),  # why it is dead
             ("errors", ERRORS),
         ]
     ),
@@ -106,9 +106,9 @@ QUEUE_ERRORS = Table(
         [
             ("queue", pa.string()),
             ("hour", TIME),
-            ("fingerprint", pa.string()),
-            ("pattern", pa.string()),
-            ("sample", pa.string()),
+            ("fingerprint", pa.string()),  # the same for errors that differ only in numbers, ids and quoted words
+            ("pattern", pa.string()),  # the error's text with those left out
+            ("sample", pa.string()),  # one whole text
             ("nacked", pa.int64()),
             ("lapsed", pa.int64()),
             ("dead", pa.int64()),

@@ -89,6 +89,10 @@ class App:
         operations.document = describe(routes, guarded=self.settings.auth_token is not None)
         return routes
 
+    @property
+    def routes(self) -> Sequence[Route]:
+        return self._router.routes
+
     def start(self) -> None:
         """Sweep, watch and sing."""
         self._background.start()

@@ -83,9 +83,8 @@ def run(settings: Settings) -> None:
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
     tls_context(settings)
-    listener = listen(settings)
-    store, path = opened(settings)
-    with contextlib.closing(listener):
+    with contextlib.closing(listen(settings)) as listener:
+        store, path = opened(settings)
         # What is here now stays; and of what comes, little is garbage that only a search would find.
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)

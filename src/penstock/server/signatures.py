@@ -40,7 +40,10 @@ class Signatures:
 
     async def require(self, queue: str, secret: str | None) -> None:
         """Refuse when a queue that exists has another secret."""
-        if await self._broker.find_secret(queue) != secret:
+        found = await self._broker.find_secret(queue)
+        if (found is None) != (secret is None) or not hmac.compare_digest(
+            (found or "").encode(), (secret or "").encode()
+        ):
             raise Conflict(f"queue {queue!r} exists with another secret", hint="change it instead of creating it")
 
     def forget(self, queue: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.errors import CannotOpen, Damaged
 from penstock.store.protocol import Progress
-from penstock.store.sqlite.connection import connect, translated, why_not
+from penstock.store.sqlite.connection import connect, create_private, translated, why_not
 
 STEP_PAGES = 2_048
 
@@ -41,6 +41,7 @@ def _copy(source: sqlite3.Connection, partial: Path, progress: Progress | None) 
         if progress is not None:
             progress(total - remaining, total)
 
+    create_private(str(partial))
     try:
         copy = sqlite3.connect(partial)
     except sqlite3.OperationalError as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ def connect(path: str, *, busy_ms: int, alone: bool = False) -> sqlite3.Connecti
             f"SQLite {sqlite3.sqlite_version} is too old",
             hint="Penstock needs the SQLite 3.37 of 2021 or newer",
         )
+    create_private(path)
     with translated(path):
         # A short wait inside SQLite, whose sleeps grow to 100 ms; the patient and fair one is `patiently`.
         connection = sqlite3.connect(
@@ -64,6 +66,14 @@ def connect(path: str, *, busy_ms: int, alone: bool = False) -> sqlite3.Connecti
             connection.close()
             raise
     return connection
+
+
+def create_private(path: str) -> None:
+    """So that a new file is its owner's alone; SQLite gives the files beside it the same mode."""
+    if path != MEMORY:
+        # Not opened and closed: that would end the locks of whoever in this process has it open by now.
+        with suppress(OSError):
+            os.mknod(path, stat.S_IFREG | 0o600)
 
 
 def _configure(connection: sqlite3.Connection) -> None:

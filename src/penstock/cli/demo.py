@@ -1,0 +1,76 @@
+"""`penstock demo`: a server with traffic, to look at."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.common import reporting
+from penstock.cli.output import note
+from penstock.cli.pipeline_progress import Display
+from penstock.config import Settings
+
+if TYPE_CHECKING:
+    from penstock.demo.run import Refreshing
+
+
+@click.command("demo")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8888, show_default=True, help="0 picks a free one.")
+@click.option("--data", type=click.Path(file_okay=False), help="A folder to keep.  [default: one that is removed]")
+@click.option("--spark/--no-spark", default=None, help="Refresh the lake, too.  [default: if it is installed]")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop by itself.  [default: at Ctrl-C]")
+@click.option("--pace", type=click.FloatRange(0.001, 100), default=1.0, show_default=True, help="Smaller is busier.")
+@click.option("--browser/--no-browser", default=True, help="Open the dashboard.  [default: yes, on a terminal]")
+def command(port: int, data: str | None, spark: bool | None, seconds: float | None, pace: float, browser: bool) -> None:
+    """A shop with traffic through every face, its dashboard, and charts by Spark.
+
+    Orders in a namespace, emails that fail and are tried again, reminders that wait, notes in an inbox, and a stream
+    with a fast and a slow consumer.
+    """
+    from penstock.demo.run import demo, has_spark
+
+    spark = has_spark() if spark is None else spark
+    stop = threading.Event()
+    with reporting(), ExitStack() as stack:
+        folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-"))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        if seconds is not None:
+            timer = threading.Timer(seconds, stop.set)
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+        settings = Settings(port=port, data=folder, access_log=False)
+        server, shop, refreshing = stack.enter_context(demo(settings, spark=spark, pace=pace))
+        note(f"dashboard: {server.page}")
+        note(f"data: {folder}")
+        if browser and sys.stderr.isatty():
+            click.launch(server.page)
+        if refreshing is not None:
+            _follow(refreshing, stop)
+        elif not spark:
+            note("no charts: pip install 'penstock[spark]' brings Spark")
+        stop.wait()
+        note("stopping")
+        told = ", ".join(f"{count} {name}" for name, count in shop.done.items())
+    note(f"done: {told}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
+
+
+def _follow(refreshing: Refreshing, stop: threading.Event) -> None:
+    """Until stopped: the first chart with a word about it, then every few seconds a new one."""
+    from penstock.demo.run import REFRESH_SECONDS, first_chart
+
+    with Display("charts") as display:
+        seconds = first_chart(refreshing, stop, lambda waited: display.doing(f"Spark works, {waited:.0f} s"))
+    if seconds is None:
+        return
+    note(f"charts: {Path(refreshing.report).absolute().as_uri()} (the first after {seconds:.0f} s)")
+    while not stop.wait(REFRESH_SECONDS):
+        refreshing.draw()

@@ -1,0 +1,136 @@
+"""A server, the shop's traffic and, where it is installed, Spark: started together, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.config import Settings
+from penstock.demo.traffic import Shop
+from penstock.errors import CannotOpen, PenstockError
+from penstock.server.app import App
+from penstock.server.serve import listen, opened, serve
+
+PIPELINE = "from penstock.cli import main; main()"
+REFRESH_SECONDS = 5
+LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 30.0
+
+
+def has_spark() -> bool:
+    return all(find_spec(name) is not None for name in ("pyspark", "deltalake"))
+
+
+class Server:
+    """On a thread of this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._listener = listen(settings)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="server")
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._listener.close()
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        store, path = opened(self._settings)
+        await serve(self._settings, store, path, self._listener, stop=self._stop, ready=self._begin)
+
+    def _begin(self, app: App) -> None:
+        paths = {route.path for route in app.routes}
+        self.page = f"{self.url}/" if "/" in paths else f"{self.url}/docs"
+        self._ready.set()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+        self._listener.close()
+
+
+class Refreshing:
+    """The pipeline in a process of its own, and the report that is drawn anew from what it has made."""
+
+    def __init__(self, data: Path) -> None:
+        self._lake = data / "lake"
+        self.report = data / "report.html"
+        self.log = data / "pipeline.log"
+        words = ("pipeline", "run", "--data", str(data), "--every", f"{REFRESH_SECONDS}s")
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PIPELINE, *words], stdout=log, stderr=log, start_new_session=True
+            )
+
+    def draw(self) -> bool:
+        """Whether there is a chart now; CannotOpen when there will be none."""
+        if self._process.poll() is not None:
+            raise CannotOpen("the pipeline has ended", hint=f"see {self.log}")
+        from penstock.pipeline.lake import Lake
+        from penstock.pipeline.report import report
+
+        lake = Lake(self._lake)
+        if not lake.exists():
+            return False
+        try:
+            text = report(lake, None, None)
+        except PenstockError:
+            return False  # The tables are there, and nothing is in them yet.
+        beside = self.report.with_suffix(".new")
+        beside.write_text(text, encoding="utf-8")
+        beside.rename(self.report)
+        return True
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+@contextlib.contextmanager
+def demo(settings: Settings, *, spark: bool, pace: float) -> Iterator[tuple[Server, Shop, Refreshing | None]]:
+    with contextlib.ExitStack() as stack:
+        server = Server(settings)
+        stack.callback(server.close)
+        shop = Shop(server.url, pace=pace)
+        stack.callback(shop.close)
+        shop.open()
+        refreshing = Refreshing(Path(settings.data)) if spark else None
+        if refreshing is not None:
+            stack.callback(refreshing.close)
+        yield server, shop, refreshing
+
+
+def first_chart(refreshing: Refreshing, stop: threading.Event, waiting: Callable[[float], None]) -> float | None:
+    """How long it took, telling meanwhile; None when stopped before."""
+    began = time.monotonic()
+    while not stop.wait(LOOK_SECONDS):
+        waiting(time.monotonic() - began)
+        if refreshing.draw():
+            return time.monotonic() - began
+    return None

@@ -1,0 +1,52 @@
+"""`penstock demo` without Spark: traffic through every face, a clean stop, nothing left behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.config import Settings
+from penstock.demo.run import demo
+from tests.integration.serving import RUN, clean_environment
+
+PATIENCE = 120.0
+
+
+def test_every_face_has_traffic(tmp_path: Path) -> None:
+    with demo(Settings(port=0, data=str(tmp_path), access_log=False), spark=False, pace=0.05) as (server, shop, _):
+        tick = threading.Event()
+        for _ in range(int(PATIENCE / 0.05)):
+            if all(shop.done.values()):
+                break
+            tick.wait(0.05)
+        assert all(shop.done.values()), shop.done
+        with penstock.connect(server.url) as client:
+            names = {queue.name for queue in client.queues()}
+            consumers = {consumer.name for consumer in client.stream("clicks").consumers()}
+    assert {"emails", "reminders", "shop/orders/new"} <= names
+    assert consumers == {"billing", "search"}
+    assert shop.errors == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", RUN, "demo", "--port", "0", "--no-spark", "--no-browser"]
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, env=clean_environment() | {"TMPDIR": str(tmp_path)}
+    )
+    assert process.stderr is not None
+    shown = process.stderr.readline()
+    assert re.match(r"dashboard: http://127\.0\.0\.1:\d+/", shown)
+    process.send_signal(number)
+    rest = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, rest
+    assert "done: " in rest
+    assert "errors" not in rest
+    assert list(tmp_path.iterdir()) == []

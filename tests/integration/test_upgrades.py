@@ -1,0 +1,76 @@
+"""Stores of every released version are opened, brought up to date and used; those of a newer one are refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import penstock
+from tests.postgres import cluster
+from tools.fixtures import SCHEMA
+
+RELEASES = sorted((Path(__file__).parents[1] / "fixtures").iterdir())
+
+
+@pytest.fixture(params=RELEASES, ids=lambda folder: folder.name)
+def release(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, release: Path, tmp_path: Path) -> str:
+    text = (release / f"{request.param}.sql").read_text("utf-8")
+    if request.param == "sqlite":
+        with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+            connection.executescript(text)
+        return f"sqlite:///{tmp_path}/old.db"
+    schema = request.getfixturevalue("schema")
+    with psycopg.connect(cluster().url, autocommit=True) as connection:
+        connection.execute(text.replace(SCHEMA, schema).encode())
+    return f"{cluster().url}&schema={schema}"
+
+
+def test_a_store_of_a_released_version_is_opened_with_all_that_is_in_it(url: str) -> None:
+    with penstock.connect(url) as client:
+        assert [queue.name for queue in client.queues()] == ["emails", "shop/orders/new", "still"]
+        emails = client.queue("emails")
+        info = emails.info()
+        assert (info.ready, info.scheduled, info.dead, info.options.max_attempts) == (2, 1, 1, 1)
+        (letter,) = emails.dead_letters()
+        assert letter.payload == {"dead": True}
+        assert "mailbox full" in repr(letter.errors)
+        assert emails.push("again", key="welcome").duplicate
+        first, second = emails.lease(5)
+        assert (first.payload, first.headers) == ({"waiting": 1}, {"from": "the first version"})
+        assert second.payload == b"bytes \x00\xff"
+        tree = client.queue("shop/orders/new").info()
+        assert (tree.ready + tree.leased, tree.archived) == (2, 1)
+        assert client.queue("still").info().paused
+
+
+def test_what_was_opened_works_on(url: str) -> None:
+    with penstock.connect(url) as client:
+        orders = client.queue("shop/orders/new")
+        receipt = orders.push({"order": "new"})
+        assert receipt.id > 7
+        assert client.queue("emails").redrive().moved == 1
+        messages = orders.lease(10)
+        assert orders.ack_many(messages) == []
+    with penstock.connect(url) as client:
+        assert client.queue("emails").info().ready == 3
+
+
+def test_a_database_of_a_newer_version_is_refused(store: str, schema: str) -> None:
+    with penstock.connect(store) as client:
+        client.create_queue("q")
+    with psycopg.connect(cluster().url, autocommit=True) as connection:
+        connection.execute(
+            f"INSERT INTO \"{schema}\".migration (version, name, checksum) VALUES (999, 'later', 'x')".encode()
+        )
+    with pytest.raises(penstock.SchemaTooNew, match=r"version 999.*newer Penstock"):
+        penstock.connect(store)

@@ -1,0 +1,107 @@
+"""Options, settings, metrics, events and lake tables, each from where it is defined."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+from prometheus_client.core import Metric
+
+from penstock.cli.serve import command as serve_command
+from penstock.config import PLAIN_NAMES, Settings
+from penstock.config import __doc__ as precedence
+from penstock.journal import arrow, events
+from penstock.log.model import StreamOptions
+from penstock.model import QueueOptions
+from penstock.pipeline import tables
+from penstock.server.faces import dashboard
+from tools.reference.text import code, comments, field_notes, struct_rows, table
+
+COUNTED = {"counter": "_total"}
+"""What Prometheus hangs on to a name."""
+KINDS_NOTES = field_notes(events.Kind)
+MARKS_NOTES = field_notes(events.Mark)
+
+
+def options() -> str:
+    head = ("option", "type", "default", "meaning")
+    queue = [(code(name), kind, default, note) for name, kind, default, note in struct_rows(QueueOptions)]
+    stream = [(code(name), kind, default, note) for name, kind, default, note in struct_rows(StreamOptions)]
+    return (
+        "# Options\n\nOf a queue, in `POST /queues`, `PATCH /queues/{queue}`, `penstock queue add` and "
+        f"`client.create_queue`:\n\n{table(head, queue)}"
+        "\nOf a stream, in `POST /streams`, `penstock stream create` and `client.create_stream`:\n\n"
+        f"{table(head, stream)}"
+    )
+
+
+def settings() -> str:
+    flags = {
+        parameter.name: parameter.opts[0] for parameter in serve_command.params if isinstance(parameter, click.Option)
+    }
+    plain = {field: name for name, field in PLAIN_NAMES.items()}
+    rows = [
+        (code(name), kind, default or "the machine and process", _ways(name, flags, plain), note)
+        for name, kind, default, note in struct_rows(Settings)
+    ]
+    about = " ".join((precedence or "").split()).partition(": ")[2]
+    return (
+        f"# Settings of a server\n\nWhat counts: {about} Each is `PENSTOCK_<NAME>` in the environment and "
+        "`name = value` in `penstock.toml` (or the file that `--config` or `PENSTOCK_CONFIG` names).\n\n"
+        + table(("setting", "type", "default", "also", "meaning"), rows)
+        + "\n`LISTEN_ADDR` (`host:port`), `HOST` (an address) and `PG_HOST`, `PG_PORT`, `PG_USER`, `PG_PASSWORD` "
+        "and `PG_DB` are understood too.\n"
+    )
+
+
+def _ways(name: str, flags: dict[str | None, str], plain: dict[str, str]) -> str:
+    return ", ".join(code(found[name]) for found in (flags, plain) if name in found)
+
+
+def metrics(found: list[Metric]) -> str:
+    rows = []
+    for metric in sorted(found, key=lambda each: each.name):
+        labels = sorted({label for sample in metric.samples for label in sample.labels} - {"le"})
+        labels = labels or list(getattr(metric, "_labelnames", ()))
+        name = metric.name + COUNTED.get(metric.type, "")
+        rows.append((code(name), metric.type, ", ".join(map(code, labels)), metric.documentation))
+    return (
+        "# Metrics\n\n`GET /metrics`, for Prometheus. Labels by queue and stream are shown for the first 1,000 each. "
+        "[How to watch a server](../howto/monitoring.md).\n\n" + table(("metric", "type", "labels", "meaning"), rows)
+    )
+
+
+def journal_events() -> str:
+    kinds = [(code(kind.name.lower()), KINDS_NOTES[kind.name]) for kind in events.Kind]
+    marks = [(code(mark.value), str(mark.name).lower(), MARKS_NOTES[str(mark.name)]) for mark in events.Mark]
+    live = sorted({(code(name), code(kind)) for kind, name in dashboard.KINDS.items()})
+    return (
+        "# Events\n\nWhat the journal tells of: `GET /journal/events`, `penstock journal tail`, Spark's "
+        '`format("penstock")`.\n\n'
+        + table(("kind", "meaning"), kinds)
+        + "\nEach event is a row with these columns:\n\n"
+        + _columns(arrow.SCHEMA, comments(arrow), "SCHEMA")
+        + "\n`marks` is a sum of:\n\n"
+        + table(("value", "mark", "meaning"), marks)
+        + "\nOver `WS /ws/dashboard` they are called:\n\n"
+        + table(("event", "kind in the journal"), live)
+        + "\nand `queue.created`, and `queue.depth` at intervals.\n"
+    )
+
+
+def lake() -> str:
+    notes = comments(tables)
+    names = {id(found): name for name, found in vars(tables).items() if isinstance(found, tables.Table)}
+    parts = [f"# Tables of the lake\n\n{inspect.cleandoc(tables.__doc__ or '')}\n"]
+    for found in tables.TABLES.values():
+        keys = ", ".join(map(code, found.keys))
+        parts.append(f"\n## {found.name}\n\n{found.about[0].upper()}{found.about[1:]}. Key: {keys}.\n\n")
+        own = comments(arrow) if found is tables.BRONZE else notes
+        parts.append(_columns(found.schema, own, "SCHEMA" if found is tables.BRONZE else names[id(found)]))
+    return "".join(parts)
+
+
+def _columns(schema: Any, notes: dict[tuple[str, str], str], name: str) -> str:
+    rows = [(code(field.name), str(field.type), notes.get((name, field.name), "")) for field in schema]
+    return table(("column", "type", "meaning"), rows)
