@@ -43,6 +43,7 @@ sync: ## make the synchronous twins anew
 
 js-types: ## make the JavaScript client's type declarations anew
 	$(PYTHON) tools/javascript.py --write
+
 docs: $(STAMPS)/test ## write docs/reference from the code, and all documents as a site in build/site
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.site build/site

@@ -41,7 +41,18 @@ class Cluster:
         self.start()
 
     def _initdb(self) -> None:
-        initdb = [self._bin / "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "--locale=C", "-E", "UTF8"]
+        initdb: list[str | Path] = [
+            self._bin / "initdb",
+            "-D",
+            self.data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "--locale=C",
+            "-E",
+            "UTF8",
+        ]
         provision.run([*initdb, "--no-sync"], str(self.folder))
 
     @property

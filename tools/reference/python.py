@@ -67,7 +67,7 @@ def _class(name: str, kind: type) -> str:
     if fields:
         text += f"\nFields: {', '.join(map(code, fields))}.\n"
     elif "__init__" in kind.__dict__ and kind.__module__ == "penstock.lite":
-        text += f"\n{code(_signature(name, kind.__init__))}\n"
+        text += f"\n{code(_signature(name, vars(kind)['__init__']))}\n"
     for member, found in _members(kind):
         if isinstance(found, FunctionType):
             text += _function(member, found, "###", f"{name}.")

@@ -38,7 +38,9 @@ def options() -> str:
 
 def settings() -> str:
     flags = {
-        parameter.name: parameter.opts[0] for parameter in serve_command.params if isinstance(parameter, click.Option)
+        str(parameter.name): parameter.opts[0]
+        for parameter in serve_command.params
+        if isinstance(parameter, click.Option)
     }
     plain = {field: name for name, field in PLAIN_NAMES.items()}
     rows = [
@@ -55,7 +57,7 @@ def settings() -> str:
     )
 
 
-def _ways(name: str, flags: dict[str | None, str], plain: dict[str, str]) -> str:
+def _ways(name: str, flags: dict[str, str], plain: dict[str, str]) -> str:
     return ", ".join(code(found[name]) for found in (flags, plain) if name in found)
 
 
