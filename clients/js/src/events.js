@@ -142,7 +142,8 @@ async function* oneSocket(http, place, bufferMax, onState, signal) {
     closed = true
     wake()
   }
-  socket.onerror = () => {}
+  // A close follows, but not on every Node where the server was not there.
+  socket.onerror = socket.onclose
   try {
     if (signal.aborted) close()
     while (!signal.aborted) {
