@@ -138,12 +138,13 @@ async function* oneSocket(http, place, bufferMax, onState, signal) {
     if (batch.push(event) === bufferMax) close()
     wake()
   }
-  socket.onclose = () => {
+  const ended = () => {
     closed = true
     wake()
   }
+  socket.onclose = ended
   // A close follows, but not on every Node where the server was not there.
-  socket.onerror = socket.onclose
+  socket.onerror = ended
   try {
     if (signal.aborted) close()
     while (!signal.aborted) {
