@@ -138,11 +138,13 @@ async function* oneSocket(http, place, bufferMax, onState, signal) {
     if (batch.push(event) === bufferMax) close()
     wake()
   }
-  socket.onclose = () => {
+  const ended = () => {
     closed = true
     wake()
   }
-  socket.onerror = () => {}
+  socket.onclose = ended
+  // A close follows, but not on every Node where the server was not there.
+  socket.onerror = ended
   try {
     if (signal.aborted) close()
     while (!signal.aborted) {
