@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_it_serves_in_an_empty_environment(file: Path, tmp_path: Path) -> None:
         assert ask(port, "POST", "/queues/q/messages", {"payload": 1})[0] == 201
         assert ask(port, "GET", "/docs")[0] == 200
         assert ask(port, "GET", "/metrics")[0] == 200
-    (cache,) = tmp_path.glob("penstock-*/*/")
+    (cache,) = tmp_path.glob(f"penstock-{os.getuid()}/*/")
     assert cache.parent.stat().st_mode & 0o077 == 0
 
 

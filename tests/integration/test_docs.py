@@ -14,9 +14,10 @@ from tests.postgres import cluster, drop_schema, new_schema
 from tools import site
 
 RUN = {"bash", "console", "python"}
-SHOWN = {"text", "toml", "yaml", "json", "ini", "sql"}
-APART = {"scale-out.md", "migrate-store.md"}
-"""Run by test_howto_backup.py and test_cli_migrate_store.py, which look at what is in the stores afterwards."""
+SHOWN = {"text", "toml", "yaml", "json", "ini", "sql", "js", "html"}
+APART = {"scale-out.md", "back-up.md", "migrate-store.md"}
+"""A fleet's commands are only checked, by test_deploy.py. Backup and migration are run by test_howto_back_up.py and
+test_cli_migrate_store.py, which look at what is in the stores afterwards; blocks of JavaScript by test_js_client.py."""
 
 
 def walks(*, spark: bool) -> list[Any]:

@@ -30,7 +30,8 @@ LIVE = pa.schema(
 @contextmanager
 def tables_in(spark: SparkSession, lake: Lake, queues: list[QueueInfo]) -> Iterator[None]:
     """The tables by their names, as they are now, for as long as this lasts."""
-    folder = Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder))
+    # Spark would look for a relative path in its warehouse.
+    folder = Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder.absolute()))
     try:
         for table in lake.tables():
             place = folder / table.table.name
