@@ -33,9 +33,12 @@ class Faults:
         kinds = {**EVERYWHERE, **(ON_POSTGRES if isinstance(self.world, PostgresWorld) else {})}
         return [*kinds, *(WITH_A_DISK if self.world.disk is not None else {})]
 
-    def next(self) -> None:
+    def next(self) -> str:
+        """Which it was."""
         self._bag = self._bag or self.chance.sample(self.kinds(), len(self.kinds()))
-        self.do(self._bag.pop())
+        kind = self._bag.pop()
+        self.do(kind)
+        return kind
 
     def do(self, kind: str) -> None:
         (EVERYWHERE | ON_POSTGRES | WITH_A_DISK)[kind](self, kind)

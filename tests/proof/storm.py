@@ -49,7 +49,8 @@ def run(store: str, seed: int, folder: Path, enough: Callable[[Faults], bool]) -
         clients = start_clients(world, recorder, chance, stop)
         while not enough(faults):
             time.sleep(chance.uniform(0.01, 0.1) if chance.random() < 0.2 else chance.uniform(0.3, 0.8))
-            faults.next()
+            with (folder / "faults").open("a") as log:
+                log.write(f"{time.monotonic() - started:.1f} s  {faults.next()}\n")
         world.wait_until_healed()
         verdict = settle(world, faults, clients, stop)
     finally:
