@@ -68,7 +68,7 @@ def test_a_soak_that_is_not_flat_is_told(samples: list[Sample], troubles: int) -
 
 def test_goodput_that_falls_and_clients_that_are_never_refused_are_told() -> None:
     def level(clients: int, answered: int, refused: int) -> Level:
-        return Level(clients, 1.0, answered, refused)
+        return Level(clients, 1.0, answered=answered, refused=refused)
 
     assert judge_load([level(8, 1_000, 0), level(1_000, 900, 50)]) == []
     assert len(judge_load([level(8, 1_000, 0), level(1_000, 400, 50)])) == 1

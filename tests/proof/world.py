@@ -151,12 +151,17 @@ class PostgresWorld(World):
             self.trace = Trace(self.disk, chance)
             self.database.environment = self.disk.environment
             env |= {name: value for name, value in self.disk.environment.items() if name != "PROOF_TRACE"}
-        self.database.start()
-        self.direct_url = self.database.url
-        self.lines = [Relay(self.database.folder) for _ in range(SERVERS)]
-        self.servers = [
-            Server(folder / f"server{number}", "--store", line.url, env=env) for number, line in enumerate(self.lines)
-        ]
+        self.lines: list[Relay] = []
+        self.servers = []
+        try:
+            self.database.start()
+            self.direct_url = self.database.url
+            for number in range(SERVERS):
+                self.lines.append(Relay(self.database.folder))
+                self.servers.append(Server(folder / f"server{number}", "--store", self.lines[-1].url, env=env))
+        except BaseException:
+            self.close()
+            raise
 
     def stop_database(self, how: signal.Signals | None) -> None:
         """None: every process of it at once, as when the power goes."""
