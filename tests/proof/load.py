@@ -1,7 +1,7 @@
 """More and more clients that push as fast as they can, up to saturation and far past it.
 
-Goodput holds, those beyond are told to come later (429), and what was acknowledged is there. A last crowd does not wait as
-it is told, and asks again at once: that costs goodput, and the report says how much.
+Goodput holds, those beyond are told to come later (429), and what was acknowledged is there. A last crowd does not wait
+as it is told, and asks again at once: that costs goodput, and the report says how much.
 """
 
 from __future__ import annotations
