@@ -70,7 +70,7 @@ def is_noticed(tree: Path, mutation: Mutation) -> str:
 
 def run_test(tree: Path, test: str) -> str:
     """The names of the tests that failed."""
-    command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(test)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(test)]
     env = os.environ | {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
