@@ -49,7 +49,7 @@ class Relay:
             writer.transport.abort()
             return
         self._lines.add(writer)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             far_reader, far_writer = await self._connect()
             self._lines.add(far_writer)
             await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
@@ -101,8 +101,17 @@ class Relay:
         self._delay_s = 0.0
         self._flowing.set()
 
+    async def _end(self) -> None:
+        """Whoever is still held up goes."""
+        self._listener.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     def close(self) -> None:
         self.cut()
+        self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
