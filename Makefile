@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync docs js-types provision audit binary demo demo-install first-hour bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast lint types format sync docs js-types provision proof mutate audit binary demo demo-install first-hour bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,12 @@ bench-journal: $(STAMPS)/bench-server $(STAMPS)/bench ## what the journal costs
 
 bench-postgres: provision ## the PostgreSQL store against the usual table layouts
 	$(BIN)/python benchmarks/postgres.py $(ARGS)
+
+proof: provision ## faults, soak, load and nonsense on both stores, and a report (ARGS="--minutes 5 --seed 7")
+	$(BIN)/python -m tests.proof $(ARGS)
+
+mutate: provision ## break the code behind each promise, and see its test fail
+	$(BIN)/python tools/mutate.py $(ARGS)
 
 bench-spark: $(STAMPS)/test ## Spark on the journal: our source against Parquet, tuples and DuckDB
 	$(BIN)/python benchmarks/spark.py $(ARGS)

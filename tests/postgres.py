@@ -30,15 +30,17 @@ def programs() -> Path:
 class Cluster:
     """A server on a socket in a folder of its own. Without `synced`, a power cut is not survived, and it is faster."""
 
-    def __init__(self, *, synced: bool = False) -> None:
+    def __init__(self, *, synced: bool = False, start: bool = True) -> None:
         self._bin = programs()
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         if os.geteuid() == 0:
             os.chown(self.folder, *provision.nobody())
         self.data = self.folder / "data"
         self._synced = synced
+        self.environment: dict[str, str] = {}
         self._initdb()
-        self.start()
+        if start:
+            self.start()
 
     def _initdb(self) -> None:
         initdb: list[str | Path] = [
@@ -76,6 +78,7 @@ class Cluster:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            env=os.environ | self.environment,
             **provision.unprivileged(),
         )
         log.close()
@@ -98,7 +101,8 @@ class Cluster:
         self.process.wait()
 
     def remove(self) -> None:
-        self.stop()
+        if self.process.poll() is None:
+            self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""A line to PostgreSQL that can be held up and cut, as a network can."""
+"""A line to a server that can be held up, slowed down and cut, as a network can."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Relay:
-    """Listens on a port of this machine, and passes everything on to a PostgreSQL's socket and back."""
+    """Listens on a port of this machine, and passes everything on to a server and back."""
 
-    def __init__(self, server_folder: Path) -> None:
-        self._server = str(server_folder / SOCKET)
+    def __init__(self, server: Path | int) -> None:
+        """The folder of a PostgreSQL's socket, or a port of this machine."""
+        self._server = server
+        self._delay_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
         self._thread.start()
@@ -47,19 +49,25 @@ class Relay:
             writer.transport.abort()
             return
         self._lines.add(writer)
-        with contextlib.suppress(OSError):
-            far_reader, far_writer = await asyncio.open_unix_connection(self._server)
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            far_reader, far_writer = await self._connect()
             self._lines.add(far_writer)
             await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
             self._lines.discard(far_writer)
         self._lines.discard(writer)
         writer.close()
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._server, int):
+            return await asyncio.open_connection("127.0.0.1", self._server)
+        return await asyncio.open_unix_connection(str(self._server / SOCKET))
+
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
                 # What was read and is held up here is lost when the line is cut.
                 await self._flowing.wait()
+                await asyncio.sleep(self._delay_s)
                 writer.write(data)
                 await writer.drain()
         writer.close()
@@ -67,6 +75,10 @@ class Relay:
     def hold(self) -> None:
         """Nothing passes, in neither direction, and nobody is told."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
+
+    def slow(self, delay_s: float) -> None:
+        """Whatever passes takes so long, each way."""
+        self._delay_s = delay_s
 
     def cut(self) -> None:
         """All lines end at once, and what was held up is lost; new ones are refused until `mend`."""
@@ -86,11 +98,20 @@ class Relay:
 
     async def _mend(self) -> None:
         self._refusing = False
+        self._delay_s = 0.0
         self._flowing.set()
+
+    async def _end(self) -> None:
+        """Whoever is still held up goes."""
+        self._listener.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def close(self) -> None:
         self.cut()
-        self._loop.call_soon_threadsafe(self._listener.close)
+        self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -1,0 +1,126 @@
+"""The proof: faults, a soak, load past saturation and nonsense, on both stores, and one report.
+
+python -m tests.proof --minutes 30 --soak-minutes 10 --store both
+python -m tests.proof --seed 7            # the same schedule again
+python -m tests.proof --short             # every fault once, in a minute and a half
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.proof import fuzzing, load, soak, storm
+from tests.proof.disk import compiler
+from tests.proof.faults import Faults
+from tests.proof.report import Report, merged
+
+PARTS = ("faults", "soak", "load", "nonsense")
+WORLD_SECONDS = 300
+"""Then a new one is begun, so that a history stays small enough to look at."""
+
+
+def main() -> int:
+    chosen = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-proof-"))
+    folder.chmod(0o755)
+    report = Report(chosen.seed, without_disk=compiler() is None)
+    print(f"seed {chosen.seed}, {', '.join(chosen.parts)} on {', '.join(chosen.stores)}", flush=True)
+    for store in chosen.stores:
+        for part in chosen.parts:
+            try:
+                DO[part](report, store, folder / f"{part}-{store}", chosen)
+            except Exception:
+                report.failed.append(f"{part} on {store}: {traceback.format_exc()}")
+                print(report.failed[-1], flush=True)
+    if chosen.out is not None:
+        report.write(chosen.out)
+        print(f"the report is in {chosen.out}")
+    for trouble in report.troubles[:50]:
+        print(trouble)
+    if report.troubles:
+        print(f"{len(report.troubles)} troubles; seed {chosen.seed}; histories and servers' logs are in {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=30, help="of faults, on each store  [30]")
+    parser.add_argument("--soak-minutes", type=float, default=10, help="on each store  [10]")
+    parser.add_argument("--load-seconds", type=float, default=10, help="for each number of clients  [10]")
+    parser.add_argument("--nonsense", type=int, default=20, help="requests for each call, and so on  [20]")
+    parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
+    parser.add_argument("--only", choices=PARTS, action="append", dest="parts", help="one part; may be repeated")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--short", action="store_true", help="every fault once, and nothing else")
+    parser.add_argument("--out", type=Path, help="where the report goes  [./proof-report; none with --short]")
+    chosen = parser.parse_args()
+    chosen.stores = ("sqlite", "postgresql") if chosen.store == "both" else (chosen.store,)
+    chosen.parts = chosen.parts or (("faults",) if chosen.short else PARTS)
+    if chosen.out is None and not chosen.short:
+        chosen.out = Path("proof-report")
+    return chosen
+
+
+def _faults(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
+    end = time.monotonic() + chosen.minutes * 60
+    number = 0
+    while True:
+        world_end = min(end, time.monotonic() + WORLD_SECONDS)
+
+        def enough(faults: Faults, world_end: float = world_end) -> bool:
+            each_once = len(faults.happened) == len(faults.kinds())
+            return each_once if chosen.short else time.monotonic() > world_end
+
+        done = storm.run(store, chosen.seed + number, folder / f"world{number}", enough)
+        report.storms.append(done)
+        total, happened, explained = merged([each for each in report.storms if each.store == store])
+        print(
+            f"{store}, seed {done.seed}, {done.seconds:.0f} s, {happened.total()} faults\n{total.table()}", flush=True
+        )
+        for reason, count in explained.most_common():
+            print(f"{count:>8}  {reason}")
+        number += 1
+        if chosen.short or time.monotonic() > end or done.verdict.troubles:
+            return
+        shutil.rmtree(folder / f"world{number - 1}", ignore_errors=True)
+
+
+def _soak(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
+    done = soak.run(store, chosen.seed, folder, chosen.soak_minutes * 60)
+    report.soaks.append(done)
+    print(f"soak on {store}: {done.samples[-1]}, {len(done.troubles)} troubles", flush=True)
+
+
+def _load(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
+    done = load.run(store, folder, chosen.load_seconds)
+    report.loads.append(done)
+    for level in done.levels:
+        print(f"load on {store}: {level.summary()}", flush=True)
+
+
+def _nonsense(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
+    report.fuzzed[store] = fuzzing.run(store, folder, chosen.seed, chosen.nonsense)
+    print(f"nonsense on {store}: {report.fuzzed[store]}", flush=True)
+
+
+DO: dict[str, Callable[[Report, str, Path, argparse.Namespace], None]] = {
+    "faults": _faults,
+    "soak": _soak,
+    "load": _load,
+    "nonsense": _nonsense,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

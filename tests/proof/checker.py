@@ -1,0 +1,296 @@
+"""Is anything lost, doubled, unexpected, undone or out of order? And if something came twice: which fault explains it?
+
+attempted: asked for. acknowledged: answered. lost: answered, and gone. unexpected: there, and never asked for, or said
+not to be there. recovered: not answered, and yet done. duplicated: handed out again though nobody had given it back,
+which is allowed only for a reason that the history shows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.crash.accounting import CLOCK_MS, Accounting
+from tests.proof.history import Delivered, Fault, History, Op
+
+DRAIN = "drain"
+"""The client that takes out everything that is left in the end."""
+
+
+@dataclass(eq=False)
+class Delivery:
+    of: Op
+    what: Delivered
+    settled: Op | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.settled is not None and self.what.id in self.settled.stale
+
+    @property
+    def is_acked(self) -> bool:
+        settled = self.settled
+        return settled is not None and settled.verb == "ack" and settled.outcome == "ok" and not self.refused
+
+
+@dataclass
+class Verdict:
+    accounting: Accounting = field(default_factory=Accounting)
+    explained: Counter[str] = field(default_factory=Counter)
+    """Why messages came again, or out of order: reason and number."""
+
+    @property
+    def troubles(self) -> list[str]:
+        return self.accounting.troubles
+
+    def count(self, row: str, column: str, number: int = 1) -> None:
+        self.accounting.rows[row][column] += number
+
+    def explain(self, row: str, reason: str) -> None:
+        self.count(row, "duplicated" if row != "order" else "recovered")
+        self.explained[reason] += 1
+
+
+class Faults:
+    """When which fault was, and how far the servers' clocks were ahead."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self._faults = faults
+        jumps = sorted((fault for fault in faults if fault.ahead_s is not None), key=lambda fault: fault.began)
+        self._jumps = [(fault.began, fault.ended, (fault.ahead_s or 0) * 1000) for fault in jumps]
+
+    def ahead_ms(self, begin: int, end: int) -> tuple[int, int]:
+        """The least and the most of that time."""
+        at = bisect_right(self._jumps, begin, key=lambda jump: jump[1])
+        values = [self._jumps[at - 1][2] if at else 0]
+        values += [ahead for began, _, ahead in self._jumps[at:] if began <= end]
+        return min(values), max(values)
+
+    def forgot(self, begin: int, end: int) -> str | None:
+        return next((fault.kind for fault in self._during(begin, end) if fault.forgets), None)
+
+    def named(self, begin: int, end: int) -> str:
+        kinds = sorted({fault.kind for fault in self._during(begin, end)})
+        return f" ({', '.join(kinds)})" if kinds else ""
+
+    def _during(self, begin: int, end: int) -> list[Fault]:
+        return [fault for fault in self._faults if fault.began <= end and begin <= (fault.ended or fault.began)]
+
+
+def check(history: History) -> Verdict:
+    verdict, faults = Verdict(), Faults(history.faults)
+    by_place: dict[str, list[Op]] = defaultdict(list)
+    for op in history.ops:
+        by_place[op.place].append(op)
+    for place, kind in history.places.items():
+        ops = by_place.pop(place, [])
+        if kind == "stream":
+            _Stream(ops, verdict).check()
+        elif kind == "inbox":
+            _Inbox(ops, verdict).check()
+        else:
+            _Queue(ops, verdict, faults, history.lease_ms).check(ordered=kind == "fifo")
+    for place in by_place:
+        verdict.accounting.trouble("put", "unexpected", f"{place} is no place of this history")
+    return verdict
+
+
+class _Place:
+    """What was put is found, whole batches at a time, once."""
+
+    def __init__(self, ops: list[Op], verdict: Verdict) -> None:
+        self.ops = ops
+        self.verdict = verdict
+        self.trouble = verdict.accounting.trouble
+
+    def check_puts(self, found: dict[str, set[int | str]], *, may_be_lost: int = 0) -> None:
+        """`found`: the ids under which each payload was seen."""
+        puts = [op for op in self.ops if op.verb in ("push", "append")]
+        missing: list[str] = []
+        for put in puts:
+            self.verdict.count("put", "attempted", len(put.payloads))
+            seen = [payload for payload in put.payloads if payload in found]
+            if put.outcome == "ok":
+                self.verdict.count("put", "acknowledged", len(put.payloads))
+                missing += [payload for payload in put.payloads if payload not in found]
+                for payload, id_ in zip(put.payloads, put.ids, strict=True):
+                    found.get(payload, set()).add(id_)
+            elif put.outcome == "no" and seen:
+                self.trouble("put", "unexpected", f"was said not to be kept, and was: {seen} ({put.error})")
+            elif 0 < len(seen) < len(put.payloads) and not may_be_lost:
+                self.trouble("put", "unexpected", f"half of a batch was kept: {put.payloads}")
+            else:
+                self.verdict.count("put", "recovered", len(seen))
+        if len(missing) > may_be_lost:
+            for payload in missing:
+                self.trouble("put", "lost", f"{payload} never came")
+        elif missing:
+            self.verdict.explained["taken, and the answer was lost (at most once)"] += len(missing)
+        for payload, ids in found.items():
+            if len(ids) > 1:
+                self.trouble("put", "duplicated", f"{payload} is in {ids}")
+        for payload in found.keys() - {payload for put in puts for payload in put.payloads}:
+            self.trouble("pop", "unexpected", f"{payload} was never put")
+
+
+class _Queue(_Place):
+    def __init__(self, ops: list[Op], verdict: Verdict, faults: Faults, lease_ms: int) -> None:
+        super().__init__(ops, verdict)
+        self.faults = faults
+        self.lease_ms = lease_ms
+        self.deliveries: dict[int | str, list[Delivery]] = defaultdict(list)
+
+    def check(self, *, ordered: bool) -> None:
+        self._gather()
+        found: dict[str, set[int | str]] = defaultdict(set)
+        for id_, deliveries in self.deliveries.items():
+            for each in deliveries:
+                found[each.what.payload].add(id_)
+        self.check_puts(dict(found))
+        for id_, deliveries in self.deliveries.items():
+            self._check_leases(id_, deliveries)
+            self._check_end(id_, deliveries)
+        if ordered:
+            self._check_order()
+
+    def _gather(self) -> None:
+        by_token: dict[tuple[int | str, str], Delivery] = {}
+        for op in sorted((op for op in self.ops if op.verb == "lease"), key=lambda op: op.ended):
+            self.verdict.count("pop", "attempted")
+            self.verdict.count("pop", "acknowledged", len(op.delivered))
+            for what in op.delivered:
+                delivery = Delivery(op, what)
+                if (what.id, what.token) in by_token:
+                    self.trouble("pop", "duplicated", f"{what.id} was handed out twice under one token")
+                by_token[what.id, what.token] = delivery
+                self.deliveries[what.id].append(delivery)
+        for op in self.ops:
+            if op.verb in ("ack", "nack"):
+                for id_, token in zip(op.ids, op.tokens, strict=True):
+                    by_token[id_, token].settled = op
+                is_ack = op.verb == "ack"
+                self.verdict.count("ack", "attempted", len(op.ids) * is_ack)
+                self.verdict.count(
+                    "ack", "acknowledged", (len(op.ids) - len(op.stale)) * (is_ack and op.outcome == "ok")
+                )
+
+    def _check_leases(self, id_: int | str, deliveries: list[Delivery]) -> None:
+        for earlier, later in pairwise(deliveries):
+            begin, end, settled = earlier.of.began, later.of.ended, earlier.settled
+            if settled is not None and settled.verb == "nack" and not earlier.refused and settled.outcome == "ok":
+                continue
+            least, _ = self.faults.ahead_ms(begin, earlier.of.ended)
+            _, most = self.faults.ahead_ms(later.of.began, end)
+            held_until = begin + least + self.lease_ms - CLOCK_MS
+            if settled is not None and settled.verb == "nack" and not earlier.refused:
+                self.verdict.explain("pop", f"given back, and the answer was lost{self.faults.named(begin, end)}")
+            elif end + most >= held_until:
+                self.verdict.explain("pop", self._why_lapsed(earlier) + self.faults.named(begin, end))
+            elif forgot := self.faults.forgot(begin, end):
+                self.verdict.explain("pop", f"its lease was forgotten ({forgot})")
+            else:
+                early_ms = held_until - end - most
+                self.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
+
+    def _why_lapsed(self, earlier: Delivery) -> str:
+        if earlier.settled is None:
+            return "kept until its lease had passed"
+        if earlier.refused:
+            return "settled after its lease had passed"
+        return "its ack did not arrive, and its lease passed"
+
+    def _check_end(self, id_: int | str, deliveries: list[Delivery]) -> None:
+        acked = [each for each in deliveries if each.is_acked]
+        if not acked:
+            if any(each.settled is not None and each.settled.verb == "ack" and not each.refused for each in deliveries):
+                self.verdict.count("ack", "recovered")
+            else:
+                self.trouble("put", "lost", f"{id_} was handed out and is gone, though nobody acked it")
+            return
+        if len(acked) > 1 and not self.faults.forgot(acked[0].of.began, acked[-1].of.ended):
+            self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
+        first = acked[0].settled
+        assert first is not None
+        # A lease that was forgotten may be with its client still while an older one is acked.
+        if any(
+            each.of.began > first.ended
+            or (each.of.ended > first.ended and not self.faults.forgot(each.of.began, each.of.ended))
+            for each in deliveries
+        ):
+            self.trouble("ack", "lost", f"{id_} came again after its ack")
+
+    def _check_order(self) -> None:
+        """What was pushed before another's push began is handed out no later than it."""
+        pushes = {p: op for op in self.ops if op.verb == "push" and op.outcome == "ok" for p in op.payloads}
+        failed = [op for op in self.ops if op.verb == "lease" and op.outcome != "ok"]
+        firsts = [each[0] for each in self.deliveries.values() if each[0].what.payload in pushes]
+        firsts.sort(key=lambda each: each.of.began)
+        told = sorted(firsts, key=lambda each: each.of.ended)
+        at, latest, last = 0, -1, None
+        for each in firsts:
+            while told[at].of.ended < each.of.began:
+                begun = pushes[told[at].what.payload].began
+                if begun > latest:
+                    latest, last = begun, told[at]
+                at += 1
+            push = pushes[each.what.payload]
+            if push.ended >= latest:
+                continue
+            assert last is not None
+            # An answer that did not arrive had leased it before, in its turn; unsent, it came back uncounted.
+            if each.what.attempts > 1 or any(op.ended >= push.began and op.began <= each.of.ended for op in failed):
+                self.verdict.explain("order", "handed out in its turn, and that answer was lost")
+            else:
+                self.trouble("order", "unexpected", f"{last.what.id} overtook {each.what.id}")
+
+
+class _Stream(_Place):
+    def check(self) -> None:
+        at: dict[int | str, str] = {}
+        found: dict[str, set[int | str]] = defaultdict(set)
+        left = {each.id for op in self.ops if op.client == DRAIN for each in op.delivered}
+        for op in self.ops:
+            if op.verb == "read":
+                self.verdict.count("pop", "attempted")
+                self.verdict.count("pop", "acknowledged", len(op.delivered))
+            for each in op.delivered:
+                found[each.payload].add(each.id)
+                if at.setdefault(each.id, each.payload) != each.payload:
+                    self.trouble("pop", "unexpected", f"offset {each.id} is {at[each.id]}, and was {each.payload}")
+                if each.id not in left:
+                    self.trouble("pop", "lost", f"offset {each.id} was read, and is gone")
+        kept = {payload: ids for payload, ids in found.items() if ids & left}
+        self.check_puts(kept)
+        self._check_order()
+
+    def _check_order(self) -> None:
+        appends = sorted((op for op in self.ops if op.verb == "append" and op.outcome == "ok"), key=lambda op: op.began)
+        ended = sorted(appends, key=lambda op: op.ended)
+        at, highest = 0, -1
+        for op in appends:
+            while ended[at].ended < op.began:
+                highest = max(highest, *(int(id_) for id_ in ended[at].ids))
+                at += 1
+            if min(int(id_) for id_ in op.ids) < highest:
+                self.trouble("order", "unexpected", f"{op.ids} came after {highest} and stands before it")
+
+
+class _Inbox(_Place):
+    """A take is the end of a message: whatever happens, it is never handed out again."""
+
+    def check(self) -> None:
+        found: dict[str, set[int | str]] = defaultdict(set)
+        lost_answers = 0
+        for op in self.ops:
+            if op.verb != "take":
+                continue
+            self.verdict.count("pop", "attempted")
+            self.verdict.count("pop", "acknowledged", len(op.delivered))
+            lost_answers += op.limit * (op.outcome == "maybe")
+            for each in op.delivered:
+                if each.payload in found:
+                    self.trouble("pop", "duplicated", f"{each.payload} was taken twice")
+                found[each.payload].add(each.id)
+        self.check_puts(dict(found), may_be_lost=lost_answers)

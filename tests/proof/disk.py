@@ -1,0 +1,235 @@
+"""A disk and a clock that fail when they are told to, for real servers: a library that is loaded before all others.
+
+It is compiled at run time (`disk.c`), so it needs a C compiler; `compiler()` says whether there is one. What a power
+cut leaves is made from the changes that the library noted: `Trace`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import mmap
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CONTROL = struct.Struct("qiiii")
+NOTE = struct.Struct("IIQQ")
+SECTOR = 512
+"""What a disk writes whole or not at all."""
+PAGE = 4096
+
+
+def compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+@functools.cache
+def library() -> Path:
+    found = compiler()
+    assert found is not None, "there is no C compiler"
+    folder = Path(tempfile.mkdtemp(prefix="penstock-disk-"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, target = Path(__file__).with_name("disk.c"), folder / "disk.so"
+    subprocess.run([found, "-O1", "-shared", "-fPIC", "-o", target, source, "-ldl"], check=True)
+    return target
+
+
+class Disk:
+    """Under one folder; with `traced`, the power can be cut."""
+
+    def __init__(self, root: Path, beside: Path, *, traced: bool, roomy: str = "") -> None:
+        self.root = root
+        self._control_path, self.trace_path = beside / "control", beside / "trace"
+        self._control_path.write_bytes(bytes(CONTROL.size))
+        self.trace_path.write_bytes(b"")
+        for path in (self._control_path, self.trace_path):
+            path.chmod(0o666)
+        with self._control_path.open("r+b") as file:
+            self._control = mmap.mmap(file.fileno(), CONTROL.size)
+        self.environment = {
+            "LD_PRELOAD": str(library()),
+            "PROOF_ROOT": str(root),
+            "PROOF_CONTROL": str(self._control_path),
+            **({"PROOF_TRACE": str(self.trace_path)} if traced else {}),
+            **({"PROOF_ROOMY": roomy} if roomy else {}),
+        }
+        self.clock_ahead_s = 0
+        self.heal()
+
+    def set(self, *, sync_delay_ms: int = 0, syncs_to_fail: int = 0, full: bool = False) -> None:
+        CONTROL.pack_into(self._control, 0, self.clock_ahead_s, sync_delay_ms, syncs_to_fail, full, 0)
+
+    def heal(self) -> None:
+        self.set()
+
+    def move_clock(self, ahead_s: int) -> None:
+        self.clock_ahead_s = ahead_s
+        struct.pack_into("q", self._control, 0, ahead_s)
+
+    def syncs_left_to_fail(self) -> int:
+        return max(0, CONTROL.unpack_from(self._control)[2])
+
+
+@dataclass
+class File:
+    """What of it is sure to be on disk, and what came since: (position, data), or (size, None) for a new size."""
+
+    synced: bytearray
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    doubtful: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """Pending when a sync failed. The next one tells nothing of it: the system may have dropped it or not."""
+
+    def sync(self, chance: random.Random) -> None:
+        again = {at // PAGE for at, data in self.pending if data is not None}
+        for at, data in self.doubtful:
+            if data is None or at // PAGE in again or chance.random() < 0.5:
+                self._change(at, data)
+        for at, data in self.pending:
+            self._change(at, data)
+        self.doubtful, self.pending = [], []
+
+    def fail(self) -> None:
+        self.doubtful += self.pending
+        self.pending = []
+
+    def cut(self, chance: random.Random) -> None:
+        """Of all that is not synced, some sectors have reached the disk."""
+        share = chance.choice((0.0, 0.5, 0.9, 1.0))
+        for at, data in self.doubtful + self.pending:
+            if data is None:
+                if chance.random() < share:
+                    self._change(at, None)
+                continue
+            begin = 0
+            while begin < len(data):
+                end = min(len(data), (at + begin) // SECTOR * SECTOR + SECTOR - at)
+                if chance.random() < share:
+                    self._change(at + begin, data[begin:end])
+                begin = end
+        self.doubtful, self.pending = [], []
+
+    def _change(self, at: int, data: bytes | None) -> None:
+        size = at if data is None else at + len(data)
+        if size > len(self.synced):
+            self.synced.extend(bytes(size - len(self.synced)))
+        if data is None:
+            del self.synced[at:]
+        else:
+            self.synced[at:size] = data
+
+
+class Trace:
+    """The files of a disk as a power cut would leave them."""
+
+    def __init__(self, disk: Disk, chance: random.Random) -> None:
+        self._disk = disk
+        self._chance = chance
+        self._position = 0
+        self.files: dict[int, File] = {}
+        self.names: dict[str, int] = {}
+        """By path, as it is on disk for sure."""
+        self._pending: list[tuple[str, str, str, int]] = []
+        """What happened to names and is not synced: kind, path, new path, file."""
+        for path in disk.root.rglob("*"):
+            if path.is_file() and not path.name.endswith("-shm"):
+                self.names[str(path)] = path.stat().st_ino
+                self.files[path.stat().st_ino] = File(bytearray(path.read_bytes()))
+        disk.trace_path.write_bytes(b"")
+
+    def read(self) -> None:
+        """Take up what was noted since."""
+        for kind, file, position, data in self._notes():
+            match kind:
+                case "w":
+                    self._file(file).pending.append((position, data))
+                case "t":
+                    self._file(file).pending.append((position, None))
+                case "s":
+                    self._file(file).sync(self._chance)
+                case "f":
+                    self._file(file).fail()
+                case "d":
+                    self._sync_folder(data.split(b"\0")[0].decode())
+                case "R":
+                    self._rename_folder(*data.decode().split("\0")[:2])
+                case _:
+                    name, other, *_ = (*data.decode().split("\0"), "")
+                    if kind == "c":
+                        self.files[file] = File(bytearray())
+                    self._pending.append((kind, name, other, file))
+
+    def _notes(self) -> Iterator[tuple[str, int, int, bytes]]:
+        with self._disk.trace_path.open("rb") as trace:
+            while head := trace.read(NOTE.size):
+                kind, length, file, position = NOTE.unpack(head)
+                yield chr(kind), file, position, trace.read(length)
+        os.truncate(self._disk.trace_path, 0)
+
+    def _file(self, number: int) -> File:
+        return self.files.setdefault(number, File(bytearray()))
+
+    def _sync_folder(self, folder: str) -> None:
+        kept = []
+        for each in self._pending:
+            if os.path.dirname(each[1]) == folder:  # noqa: PTH120 (paths are text here)
+                self._name(*each)
+            else:
+                kept.append(each)
+        self._pending = kept
+
+    def _rename_folder(self, old: str, new: str) -> None:
+        """Taken for synced, with its new name in all that is not."""
+
+        def moved(path: str) -> str:
+            return new + path.removeprefix(old) if path == old or path.startswith(f"{old}/") else path
+
+        self.names = {moved(path): file for path, file in self.names.items()}
+        self._pending = [(kind, moved(path), moved(other), file) for kind, path, other, file in self._pending]
+
+    def _name(self, kind: str, path: str, other: str, file: int) -> None:
+        if kind == "c":
+            self.names[path] = file
+        elif kind == "u":
+            self.names.pop(path, None)
+        elif kind == "r" and path in self.names:
+            self.names[other] = self.names.pop(path)
+
+    def cut(self) -> None:
+        """All processes are dead: put the folder into a state that the disk could be in."""
+        self.read()
+        undone = self._chance.randrange(len(self._pending) + 1)
+        done, lost = self._pending[: len(self._pending) - undone], self._pending[len(self._pending) - undone :]
+        for each in done:
+            self._name(*each)
+        gone = tuple(f"{path}/" for kind, path, _, _ in lost if kind == "m")
+        self.names = {path: file for path, file in self.names.items() if not path.startswith(gone)}
+        self._pending = []
+        for file in self.files.values():
+            file.cut(self._chance)
+        self._put_in_place()
+        for folder in gone:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _put_in_place(self) -> None:
+        owner = self._disk.root.stat()
+        for path in self._disk.root.rglob("*"):
+            if path.is_file() and str(path) not in self.names:
+                path.unlink()
+        files: dict[int, File] = {}
+        for name, number in self.names.items():
+            path, content = Path(name), self.files[number].synced
+            if not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
+                os.chown(path, owner.st_uid, owner.st_gid)
+                path.chmod(0o600)
+            files[path.stat().st_ino] = File(content)
+            self.names[name] = path.stat().st_ino
+        self.files = files

@@ -1,0 +1,156 @@
+"""Nonsense for everything that reads what others wrote: requests, the files of a log, the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from penstock.cli import cli
+from penstock.errors import PenstockError
+from penstock.log.arrow import batches
+from penstock.log.check import check, repair
+from penstock.log.log import Log
+from penstock.log.reader import LogReader
+from tests.integration.command_line import Result, penstock
+from tests.proof.world import WORLDS
+from tests.robustness.fuzz_http import fuzz
+from tests.unit.log.support import assert_true, make, read_all
+
+RECORDS = 300
+WORDS = ["jobs", "1", "-1", "0", "1:x", "--", "-", "", "none", "\x00", "ż", "1e9", "{}", "null", "a=b", "9" * 30, "nan"]
+WORDS += ["../..", "/no/such/place", "a b", "%s", "\udcff", "1970-01-01", "-1e308", "true", "a/b/c", "x" * 5_000]
+GO_ON = {"serve", "bench", "pipeline", "tail"}
+"""Commands that would go on for long: they are given only what must be refused."""
+NOBODY = {"PENSTOCK_URL": "http://127.0.0.1:1"}
+"""Where no server is, so that none is reached that is not ours."""
+CODES = {0, 1, 2, 3, 4, 5}
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        at = chance.randrange(len(changed) + 1)
+        match chance.randrange(6):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << chance.randrange(8)
+            case 1:
+                changed[at : at + 8] = chance.choice((b"\0", b"\xff", b"\x80")) * 8
+            case 2:
+                changed[at:at] = chance.randbytes(chance.randrange(1, 64))
+            case 3:
+                del changed[at : at + chance.randrange(1, 64)]
+            case 4:
+                del changed[at:]
+            case _:
+                begin = chance.randrange(len(changed) + 1)
+                changed[at : at + 512] = changed[begin : begin + 512]
+    return bytes(changed)
+
+
+def fuzz_logs(folder: Path, seed: int, rounds: int) -> int:
+    """Whatever is done to a log's files: what is served is true, and what is not is a typed error."""
+    chance, sound = random.Random(seed), make(folder / "sound", RECORDS)
+    for _ in range(rounds):
+        hurt = Path(shutil.copytree(sound, folder / "hurt"))
+        path = chance.choice(sorted(each for each in hurt.iterdir() if each.stat().st_size))
+        path.write_bytes(mutate(path.read_bytes(), chance))
+        try:
+            with suppress(PenstockError), LogReader(hurt) as reader:
+                assert_true(read_all(reader)[0])
+            with suppress(PenstockError), LogReader(hurt) as reader:
+                for batch in batches(reader, reader.first_offset):
+                    assert_true(dict(zip(batch["offset"].to_pylist(), batch["data"].to_pylist(), strict=True)))
+            with suppress(PenstockError):
+                check(hurt, "s")
+                repair(hurt, "s")
+            with suppress(PenstockError), Log(hurt) as log:
+                assert_true({o: d for o, d in read_all(log)[0].items() if o < RECORDS and d})
+        except Exception as error:
+            error.add_note(f"{path.name}, seed {seed}")
+            raise
+        shutil.rmtree(hurt)
+    return rounds
+
+
+def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def fuzz_cli(folder: Path, seed: int, rounds: int) -> dict[str, int]:
+    """Every command with options of its own and values of ours: an exit code of the list, and never a traceback."""
+    chance, ran = random.Random(seed), dict[str, int]()
+    file = str(folder / "q.db")
+    assert penstock("queue", "add", "--name", "jobs", "--db", file).code == 0
+    # Names of files are among the nonsense.
+    with contextlib.chdir(folder):
+        for path, command in commands():
+            for _ in range(rounds):
+                arguments = [*path, *_arguments(command, chance)]
+                if GO_ON & {*path}:
+                    arguments.append("--no-such-option")
+                elif chance.random() < 0.8:
+                    arguments += ["--db", file]
+                stdin = chance.choice((b"", b"{}\n", b"\xff\x00"))
+                _check_told(arguments, penstock(*arguments, stdin=stdin, env=NOBODY))
+            ran[" ".join(path)] = rounds
+    return ran
+
+
+def _arguments(command: click.Command, chance: random.Random) -> Iterator[str]:
+    for parameter in command.params:
+        name = str(parameter.name)
+        if name in ("db", "data", "url") or "wait" in name or "follow" in name:
+            continue  # Where to look is ours to say, and nothing here is waited for.
+        wanted = parameter.required or chance.random() < 0.3
+        if not wanted:
+            continue
+        if isinstance(parameter, click.Option):
+            yield chance.choice(parameter.opts)
+            if parameter.is_flag:
+                continue
+        yield chance.choice(WORDS)
+
+
+def _check_told(arguments: list[str], told: Result) -> None:
+    assert told.code in CODES, (arguments, told)
+    assert "Traceback" not in told.err, (arguments, told)
+
+
+def fuzz_http(store: str, folder: Path, seed: int, examples: int) -> int:
+    """Every face, as /openapi.json describes it."""
+    settings = {"wait_ms_max": 50, "wait_ms_default": 50, "payload_bytes": 100_000}
+    world = WORLDS[store](folder / "world", random.Random(seed), broken=False, **settings)
+    try:
+        flags = ["--max-examples", str(examples), "--phases", "coverage,fuzzing,stateful", "--seed", str(seed)]
+        requests, _ = fuzz(world.servers[0].port, folder, *flags)
+        world.wait_until_healed()
+    finally:
+        world.close()
+    return requests
+
+
+def run(store: str, folder: Path, seed: int, size: int) -> dict[str, int | float]:
+    """`size` 1 takes seconds, 100 takes many minutes."""
+    begun = time.monotonic()
+    done: dict[str, int | float] = {}
+    with_log = folder / "log"
+    with_log.mkdir(parents=True)
+    done["logs changed and read"] = fuzz_logs(with_log, seed, 10 * size)
+    done["commands of the command line"] = sum(fuzz_cli(folder, seed, size).values())
+    done["requests"] = fuzz_http(store, folder, seed, size)
+    done["seconds"] = round(time.monotonic() - begun, 1)
+    return done

@@ -1,0 +1,75 @@
+"""The short form of the proof: every fault once, and clients at every face. `make proof` is the long one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.proof import fuzzing
+from tests.proof.load import Level
+from tests.proof.load import judge as judge_load
+from tests.proof.soak import Sample
+from tests.proof.soak import judge as judge_soak
+from tests.proof.world import WORLDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("store", list(WORLDS))
+def test_nothing_is_lost_doubled_or_out_of_order_when_everything_fails_once(store: str) -> None:
+    # In a process of its own, as one of its threads may hang.
+    seed = str(random.SystemRandom().getrandbits(32))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.proof", "--short", "--store", store, "--seed", seed],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=260,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_changed_files_of_a_log_never_serve_a_wrong_byte(tmp_path: Path) -> None:
+    assert fuzzing.fuzz_logs(tmp_path, random.SystemRandom().getrandbits(32), 40) == 40
+
+
+def test_no_arguments_of_any_command_end_in_a_traceback(tmp_path: Path) -> None:
+    ran = fuzzing.fuzz_cli(tmp_path, random.SystemRandom().getrandbits(32), 3)
+    assert len(ran) > 40
+
+
+def flat(**changes: list[float]) -> list[Sample]:
+    samples = [Sample(float(at), 60.0, 40, 2.0, 9.0, 100.0) for at in range(8)]
+    for name, values in changes.items():
+        for sample, value in zip(samples, values, strict=True):
+            setattr(sample, name, value)
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("samples", "troubles"),
+    [
+        (flat(), 0),
+        (flat(memory_mib=[40.0, 60, 60, 60, 61, 60, 62, 61]), 0),
+        (flat(memory_mib=[40.0, 50, 60, 70, 80, 90, 100, 110]), 1),
+        (flat(files=[40, 50, 60, 70, 80, 90, 100, 110]), 1),
+        (flat(p50_ms=[2.0, 2, 2, 4, 8, 16, 32, 64]), 1),
+    ],
+)
+def test_a_soak_that_is_not_flat_is_told(samples: list[Sample], troubles: int) -> None:
+    assert len(judge_soak(samples)) == troubles
+
+
+def test_goodput_that_falls_and_clients_that_are_never_refused_are_told() -> None:
+    def level(clients: int, answered: int, refused: int) -> Level:
+        return Level(clients, 1.0, answered=answered, refused=refused)
+
+    assert judge_load([level(8, 1_000, 0), level(1_000, 900, 50)]) == []
+    assert len(judge_load([level(8, 1_000, 0), level(1_000, 400, 50)])) == 1
+    assert len(judge_load([level(8, 1_000, 0), level(1_000, 900, 0)])) == 1

@@ -1,0 +1,32 @@
+"""schemathesis: requests made from a server's /openapi.json, and answers held against it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.serving import clean_environment
+
+HOOKS = "tests.robustness.schemathesis_hooks"
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "from schemathesis.cli import schemathesis; schemathesis()"
+
+
+def fuzz(port: int, folder: Path, *flags: str) -> tuple[int, str]:
+    """How many requests were made, all of them answered as described, and what was printed."""
+    # A stream of events has no end, and 1.0 is an integer to JSON Schema but not to us.
+    always = ["--exclude-path-regex", "/events$", "--exclude-checks", "positive_data_acceptance"]
+    always += ["--request-timeout", "30", "--no-color"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "run", f"http://127.0.0.1:{port}/openapi.json", *flags, *always],
+        env=clean_environment() | {"SCHEMATHESIS_HOOKS": HOOKS, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"(\d+) generated, \1 passed", done.stdout)
+    assert found, done.stdout
+    return int(found[1]), done.stdout
