@@ -95,4 +95,5 @@ def _signature(name: str, found: Any) -> str:
     signature = signature.replace(parameters=kept)
     if name[0].isupper():
         signature = signature.replace(return_annotation=inspect.Signature.empty)
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature}")
+    shown = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature}")
+    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", shown)
