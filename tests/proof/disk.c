@@ -43,11 +43,14 @@ static int trace = -1;
         found;                                                                                                         \
     })
 
+static const char *copy_of(const char *text) { return text ? strdup(text) : NULL; }
+
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("PROOF_CONTROL"), *notes = getenv("PROOF_TRACE");
-    root = getenv("PROOF_ROOT");
+    /* Copies: PostgreSQL writes its processes' titles over the environment. */
+    root = copy_of(getenv("PROOF_ROOT"));
     root_length = root ? strlen(root) : 0;
-    roomy = getenv("PROOF_ROOMY");
+    roomy = copy_of(getenv("PROOF_ROOMY"));
     int fd = path ? syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0) {
         void *mapped = mmap(NULL, sizeof none, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -233,10 +236,26 @@ int rename(const char *from, const char *to) {
         note_name(S_ISDIR(about.st_mode) ? 'R' : 'r', 0, old, new);
     return syscall(SYS_rename, from, to);
 }
+int link(const char *from, const char *to) {
+    char path[PATH_MAX];
+    struct stat about;
+    int made = syscall(SYS_link, from, to);
+    if (!made && root && absolute(to, path) && !syscall(SYS_newfstatat, AT_FDCWD, path, &about, 0))
+        note_name('l', about.st_ino, path, NULL);
+    return made;
+}
 int unlink(const char *given) {
     char path[PATH_MAX];
     if (root && absolute(given, path)) note_name('u', 0, path, NULL);
     return syscall(SYS_unlink, given);
+}
+int mknod(const char *given, mode_t mode, dev_t device) {
+    char path[PATH_MAX];
+    struct stat about;
+    int made = syscall(SYS_mknod, given, mode, device);
+    if (!made && root && absolute(given, path) && !syscall(SYS_newfstatat, AT_FDCWD, path, &about, 0))
+        note_name('c', about.st_ino, path, NULL);
+    return made;
 }
 int mkdir(const char *given, mode_t mode) {
     char path[PATH_MAX];

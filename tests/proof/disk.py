@@ -195,7 +195,7 @@ class Trace:
         self._pending = [(kind, moved(path), moved(other), file) for kind, path, other, file in self._pending]
 
     def _name(self, kind: str, path: str, other: str, file: int) -> None:
-        if kind == "c":
+        if kind in "cl":
             self.names[path] = file
         elif kind == "u":
             self.names.pop(path, None)
