@@ -273,7 +273,6 @@ def settled(examples: int) -> settings:
         derandomize=EXAMPLES is None,
         max_examples=int(EXAMPLES or examples),
         stateful_step_count=40,
-        deadline=None,
         database=None,
         print_blob=True,
         # Shrinking takes minutes: it is for whoever looks for the cause.

@@ -124,7 +124,7 @@ def test_rates_go_on_after_a_move(stores: Stores) -> None:
     assert back.open().store.stats("q") == file.open().store.stats("q")
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(anything, st.sampled_from([0, 0, 1, 4, 11, 70_000])), min_size=20, max_size=60))
 def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -> None:
     clock = Clock()
