@@ -7,6 +7,7 @@ is on disk. This is for coroutines; `penstock.thread_committer` is for threads.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -21,11 +22,12 @@ from typing import Any, TypeVar
 from penstock.arrangement import arranged
 from penstock.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
-from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies
+from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies, Asked
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
-
+CAN_WATCH = sys.platform != "win32"
+"""Whether event loops watch sockets that are not theirs."""
 
 Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 
@@ -135,6 +137,11 @@ class Committer:
                 future.set_result(outcome)
 
     async def _carry_out(self, commands: Sequence[Command[Any]], writer: Writer) -> Sequence[Any]:
+        asked = self._store.ask(commands) if CAN_WATCH else None
+        if asked is not None:
+            await _answer(asked)
+            outcomes = asked.outcomes()
+            return await writer.run(asked.finish) if outcomes is None else outcomes
         prepared = self._store.prepare(commands)
         if prepared is None:
             return await writer.run(lambda: self._store.apply(commands))
@@ -166,6 +173,31 @@ class Committer:
             lane.writer.close()
         for executor in (self._reader, self._long_reader):
             executor.shutdown()
+
+
+async def _answer(asked: Asked) -> None:
+    """Wait for a database without a thread: a way to one and back costs more than many a batch."""
+    loop = asyncio.get_running_loop()
+    come = loop.create_future()
+
+    def take_in() -> None:
+        if asked.take_in() and not come.done():
+            come.set_result(None)
+
+    def send() -> None:
+        if asked.send():
+            loop.remove_writer(asked.socket)
+
+    loop.add_reader(asked.socket, take_in)
+    try:
+        if not asked.send():
+            loop.add_writer(asked.socket, send)
+        take_in()
+        await come
+    finally:
+        loop.remove_reader(asked.socket)
+        loop.remove_writer(asked.socket)
+        asked.let_go()
 
 
 class Writer:

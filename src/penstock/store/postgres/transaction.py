@@ -146,8 +146,10 @@ class Transaction:
             self.xid = xid or self.xid
             if queue_id is None:
                 context.ids.pop(name, None)
+                context.known.pop(name, None)
                 self._queues[name] = None
                 continue
+            context.learn_options(name, queue_id, rest[0])
             if self._locked.get(name) != queue_id:
                 context.learn(name, queue_id)
                 moved = True

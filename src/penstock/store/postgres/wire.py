@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import select
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import psycopg
@@ -110,6 +111,10 @@ class Wire:
         self._ready_or_room.register(self._pq.socket, select.POLLIN | select.POLLOUT)
 
     @property
+    def socket(self) -> int:
+        return int(self._pq.socket)
+
+    @property
     def broken(self) -> bool:
         return bool(self._pq.status != pq.ConnStatus.OK)
 
@@ -121,19 +126,60 @@ class Wire:
     def in_transaction(self) -> bool:
         return bool(self._pq.transaction_status != pq.TransactionStatus.IDLE)
 
+    def check(self) -> None:
+        """An error if the other side has gone already: then nothing that is sent can be done."""
+        if self._ready.poll(0):
+            self._pq.consume_input()
+        if self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+
     def run(self, statements: Sequence[Statement]) -> list[Rows]:
         """All of them in one round trip; the first error is raised when all answers are in."""
         if not statements:
             return []
-        try:
+        self.start(statements)
+        while not self.flush():
+            self._ready_or_room.poll()
+        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+        while (answers := self.take_in()) is None:
+            self._ready.poll()
+        return answers
+
+    def start(self, statements: Sequence[Statement]) -> None:
+        """The first of three steps of `run`, none of which waits."""
+        with self._noticing():
             self._pq.enter_pipeline_mode()
             expected: list[Statement | None] = []
             fresh: list[bytes] = []
             for statement in statements:
                 self._send(statement, expected, fresh)
             self._pq.pipeline_sync()
-            self._flush()
-            return self._collect(expected, fresh)
+            self._answers = self._collect(expected, fresh)
+
+    def flush(self) -> bool:
+        """Whether all is sent. What comes meanwhile is taken in: the other side may have to be rid of it first."""
+        with self._noticing():
+            if not self._pq.flush():
+                return True
+            if any(events & select.POLLIN for _, events in self._ready_or_room.poll(0)):
+                self._pq.consume_input()
+            return False
+
+    def take_in(self) -> list[Rows] | None:
+        """The answers, when all of them have come."""
+        with self._noticing():
+            if self._pq.is_busy():
+                self._pq.consume_input()
+            try:
+                next(self._answers)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            return None
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
         except psycopg.Error as error:
             if self.broken and error.sqlstate is None:
                 raise psycopg.OperationalError("the connection was lost") from error
@@ -156,36 +202,29 @@ class Wire:
         self._pq.send_query_prepared(name, params, formats, 1)
         expected.append(statement)
 
-    def _flush(self) -> None:
-        """Send all of it, taking in what comes meanwhile: the other side may have to be rid of it first."""
-        while self._pq.flush():
-            if any(events & select.POLLIN for _, events in self._ready_or_room.poll()):
-                self._pq.consume_input()
-
-    def _receive(self) -> pq.abc.PGresult | None:
-        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+    def _receive(self) -> Generator[None, None, pq.abc.PGresult | None]:
         while self._pq.is_busy():
-            self._ready.poll()
-            self._pq.consume_input()
+            yield
         return self._pq.get_result()
 
-    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> list[Rows]:
+    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> Generator[None, None, list[Rows]]:
+        """Goes on whenever something has come."""
         receive = self._receive
         answers: list[Rows] = []
         error: psycopg.Error | None = None
         for statement in expected:
-            result = receive()
+            result = yield from receive()
             if result is None:
                 raise psycopg.OperationalError("the connection was lost")
             if result.status in FAILED:
                 error = error or errors.error_from_result(result)
             elif statement is not None and error is None:
                 answers.append(self._rows(result))
-            while receive() is not None:
+            while (yield from receive()) is not None:
                 pass
             if self.broken:
                 raise psycopg.OperationalError("the connection was lost")
-        result = receive()
+        result = yield from receive()
         if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
             raise psycopg.OperationalError("the connection was lost")
         self._pq.exit_pipeline_mode()

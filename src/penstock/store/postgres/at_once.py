@@ -1,0 +1,393 @@
+"""The short way: a batch of plain pushes, leases or acks as one call of a function in the database, one round trip.
+
+What the function finds in its way, and what is not plain to begin with, takes the long way (`batch`).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from copy import copy
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.commands import Ack, Command, Lease, Leased, Push, Pushed, Settled, SettledAll
+from penstock.identity import ID_MAX, message_uuid
+from penstock.latency import SERVICE, TOTAL, WAIT
+from penstock.model import LeasedMessage, Receipt, system_clock
+from penstock.store.postgres.advance import PATIENCE_FACTOR, PATIENCE_MS, SLOW_SECONDS
+from penstock.store.postgres.context import MARK_BITS, Context, Known
+from penstock.store.postgres.moves import text
+from penstock.store.postgres.transaction import ALIVE, LEASING, PUSHING, home
+from penstock.store.postgres.wire import Rows, Statement, Wire, blobs, ints, texts
+from penstock.store.shared import CONTENT_CODES, CONTENTS, NEVER, TOKEN_BYTES, token_bytes
+
+QUEUES_MAX = 8
+"""Of one batch: each is a call. Beyond that, joined statements cost less."""
+LONG_WAY_SECONDS = 0.05
+"""How long leases of a queue take the long way once something was in the way of the short one."""
+
+CommandT = TypeVar("CommandT", Push, Lease, Ack)
+
+
+class Call(Generic[CommandT]):
+    """The commands of a batch that are about one queue. Outcomes stay None for those that take the long way."""
+
+    kinds: tuple[int, ...]
+    """Of its locks."""
+
+    def __init__(self, context: Context, known: Known) -> None:
+        self.context = context
+        self.known = known
+        self.commands: list[CommandT] = []
+        self.places: list[int] = []
+        """Of the commands, in the batch."""
+        self.outcomes: list[Any] = []
+
+    def add(self, place: int, command: CommandT) -> None:
+        self.places.append(place)
+        self.commands.append(command)
+
+    @property
+    def wakes(self) -> bool:
+        """Whether others may wait for what it does."""
+        raise NotImplementedError
+
+    def statement(self, locks: Sequence[int | None]) -> Statement:
+        raise NotImplementedError
+
+    def answered(self, rows: Rows) -> None:
+        raise NotImplementedError
+
+    @property
+    def locks(self) -> list[int]:
+        """Their keys; the first is shared."""
+        return [self.context.lock_key(kind, self.known.id) for kind in self.kinds]
+
+    def heard(self, now: int) -> None:
+        self.context.ahead_ms = now - system_clock()
+        self.context.unfolded += 1
+
+    def rest(self, command: CommandT) -> CommandT:
+        """What of a command takes the long way."""
+        return command
+
+    def joined(self, command: CommandT, rest: CommandT, outcome: Any) -> Any:
+        """A command's outcome, of which the long way brought the rest."""
+        return outcome
+
+
+class PushCall(Call[Push]):
+    wakes = True
+
+    kinds = (ALIVE, PUSHING)
+
+    def statement(self, locks: Sequence[int | None]) -> Statement:
+        self.mark = (system_clock() + self.context.ahead_ms) << MARK_BITS | int.from_bytes(os.urandom(3)) >> 4
+        messages = [message for command in self.commands for message in command.messages]
+        contents = [CONTENT_CODES[message.content] for message in messages]
+        headers = [
+            None if message.headers is None else msgspec.json.encode(message.headers).decode() for message in messages
+        ]
+        params = (
+            *locks,
+            self.mark,
+            self.known.id,
+            self.known.name,
+            self.known.text,
+            ints(contents) if any(contents) else ints(()),
+            texts(headers),
+            blobs([message.payload for message in messages]),
+        )
+        return Statement(self.context.sql["at_once.push"], params)
+
+    def answered(self, rows: Rows) -> None:
+        ((answer,),) = rows
+        if answer is None:
+            self.outcomes = [None] * len(self.commands)
+            return
+        message_id, now = answer
+        self.heard(now)
+        salt = self.context.salt
+        for command in self.commands:
+            receipts = []
+            for _ in command.messages:
+                receipts.append(Receipt(message_id, message_uuid(message_id, now, salt), now))
+                message_id += 1
+            self.outcomes.append(Pushed(receipts))
+
+
+class LeaseCall(Call[Lease]):
+    wakes = False
+
+    kinds = (ALIVE, LEASING)
+
+    def statement(self, locks: Sequence[int | None]) -> Statement:
+        context, commands = self.context, self.commands
+        self.begun = time.monotonic()
+        self.patient = self.begun < context.patient_until
+        default_ms = self.known.options.lease_ms
+        self.lasting = [default_ms if each.lease_ms is None else each.lease_ms for each in commands]
+        chance = struct.unpack(f">{'Hq' * len(commands)}", os.urandom(10 * len(commands)))
+        self.high, self.low = chance[::2], chance[1::2]
+        self.slots = [number for number, each in enumerate(commands, 1) for _ in range(each.limit)]
+        due_floor, lapse_floor = context.floor(self.known.id)
+        params = (
+            *locks,
+            self.known.id,
+            self.known.name,
+            self.known.text,
+            due_floor,
+            lapse_floor,
+            self.patient,
+            ints(self.slots),
+            ints(self.lasting),
+            ints(self.high),
+            ints(self.low),
+            texts([None if each.worker is None else text(each.worker) for each in commands]),
+        )
+        return Statement(context.sql["at_once.lease"], params)
+
+    def answered(self, rows: Rows) -> None:
+        context, known = self.context, self.known
+        if not rows:
+            context.long_way[known.id] = time.monotonic() + LONG_WAY_SECONDS
+            self.outcomes = [None] * len(self.commands)
+            return
+        now = rows[0][0]
+        self.heard(now)
+        context.raise_floor(known.id, now, NEVER, NEVER)
+        wake_at = None
+        if rows[-1][1] is None:
+            wake_at = self._wake_at(now, rows.pop()[2])
+        messages: list[list[LeasedMessage]] = [[] for _ in self.commands]
+        tokens = [(now + lasting, self._token(number, now)) for number, lasting in enumerate(self.lasting)]
+        salt, name = context.salt, known.name
+        for slot, (_, place, created_at, priority, content, key, headers, payload) in zip(
+            self.slots, rows, strict=False
+        ):
+            until, token = tokens[slot - 1]
+            message_id = place & ID_MAX
+            messages[slot - 1].append(
+                LeasedMessage(
+                    id=message_id,
+                    uuid=message_uuid(message_id, created_at, salt),
+                    queue=name,
+                    payload=payload,
+                    content=CONTENTS[content],
+                    priority=priority,
+                    attempts=1,
+                    created_at=created_at,
+                    leased_until=until,
+                    token=token,
+                    key=key,
+                    headers=None if headers is None else msgspec.json.decode(headers),
+                )
+            )
+        context.latencies.add(known.id, WAIT, [now - row[2] for row in rows])
+        self.outcomes = [Leased(mine, wake_at=None if mine else wake_at) for mine in messages]
+
+    def _token(self, number: int, now: int) -> str:
+        until = now + self.lasting[number]
+        return f"{until << 16 | self.high[number]:016x}{self.low[number] & (1 << 64) - 1:016x}"
+
+    def _wake_at(self, now: int, wake_at: int | None) -> int | None:
+        if self.patient:
+            return now + PATIENCE_MS
+        took = time.monotonic() - self.begun
+        if took > SLOW_SECONDS:
+            self.context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
+        return wake_at
+
+
+class AckCall(Call[Ack]):
+    resent = False
+    """Whether an earlier try may have ended the leases already."""
+
+    kinds = (ALIVE,)
+
+    @property
+    def wakes(self) -> bool:
+        return self.known.options.max_in_flight is not None
+
+    def statement(self, locks: Sequence[int | None]) -> Statement:
+        items = [item for command in self.commands for item in command.items]
+        tokens = [token_bytes(item.token or "") for item in items]
+        params = (
+            *locks,
+            self.known.id,
+            self.known.name,
+            self.known.text,
+            ints(int.from_bytes(token[:6]) for token in tokens),
+            ints(item.id for item in items),
+            blobs(tokens),
+        )
+        return Statement(self.context.sql["at_once.ack"], params)
+
+    def answered(self, rows: Rows) -> None:
+        ((answer,),) = rows
+        now, count = (0, 0) if answer is None else answer[:2]
+        self.ended: frozenset[int] = frozenset(answer[2 : 2 + count]) if count else frozenset()
+        if count:
+            self.heard(now)
+            self.context.latencies.add(self.known.id, SERVICE, [now - at for at in answer[2 + count : 2 + 2 * count]])
+            self.context.latencies.add(self.known.id, TOTAL, [now - at for at in answer[2 + 2 * count :]])
+        for command in self.commands:
+            done = all(item.id in self.ended for item in command.items)
+            self.outcomes.append(SettledAll([Settled.OK] * len(command.items)) if done else None)
+
+    def rest(self, command: Ack) -> Ack:
+        return Ack(queue=command.queue, items=[item for item in command.items if item.id not in self.ended])
+
+    def joined(self, command: Ack, rest: Ack, outcome: SettledAll) -> SettledAll:
+        why = {item.id: result for item, result in zip(rest.items, outcome.results, strict=True)}
+        if self.resent:
+            # Gone, and its lease would still hold: it was the first try that ended it.
+            now = self.context.now()
+            for item in rest.items:
+                if why[item.id] is Settled.UNKNOWN and int.from_bytes(token_bytes(item.token or "")[:6]) > now:
+                    why[item.id] = Settled.OK
+        return SettledAll([why.get(item.id, Settled.OK) for item in command.items])
+
+
+class Short:
+    """A batch on the short way."""
+
+    def __init__(self, calls: list[PushCall] | list[LeaseCall] | list[AckCall], count: int) -> None:
+        self.calls = calls
+        self._count = count
+
+    @property
+    def wakes(self) -> bool:
+        return any(call.wakes for call in self.calls)
+
+    @property
+    def durable(self) -> bool:
+        return self.calls[0].commands[0].durable
+
+    def statements(self, context: Context, word: Sequence[Statement]) -> list[Statement]:
+        """All calls, for one transaction, and the word to those who wait elsewhere."""
+        start = [] if context.clock is None else [Statement(context.sql["begin.move_clock"], (context.clock(),))]
+        if len(self.calls) == 1:
+            asked = [self.calls[0].statement(self.calls[0].locks)]
+        else:
+            # All locks first, kind by kind, as everyone takes them.
+            start.append(Statement(context.sql["begin.enter"], (ints(self._locks()),)))
+            asked = [call.statement([None] * len(call.kinds)) for call in self.calls]
+        self._first = len(start)
+        return [*start, *asked, *word]
+
+    def answered(self, answers: list[Rows]) -> None:
+        for call, rows in zip(self.calls, answers[self._first :], strict=False):
+            call.answered(rows)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left for the long way."""
+        return all(None not in call.outcomes for call in self.calls)
+
+    def _locks(self) -> list[int]:
+        by_kind = zip(*(call.locks for call in self.calls), strict=True)
+        keys = [sorted(set(found)) for found in by_kind]
+        return [-key for key in keys[0]] + [key for found in keys[1:] for key in found]
+
+    def what_became(self, wire: Wire, sql: dict[str, bytes]) -> bool:
+        """After a try whose answer was lost: whether all is known now. Else it is to be tried again."""
+        for call in self.calls:
+            if isinstance(call, PushCall):
+                claimed, became = wire.run(
+                    [Statement(sql["at_once.claim"], (call.mark,)), Statement(sql["at_once.became"], (call.mark,))]
+                )
+                if not claimed and became[0][0] is not None:
+                    call.answered([(became[0],)])
+            elif isinstance(call, AckCall):
+                call.resent = True
+        return all(call.outcomes for call in self.calls)
+
+    def outcomes(self, long_way: Callable[[list[Command[Any]]], list[Any]]) -> list[Any]:
+        found: list[Any] = [None] * self._count
+        rest: list[tuple[int, Any, Any, Any]] = []
+        for call in self.calls:
+            for place, command, outcome in zip(call.places, call.commands, call.outcomes, strict=True):
+                found[place] = outcome
+                if outcome is None:
+                    rest.append((place, call, command, call.rest(command)))
+        if not rest:
+            return found
+        rest.sort(key=itemgetter(0))
+        try:
+            others = long_way([left for _, _, _, left in rest])
+        except Exception as error:
+            if len(rest) == self._count:
+                raise
+            # Nothing of these was kept; the others' outcomes stand.
+            others = [copy(error) for _ in rest]
+        for (place, call, command, left), outcome in zip(rest, others, strict=True):
+            found[place] = outcome if isinstance(outcome, BaseException) else call.joined(command, left, outcome)
+        return found
+
+
+def plan(context: Context, commands: Sequence[Command[Any]]) -> Short | None:
+    """None: the batch takes the long way."""
+    found = PLANS.get(type(commands[0]))
+    if found is None or context.journals:
+        return None
+    kind, fits = found
+    calls: dict[str, Any] = {}
+    for place, command in enumerate(commands):
+        if type(command) is not type(commands[0]):
+            return None
+        name = command.queue if command.queue is None else home(command.queue)  # type: ignore[attr-defined]
+        known = context.known.get(name)
+        if known is None or not fits(context, known, command):
+            return None
+        call = calls.get(name)
+        if call is None:
+            if len(calls) == QUEUES_MAX:
+                return None
+            call = calls[name] = kind(context, known)
+        call.add(place, command)
+    if kind is AckCall:
+        ids = [item.id for command in commands for item in command.items]  # type: ignore[attr-defined]
+        if len(set(ids)) != len(ids):
+            return None
+    return Short(list(calls.values()), len(commands))
+
+
+def _push_fits(context: Context, known: Known, command: Push) -> bool:
+    return (
+        known.takes_plain
+        and command.request_key is None
+        and bool(command.messages)
+        and all(
+            message.key is None and not message.priority and not message.delay_ms and message.ttl_ms is None
+            for message in command.messages
+        )
+    )
+
+
+def _lease_fits(context: Context, known: Known, command: Lease) -> bool:
+    return command.queue == known.name and known.gives_plain and time.monotonic() >= context.long_way.get(known.id, 0.0)
+
+
+def _ack_fits(context: Context, known: Known, command: Ack) -> bool:
+    return (
+        not known.options.archive_ms
+        and known.options.archive_ms is not None
+        and bool(command.items)
+        and all(
+            item.token is not None and len(item.token) == 2 * TOKEN_BYTES and 0 < item.id <= ID_MAX
+            for item in command.items
+        )
+    )
+
+
+PLANS: dict[type[Command[Any]], tuple[type[Any], Callable[[Context, Known, Any], bool]]] = {
+    Push: (PushCall, _push_fits),
+    Lease: (LeaseCall, _lease_fits),
+    Ack: (AckCall, _ack_fits),
+}
