@@ -48,10 +48,6 @@ class Call(Generic[CommandT]):
         """Of the commands, in the batch."""
         self.outcomes: list[Any] = []
 
-    def add(self, place: int, command: CommandT) -> None:
-        self.places.append(place)
-        self.commands.append(command)
-
     @property
     def wakes(self) -> bool:
         """Whether others may wait for what it does."""
@@ -90,9 +86,12 @@ class PushCall(Call[Push]):
         self.mark = (system_clock() + self.context.ahead_ms) << MARK_BITS | int.from_bytes(os.urandom(3)) >> 4
         messages = [message for command in self.commands for message in command.messages]
         contents = [CONTENT_CODES[message.content] for message in messages]
-        headers = [
-            None if message.headers is None else msgspec.json.encode(message.headers).decode() for message in messages
-        ]
+        headers: list[str | None] = []
+        if any(message.headers is not None for message in messages):
+            headers = [
+                None if message.headers is None else msgspec.json.encode(message.headers).decode()
+                for message in messages
+            ]
         params = (
             *locks,
             self.mark,
@@ -114,11 +113,9 @@ class PushCall(Call[Push]):
         self.heard(now)
         salt = self.context.salt
         for command in self.commands:
-            receipts = []
-            for _ in command.messages:
-                receipts.append(Receipt(message_id, message_uuid(message_id, now, salt), now))
-                message_id += 1
-            self.outcomes.append(Pushed(receipts))
+            ids = range(message_id, message_id + len(command.messages))
+            self.outcomes.append(Pushed([Receipt(each, message_uuid(each, now, salt), now) for each in ids]))
+            message_id = ids.stop
 
 
 class LeaseCall(Call[Lease]):
@@ -216,6 +213,7 @@ class AckCall(Call[Ack]):
 
     def statement(self, locks: Sequence[int | None]) -> Statement:
         items = [item for command in self.commands for item in command.items]
+        self.count = len(items)
         tokens = [token_bytes(item.token or "") for item in items]
         params = (
             *locks,
@@ -237,7 +235,7 @@ class AckCall(Call[Ack]):
             self.context.latencies.add(self.known.id, SERVICE, [now - at for at in answer[2 + count : 2 + 2 * count]])
             self.context.latencies.add(self.known.id, TOTAL, [now - at for at in answer[2 + 2 * count :]])
         for command in self.commands:
-            done = all(item.id in self.ended for item in command.items)
+            done = count == self.count or all(item.id in self.ended for item in command.items)
             self.outcomes.append(SettledAll([Settled.OK] * len(command.items)) if done else None)
 
     def rest(self, command: Ack) -> Ack:
@@ -333,61 +331,74 @@ class Short:
 
 def plan(context: Context, commands: Sequence[Command[Any]]) -> Short | None:
     """None: the batch takes the long way."""
-    found = PLANS.get(type(commands[0]))
+    kind = type(commands[0])
+    found = PLANS.get(kind)
     if found is None or context.journals:
         return None
-    kind, fits = found
-    calls: dict[str, Any] = {}
+    call_type, may, fits = found
+    calls: dict[str | None, Any] = {}
     for place, command in enumerate(commands):
-        if type(command) is not type(commands[0]):
+        if type(command) is not kind:
             return None
-        name = command.queue if command.queue is None else home(command.queue)  # type: ignore[attr-defined]
-        known = context.known.get(name)
-        if known is None or not fits(context, known, command):
-            return None
-        call = calls.get(name)
+        call = calls.get(command.queue)  # type: ignore[attr-defined]
         if call is None:
-            if len(calls) == QUEUES_MAX:
+            known = context.known.get(home(command.queue or ""))  # type: ignore[attr-defined]
+            if known is None or len(calls) == QUEUES_MAX or not may(context, known):
                 return None
-            call = calls[name] = kind(context, known)
-        call.add(place, command)
-    if kind is AckCall:
-        ids = [item.id for command in commands for item in command.items]  # type: ignore[attr-defined]
-        if len(set(ids)) != len(ids):
+            call = calls[command.queue] = call_type(context, known)  # type: ignore[attr-defined]
+        if not fits(call.known, command):
             return None
+        call.places.append(place)
+        call.commands.append(command)
+    if kind is Ack and not _differ(commands):
+        return None
     return Short(list(calls.values()), len(commands))
 
 
-def _push_fits(context: Context, known: Known, command: Push) -> bool:
-    return (
-        known.takes_plain
-        and command.request_key is None
-        and bool(command.messages)
-        and all(
-            message.key is None and not message.priority and not message.delay_ms and message.ttl_ms is None
-            for message in command.messages
-        )
-    )
+def _may_push(context: Context, known: Known) -> bool:
+    options = known.options
+    return not options.delay_ms and options.ttl_ms is None and options.max_size is None and options.push_rate is None
 
 
-def _lease_fits(context: Context, known: Known, command: Lease) -> bool:
-    return command.queue == known.name and known.gives_plain and time.monotonic() >= context.long_way.get(known.id, 0.0)
+def _push_fits(known: Known, command: Push) -> bool:
+    if command.request_key is not None or not command.messages:
+        return False
+    for message in command.messages:
+        if message.priority or message.delay_ms or message.ttl_ms is not None or message.key is not None:
+            return False
+    return True
 
 
-def _ack_fits(context: Context, known: Known, command: Ack) -> bool:
-    return (
-        not known.options.archive_ms
-        and known.options.archive_ms is not None
-        and bool(command.items)
-        and all(
-            item.token is not None and len(item.token) == 2 * TOKEN_BYTES and 0 < item.id <= ID_MAX
-            for item in command.items
-        )
-    )
+def _may_lease(context: Context, known: Known) -> bool:
+    options = known.options
+    in_the_way = time.monotonic() < context.long_way.get(known.id, 0.0)
+    return not options.window_ms and options.max_in_flight is None and not in_the_way
 
 
-PLANS: dict[type[Command[Any]], tuple[type[Any], Callable[[Context, Known, Any], bool]]] = {
-    Push: (PushCall, _push_fits),
-    Lease: (LeaseCall, _lease_fits),
-    Ack: (AckCall, _ack_fits),
+def _lease_fits(known: Known, command: Lease) -> bool:
+    return command.queue == known.name
+
+
+def _may_ack(context: Context, known: Known) -> bool:
+    return known.options.archive_ms == 0
+
+
+def _ack_fits(known: Known, command: Ack) -> bool:
+    for item in command.items:
+        if item.token is None or len(item.token) != 2 * TOKEN_BYTES or not 0 < item.id <= ID_MAX:
+            return False
+    return bool(command.items)
+
+
+def _differ(commands: Sequence[Any]) -> bool:
+    """Whether no message is named twice."""
+    ids = [item.id for command in commands for item in command.items]
+    return len(set(ids)) == len(ids)
+
+
+PLANS: dict[type[Command[Any]], tuple[type[Any], Callable[[Context, Known], bool], Callable[[Known, Any], bool]]] = {
+    Push: (PushCall, _may_push, _push_fits),
+    Lease: (LeaseCall, _may_lease, _lease_fits),
+    Ack: (AckCall, _may_ack, _ack_fits),
 }
+"""For each kind: its calls, whether a queue allows them, and whether a command is plain."""

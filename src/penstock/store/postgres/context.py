@@ -56,18 +56,6 @@ class Known(NamedTuple):
     """Its options, as they are stored."""
     options: QueueOptions
 
-    @property
-    def takes_plain(self) -> bool:
-        """Whether a message that asks for nothing is pushed with no more ado."""
-        options = self.options
-        return (
-            not options.delay_ms and options.ttl_ms is None and options.max_size is None and options.push_rate is None
-        )
-
-    @property
-    def gives_plain(self) -> bool:
-        return not self.options.window_ms and self.options.max_in_flight is None
-
 
 class Context:
     def __init__(self, schema: str, salt: int, clock: Callable[[], int] | None) -> None:
