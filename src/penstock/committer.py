@@ -176,27 +176,38 @@ class Committer:
 
 
 async def _answer(asked: Asked) -> None:
-    """Wait for a database without a thread: a way to one and back costs more than many a batch."""
+    """Wait for a database without a thread: the way to one and back costs more than many a batch."""
     loop = asyncio.get_running_loop()
     come = loop.create_future()
 
+    def forget() -> None:
+        loop.remove_reader(asked.socket)
+        loop.remove_writer(asked.socket)
+
     def take_in() -> None:
-        if asked.take_in() and not come.done():
-            come.set_result(None)
+        if asked.take_in():
+            # At once: when the line is lost, another may be given its number.
+            forget()
+            if not come.done():
+                come.set_result(None)
 
     def send() -> None:
         if asked.send():
             loop.remove_writer(asked.socket)
 
-    loop.add_reader(asked.socket, take_in)
     try:
-        if not asked.send():
+        all_sent = asked.send()
+        if asked.take_in():
+            return
+        loop.add_reader(asked.socket, take_in)
+        if not all_sent:
             loop.add_writer(asked.socket, send)
-        take_in()
-        await come
+        try:
+            await come
+        except BaseException:
+            forget()
+            raise
     finally:
-        loop.remove_reader(asked.socket)
-        loop.remove_writer(asked.socket)
         asked.let_go()
 
 

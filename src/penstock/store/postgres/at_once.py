@@ -1,6 +1,6 @@
 """The short way: a batch of plain pushes, leases or acks as one call of a function in the database, one round trip.
 
-What the function finds in its way, and what is not plain to begin with, takes the long way (`batch`).
+What the function finds in its way, and what is not plain to begin with (`plain`), takes the long way (`batch`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from penstock.identity import ID_MAX, message_uuid
 from penstock.latency import SERVICE, TOTAL, WAIT
 from penstock.model import LeasedMessage, Receipt, system_clock
 from penstock.store.postgres.advance import PATIENCE_FACTOR, PATIENCE_MS, SLOW_SECONDS
-from penstock.store.postgres.context import MARK_BITS, Context, Known
+from penstock.store.postgres.context import MARK_BITS, SLACK_MS, Context, Known
 from penstock.store.postgres.moves import text
-from penstock.store.postgres.transaction import ALIVE, LEASING, PUSHING, home
+from penstock.store.postgres.transaction import ALIVE, LEASING, PUSHING
 from penstock.store.postgres.wire import Rows, Statement, Wire, blobs, ints, texts
-from penstock.store.shared import CONTENT_CODES, CONTENTS, NEVER, TOKEN_BYTES, token_bytes
+from penstock.store.shared import CONTENT_CODES, CONTENTS, NEVER, token_bytes
 
-QUEUES_MAX = 8
-"""Of one batch: each is a call. Beyond that, joined statements cost less."""
 LONG_WAY_SECONDS = 0.05
 """How long leases of a queue take the long way once something was in the way of the short one."""
 
@@ -48,10 +46,9 @@ class Call(Generic[CommandT]):
         """Of the commands, in the batch."""
         self.outcomes: list[Any] = []
 
-    @property
     def wakes(self) -> bool:
         """Whether others may wait for what it does."""
-        raise NotImplementedError
+        return False
 
     def statement(self, locks: Sequence[int | None]) -> Statement:
         raise NotImplementedError
@@ -63,6 +60,20 @@ class Call(Generic[CommandT]):
     def locks(self) -> list[int]:
         """Their keys; the first is shared."""
         return [self.context.lock_key(kind, self.known.id) for kind in self.kinds]
+
+    def look(self) -> tuple[int, int]:
+        """From where on to look for what is due: mostly from the last look, and now and then for what came later than
+        its time. A held snapshot keeps all that was there in the way of every look."""
+        context = self.context
+        context.look_wide_now_and_then()
+        last, self._looked_at = context.looked.get(self.known.id, (-1, -1))
+        self._briefly = self._looked_at <= context.now() < self._looked_at + SLACK_MS
+        return (last, last) if self._briefly else context.floor(self.known.id)
+
+    def found_nothing_due(self, now: int) -> None:
+        if not self._briefly:
+            self.context.raise_floor(self.known.id, now, NEVER, NEVER)
+        self.context.looked[self.known.id] = (now, self._looked_at if self._briefly else now)
 
     def heard(self, now: int) -> None:
         self.context.ahead_ms = now - system_clock()
@@ -78,9 +89,10 @@ class Call(Generic[CommandT]):
 
 
 class PushCall(Call[Push]):
-    wakes = True
-
     kinds = (ALIVE, PUSHING)
+
+    def wakes(self) -> bool:
+        return True
 
     def statement(self, locks: Sequence[int | None]) -> Statement:
         self.mark = (system_clock() + self.context.ahead_ms) << MARK_BITS | int.from_bytes(os.urandom(3)) >> 4
@@ -98,6 +110,7 @@ class PushCall(Call[Push]):
             self.known.id,
             self.known.name,
             self.known.text,
+            *self.look(),
             ints(contents) if any(contents) else ints(()),
             texts(headers),
             blobs([message.payload for message in messages]),
@@ -111,6 +124,7 @@ class PushCall(Call[Push]):
             return
         message_id, now = answer
         self.heard(now)
+        self.found_nothing_due(now)
         salt = self.context.salt
         for command in self.commands:
             ids = range(message_id, message_id + len(command.messages))
@@ -119,8 +133,6 @@ class PushCall(Call[Push]):
 
 
 class LeaseCall(Call[Lease]):
-    wakes = False
-
     kinds = (ALIVE, LEASING)
 
     def statement(self, locks: Sequence[int | None]) -> Statement:
@@ -132,14 +144,12 @@ class LeaseCall(Call[Lease]):
         chance = struct.unpack(f">{'Hq' * len(commands)}", os.urandom(10 * len(commands)))
         self.high, self.low = chance[::2], chance[1::2]
         self.slots = [number for number, each in enumerate(commands, 1) for _ in range(each.limit)]
-        due_floor, lapse_floor = context.floor(self.known.id)
         params = (
             *locks,
             self.known.id,
             self.known.name,
             self.known.text,
-            due_floor,
-            lapse_floor,
+            *self.look(),
             self.patient,
             ints(self.slots),
             ints(self.lasting),
@@ -157,7 +167,7 @@ class LeaseCall(Call[Lease]):
             return
         now = rows[0][0]
         self.heard(now)
-        context.raise_floor(known.id, now, NEVER, NEVER)
+        self.found_nothing_due(now)
         wake_at = None
         if rows[-1][1] is None:
             wake_at = self._wake_at(now, rows.pop()[2])
@@ -207,7 +217,6 @@ class AckCall(Call[Ack]):
 
     kinds = (ALIVE,)
 
-    @property
     def wakes(self) -> bool:
         return self.known.options.max_in_flight is not None
 
@@ -261,7 +270,7 @@ class Short:
 
     @property
     def wakes(self) -> bool:
-        return any(call.wakes for call in self.calls)
+        return any(call.wakes() for call in self.calls)
 
     @property
     def durable(self) -> bool:
@@ -294,7 +303,8 @@ class Short:
         return [-key for key in keys[0]] + [key for found in keys[1:] for key in found]
 
     def what_became(self, wire: Wire, sql: dict[str, bytes]) -> bool:
-        """After a try whose answer was lost: whether all is known now. Else it is to be tried again."""
+        """After a try whose answer was lost: whether the outcomes are known now. Else it is to be tried again."""
+        kept = False
         for call in self.calls:
             if isinstance(call, PushCall):
                 claimed, became = wire.run(
@@ -302,9 +312,14 @@ class Short:
                 )
                 if not claimed and became[0][0] is not None:
                     call.answered([(became[0],)])
+                    kept = True
             elif isinstance(call, AckCall):
                 call.resent = True
-        return all(call.outcomes for call in self.calls)
+        if kept:
+            # They were one transaction: the others were refused.
+            for call in self.calls:
+                call.outcomes = call.outcomes or [None] * len(call.commands)
+        return kept
 
     def outcomes(self, long_way: Callable[[list[Command[Any]]], list[Any]]) -> list[Any]:
         found: list[Any] = [None] * self._count
@@ -327,78 +342,3 @@ class Short:
         for (place, call, command, left), outcome in zip(rest, others, strict=True):
             found[place] = outcome if isinstance(outcome, BaseException) else call.joined(command, left, outcome)
         return found
-
-
-def plan(context: Context, commands: Sequence[Command[Any]]) -> Short | None:
-    """None: the batch takes the long way."""
-    kind = type(commands[0])
-    found = PLANS.get(kind)
-    if found is None or context.journals:
-        return None
-    call_type, may, fits = found
-    calls: dict[str | None, Any] = {}
-    for place, command in enumerate(commands):
-        if type(command) is not kind:
-            return None
-        call = calls.get(command.queue)  # type: ignore[attr-defined]
-        if call is None:
-            known = context.known.get(home(command.queue or ""))  # type: ignore[attr-defined]
-            if known is None or len(calls) == QUEUES_MAX or not may(context, known):
-                return None
-            call = calls[command.queue] = call_type(context, known)  # type: ignore[attr-defined]
-        if not fits(call.known, command):
-            return None
-        call.places.append(place)
-        call.commands.append(command)
-    if kind is Ack and not _differ(commands):
-        return None
-    return Short(list(calls.values()), len(commands))
-
-
-def _may_push(context: Context, known: Known) -> bool:
-    options = known.options
-    return not options.delay_ms and options.ttl_ms is None and options.max_size is None and options.push_rate is None
-
-
-def _push_fits(known: Known, command: Push) -> bool:
-    if command.request_key is not None or not command.messages:
-        return False
-    for message in command.messages:
-        if message.priority or message.delay_ms or message.ttl_ms is not None or message.key is not None:
-            return False
-    return True
-
-
-def _may_lease(context: Context, known: Known) -> bool:
-    options = known.options
-    in_the_way = time.monotonic() < context.long_way.get(known.id, 0.0)
-    return not options.window_ms and options.max_in_flight is None and not in_the_way
-
-
-def _lease_fits(known: Known, command: Lease) -> bool:
-    return command.queue == known.name
-
-
-def _may_ack(context: Context, known: Known) -> bool:
-    return known.options.archive_ms == 0
-
-
-def _ack_fits(known: Known, command: Ack) -> bool:
-    for item in command.items:
-        if item.token is None or len(item.token) != 2 * TOKEN_BYTES or not 0 < item.id <= ID_MAX:
-            return False
-    return bool(command.items)
-
-
-def _differ(commands: Sequence[Any]) -> bool:
-    """Whether no message is named twice."""
-    ids = [item.id for command in commands for item in command.items]
-    return len(set(ids)) == len(ids)
-
-
-PLANS: dict[type[Command[Any]], tuple[type[Any], Callable[[Context, Known], bool], Callable[[Known, Any], bool]]] = {
-    Push: (PushCall, _may_push, _push_fits),
-    Lease: (LeaseCall, _may_lease, _lease_fits),
-    Ack: (AckCall, _may_ack, _ack_fits),
-}
-"""For each kind: its calls, whether a queue allows them, and whether a command is plain."""

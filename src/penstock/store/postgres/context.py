@@ -72,6 +72,8 @@ class Context:
         """By queue: until when its leases take the long way."""
         self.floors: dict[int, tuple[int, int]] = {}
         """By queue: the times up to which nothing was left to become due, and to lapse."""
+        self.looked: dict[int, tuple[int, int]] = {}
+        """By queue: when it was last looked for what is due, and when for what came late."""
         self.latencies = Latencies(secrets.randbits(62))
         self.patient_until = 0.0
         """Until then nobody asks when the next lease lapses: it took too long."""
@@ -113,6 +115,7 @@ class Context:
         if now >= self.look_wide_at:
             self.look_wide_at = now + WIDE_SECONDS
             self.floors.clear()
+            self.looked.clear()
 
     def floor(self, queue_id: int | None) -> tuple[int, int]:
         return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)

@@ -46,9 +46,16 @@ class ShortWay:
         return self.finish(short, commands, self.word(short), None, sent=False)
 
     def ask(self, short: Short, commands: Commands) -> Question | None:
-        """None when no connection is free."""
+        """None when no connection is free, or none that works."""
         wire = self.pool.acquire_idle()
-        return None if wire is None else Question(self, wire, short, commands)
+        if wire is None:
+            return None
+        try:
+            wire.check()
+        except psycopg.Error:
+            self.pool.release(wire)
+            return None
+        return Question(self, wire, short, commands)
 
     def word(self, short: Short) -> list[Statement]:
         """To those who wait elsewhere, unless it is too soon after the last: then it is sent later."""
@@ -115,14 +122,10 @@ class Question:
         self._short = short
         self._commands = commands
         self._word = way.word(short)
-        self._sent = False
         self._trouble: psycopg.Error | None = None
         self.socket = wire.socket
         try:
-            wire.check()
-            statements = short.statements(way.context, self._word)
-            self._sent = True
-            wire.start(statements)
+            wire.start(short.statements(way.context, self._word))
         except psycopg.Error as error:
             self._trouble = error
 
@@ -157,6 +160,6 @@ class Question:
 
     def finish(self) -> list[Any]:
         try:
-            return self._way.finish(self._short, self._commands, self._word, self._trouble, sent=self._sent)
+            return self._way.finish(self._short, self._commands, self._word, self._trouble, sent=True)
         except psycopg.Error as error:
             raise translate(error, self._way.target) from error

@@ -25,11 +25,11 @@ from penstock.commands import (
 )
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
 from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
-from penstock.store.postgres import at_once
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
 from penstock.store.postgres.connection import OUTCOME_SECONDS, Pool, Target, connect, is_lost, life_of, translate
 from penstock.store.postgres.context import Context
+from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
 from penstock.store.postgres.schema import migrate, set_journal
 from penstock.store.postgres.short_way import RETRIED, UNFOLDED_MAX, ShortWay
@@ -166,7 +166,7 @@ class PostgresStore:
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         if not commands:
             return []
-        short = at_once.plan(self._context, commands)
+        short = plan(self._context, commands)
         return self._apply_in_steps(commands) if short is None else self._short_way.carry_out(short, commands)
 
     def _apply_in_steps(self, commands: Sequence[Command[Any]]) -> list[Any]:
@@ -280,7 +280,7 @@ class PostgresStore:
         return None
 
     def ask(self, commands: Sequence[Command[Any]]) -> Asked | None:
-        short = at_once.plan(self._context, commands)
+        short = plan(self._context, commands)
         return None if short is None else self._short_way.ask(short, commands)
 
     def apply_on(self, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import select
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -128,8 +127,8 @@ class Wire:
 
     def check(self) -> None:
         """An error if the other side has gone already: then nothing that is sent can be done."""
-        if self._ready.poll(0):
-            self._pq.consume_input()
+        while not self.broken and self._ready.poll(0):
+            self._pq.consume_input()  # Its last words come before its end, which is an error.
         if self.broken:
             raise psycopg.OperationalError("the connection was lost")
 
@@ -147,7 +146,7 @@ class Wire:
 
     def start(self, statements: Sequence[Statement]) -> None:
         """The first of three steps of `run`, none of which waits."""
-        with self._noticing():
+        try:
             self._pq.enter_pipeline_mode()
             expected: list[Statement | None] = []
             fresh: list[bytes] = []
@@ -155,35 +154,38 @@ class Wire:
                 self._send(statement, expected, fresh)
             self._pq.pipeline_sync()
             self._answers = self._collect(expected, fresh)
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
 
     def flush(self) -> bool:
         """Whether all is sent. What comes meanwhile is taken in: the other side may have to be rid of it first."""
-        with self._noticing():
+        try:
             if not self._pq.flush():
                 return True
             if any(events & select.POLLIN for _, events in self._ready_or_room.poll(0)):
                 self._pq.consume_input()
             return False
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
 
     def take_in(self) -> list[Rows] | None:
         """The answers, when all of them have come."""
-        with self._noticing():
+        try:
             if self._pq.is_busy():
                 self._pq.consume_input()
-            try:
-                next(self._answers)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+            next(self._answers)
             return None
-
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        try:
-            yield
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
         except psycopg.Error as error:
-            if self.broken and error.sqlstate is None:
-                raise psycopg.OperationalError("the connection was lost") from error
+            self._notice(error)
             raise
+
+    def _notice(self, error: psycopg.Error) -> None:
+        if self.broken and error.sqlstate is None:
+            raise psycopg.OperationalError("the connection was lost") from error
 
     def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
         params = [encode(value) for value in statement.params]

@@ -13,8 +13,8 @@ CREATE TABLE penstock.mark (
 
 -- Answers the first id and the time.
 CREATE FUNCTION penstock.push_at_once(
-  alive bigint, pushing bigint, mark bigint, queue_id bigint, queue_name text, known text, contents bigint[],
-  headers text[], payloads bytea[])
+  alive bigint, pushing bigint, mark bigint, queue_id bigint, queue_name text, known text, due_floor bigint,
+  lapse_floor bigint, contents bigint[], headers text[], payloads bytea[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_variable
 DECLARE
@@ -25,14 +25,22 @@ DECLARE
   locked boolean;
 BEGIN
   PERFORM pg_advisory_xact_lock_shared(alive), pg_advisory_xact_lock(pushing);
+  now := penstock.now_ms();
   SELECT (SELECT c.newest_at FROM penstock.counter c WHERE c.queue_id = push_at_once.queue_id
              AND c.newest_at IS NOT NULL ORDER BY c.newest_at DESC LIMIT 1)
     INTO newest FROM penstock.queue q WHERE q.name = queue_name AND q.id = push_at_once.queue_id AND q.options = known
-     AND NOT EXISTS (SELECT 1 FROM penstock.setting s WHERE s.name = 'journal' AND s.value > 0);
+     AND NOT EXISTS (SELECT 1 FROM penstock.setting s WHERE s.name = 'journal' AND s.value > 0)
+     AND NOT EXISTS (SELECT 1 FROM penstock.scheduled s WHERE s.queue_id = push_at_once.queue_id
+                        AND s.available_at > due_floor AND s.available_at <= now)
+     AND NOT EXISTS (SELECT 1 FROM penstock.lease l WHERE l.queue_id = push_at_once.queue_id
+                        AND l.leased_until > lapse_floor AND l.leased_until <= now)
+     AND NOT EXISTS (SELECT 1 FROM penstock.ready r WHERE r.queue_id = push_at_once.queue_id
+                        AND r.expires_at IS NOT NULL AND r.expires_at <= now)
+     AND NOT EXISTS (SELECT 1 FROM penstock.scheduled s WHERE s.queue_id = push_at_once.queue_id
+                        AND s.expires_at IS NOT NULL AND s.expires_at <= now);
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  now := penstock.now_ms();
   -- A clock that steps back must not let a later push overtake an earlier one.
   newest := greatest(newest, now);
   -- As take_ids does, in expressions, which are cheaper than statements.

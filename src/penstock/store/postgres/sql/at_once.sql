@@ -1,6 +1,6 @@
 -- :push
-SELECT penstock.push_at_once($1::bigint, $2::bigint, $3::bigint, $4::bigint, $5::text, $6::text, $7::bigint[],
-                             $8::text[], $9::bytea[])
+SELECT penstock.push_at_once($1::bigint, $2::bigint, $3::bigint, $4::bigint, $5::text, $6::text, $7::bigint,
+                             $8::bigint, $9::bigint[], $10::text[], $11::bytea[])
 
 -- :lease
 SELECT * FROM penstock.lease_at_once($1::bigint, $2::bigint, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint,
