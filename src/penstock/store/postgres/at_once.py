@@ -95,7 +95,7 @@ class PushCall(Call[Push]):
         return True
 
     def statement(self, locks: Sequence[int | None]) -> Statement:
-        self.mark = (system_clock() + self.context.ahead_ms) << MARK_BITS | int.from_bytes(os.urandom(3)) >> 4
+        self.mark = self.context.now() << MARK_BITS | int.from_bytes(os.urandom(3)) >> 4
         messages = [message for command in self.commands for message in command.messages]
         contents = [CONTENT_CODES[message.content] for message in messages]
         headers: list[str | None] = []
@@ -264,7 +264,7 @@ class AckCall(Call[Ack]):
 class Short:
     """A batch on the short way."""
 
-    def __init__(self, calls: list[PushCall] | list[LeaseCall] | list[AckCall], count: int) -> None:
+    def __init__(self, calls: list[Call[Any]], count: int) -> None:
         self.calls = calls
         self._count = count
 
@@ -274,7 +274,7 @@ class Short:
 
     @property
     def durable(self) -> bool:
-        return self.calls[0].commands[0].durable
+        return bool(self.calls[0].commands[0].durable)
 
     def statements(self, context: Context, word: Sequence[Statement]) -> list[Statement]:
         """All calls, for one transaction, and the word to those who wait elsewhere."""

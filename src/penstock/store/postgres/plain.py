@@ -1,4 +1,4 @@
-"""Which batches are plain: of one kind, for a few queues that are known, with nothing that asks for more than a call."""
+"""Which batches are plain: of one kind, for a few known queues, with nothing that asks for more than one call."""
 
 from __future__ import annotations
 

@@ -187,11 +187,13 @@ class Transaction:
     def made(self, queue_row: Row) -> Queue:
         queue = self._queues[queue_row[0]] = Queue(queue_row)
         self.context.learn(queue.name, queue.id)
+        self.context.learn_options(queue.name, queue.id, queue_row[2])
         return queue
 
     def dropped(self, queue: Queue) -> None:
         self._queues[queue.name] = None
         self.context.ids.pop(queue.name, None)
+        self.context.known.pop(queue.name, None)
 
     # Statements
 
