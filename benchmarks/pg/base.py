@@ -29,7 +29,7 @@ class System:
     """How it is called."""
     batch_form: ClassVar[str]
     loops: ClassVar[bool] = False
-    """Whether a batch is taken one by one: then large ones are few."""
+    """Whether a batch is taken one by one."""
 
     def __init__(self, url: str) -> None:
         self.url = url

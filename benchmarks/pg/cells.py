@@ -22,6 +22,9 @@ from .plan import Plan
 Row = dict[str, Any]
 MOST_VISIT_S = 120
 WARM_SHARE = 0.2
+LONGEST = 5
+"""How many times its length a round may take until every client has had an answer."""
+FINISH_S = 20.0
 
 
 async def compare(plan: Plan, databases: Databases, systems: list[type[System]]) -> list[Row]:
@@ -75,7 +78,7 @@ async def _visit(plan: Plan, databases: Databases, system: type[System], row: Ro
             await asyncio.to_thread(os.sync)
             members = await measured.connect(row["clients"])
             try:
-                row["rounds"].append(await rate(members, row["batch"], plan.seconds))
+                row["rounds"].append(await rate(members, row["batch"], plan.seconds, one_by_one=system.loops))
             finally:
                 await measured.close()
     except Exception as problem:
@@ -83,31 +86,44 @@ async def _visit(plan: Plan, databases: Databases, system: type[System], row: Ro
         say(f"  {system.label}: {row['error']}")
 
 
-async def rate(members: list[Any], batch: int, seconds: float) -> float:
-    """Messages acked a second, once the clients are busy; calls cut by the two edges even out."""
+async def rate(members: list[Any], batch: int, seconds: float, *, one_by_one: bool = False) -> float:
+    """Messages acked a second, once the clients are busy; calls cut by the two edges even out.
+
+    `one_by_one`: a batch is pushed at once, and popped and acked in a loop.
+    """
     done = [0] * len(members)
     stopping = False
 
     async def work(number: int, member: Any) -> None:
+        count = 1 if one_by_one else batch
         while not stopping:
             await member.push(batch)
-            popped = await member.pop(batch)
-            if popped:
-                await member.ack(popped)
-                done[number] += len(popped)
+            for _ in range(0, batch, count):
+                popped = await member.pop(count)
+                if popped:
+                    await member.ack(popped)
+                    done[number] += len(popped)
+                if stopping:
+                    break
 
     tasks = [asyncio.create_task(work(number, member)) for number, member in enumerate(members)]
     try:
         await _sleep(tasks, seconds * WARM_SHARE)
         before, begun = sum(done), perf_counter()
         await _sleep(tasks, seconds)
-        # Where a round is longer than the time, at least one of each client's counts.
-        while sum(done) - before < len(members) * batch and perf_counter() - begun < 10 * seconds:
+        # Where a round is longer than the time, as many as there are clients' batches count.
+        least = len(members) * (1 if one_by_one else batch)
+        while sum(done) - before < least and perf_counter() - begun < LONGEST * seconds:
             await _sleep(tasks, 0.01)
         return (sum(done) - before) / (perf_counter() - begun)
     finally:
         stopping = True
-        await asyncio.gather(*tasks)
+        await asyncio.wait(tasks, timeout=FINISH_S)
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
 
 
 async def _sleep(tasks: list[asyncio.Task[None]], seconds: float) -> None:
