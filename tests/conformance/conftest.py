@@ -14,8 +14,9 @@ STORES: dict[str, Callable[[Path], StoreUnderTest]] = {
     "sqlite": lambda folder: StoreUnderTest(folder / "penstock.db", persists=True),
     "memory": lambda _: StoreUnderTest(":memory:", persists=False),
     "postgres": lambda _: PostgresUnderTest(),
+    "postgres-at-once": lambda _: PostgresUnderTest(journal=False),
 }
-SHARED = ["sqlite", "postgres"]
+SHARED = ["sqlite", "postgres", "postgres-at-once"]
 FILES = ["sqlite", "memory"]
 
 
@@ -62,8 +63,18 @@ def on_server() -> Iterator[PostgresUnderTest]:
 
 
 @pytest.fixture
+def at_once() -> Iterator[PostgresUnderTest]:
+    """The same without a journal."""
+    under_test = PostgresUnderTest(journal=False)
+    try:
+        yield under_test
+    finally:
+        under_test.close_all()
+
+
+@pytest.fixture
 def clock(request: pytest.FixtureRequest) -> Clock:
     """The clock of the test's store."""
-    (name,) = {"store", "shared", "in_sqlite", "on_file", "on_server"} & set(request.fixturenames)
+    (name,) = {"store", "shared", "in_sqlite", "on_file", "on_server", "at_once"} & set(request.fixturenames)
     under_test: StoreUnderTest = request.getfixturevalue(name)
     return under_test.clock
