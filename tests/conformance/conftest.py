@@ -17,7 +17,9 @@ STORES: dict[str, Callable[[Path], StoreUnderTest]] = {
     "postgres-at-once": lambda _: PostgresUnderTest(journal=False),
 }
 SHARED = ["sqlite", "postgres", "postgres-at-once"]
+JOURNALLED = ["sqlite", "postgres"]
 FILES = ["sqlite", "memory"]
+STORE_FIXTURES = {"store", "shared", "journalled", "in_sqlite", "on_file", "on_server", "at_once"}
 
 
 def _open(name: str, folder: Path) -> Iterator[StoreUnderTest]:
@@ -37,6 +39,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnder
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
     """A store that lasts and that others may open."""
+    yield from _open(request.param, tmp_path)
+
+
+@pytest.fixture(params=JOURNALLED)
+def journalled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
+    """A shared store that notes what happens."""
     yield from _open(request.param, tmp_path)
 
 
@@ -75,6 +83,6 @@ def at_once() -> Iterator[PostgresUnderTest]:
 @pytest.fixture
 def clock(request: pytest.FixtureRequest) -> Clock:
     """The clock of the test's store."""
-    (name,) = {"store", "shared", "in_sqlite", "on_file", "on_server", "at_once"} & set(request.fixturenames)
+    (name,) = STORE_FIXTURES & set(request.fixturenames)
     under_test: StoreUnderTest = request.getfixturevalue(name)
     return under_test.clock
