@@ -196,9 +196,10 @@ async def _answer(asked: Asked) -> None:
             loop.remove_writer(asked.socket)
 
     def give_up() -> None:
-        forget()
-        asked.give_up()
-        come.set_result(None)
+        if not come.done():
+            forget()
+            asked.give_up()
+            come.set_result(None)
 
     try:
         all_sent = asked.send()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -224,3 +225,26 @@ def test_a_coroutine_that_leaves_while_its_lease_is_asked_for_leaves_none_behind
             await broker.close()
 
     asyncio.run(run())
+
+
+def test_a_line_that_goes_silent_under_a_coroutines_push_is_given_up(schema: str) -> None:
+    async def run(cutter: Cutter) -> None:
+        url = f"postgresql://postgres@/postgres?host={cutter.folder}&answer_ms=1000"
+        broker = Broker(PostgresStore(url, schema=schema, busy_ms=500))
+        try:
+            await broker.push("q", [NewMessage(payload=b"first")], create=QueueOptions())
+            cutter.armed.set()
+            await broker.push("q", [NewMessage(payload=b"a")])
+            assert (await broker.stats("q")).info.ready == 2
+        finally:
+            await broker.close()
+
+    ended = threading.Event()
+
+    def wait() -> None:
+        ended.wait(60)
+
+    with Cutter(cluster().folder, cut_before=True, at=b"push_at_once", meanwhile=wait) as cutter:
+        asyncio.run(run(cutter))
+        assert cutter.cuts == 1
+        ended.set()
