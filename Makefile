@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync js-types provision bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast test-postgres-versions lint types format sync js-types provision bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: provision ## the gate: lint, format, types and every test
 
 test-fast: provision ## the gate without the tests marked spark, browser or soak
 	@$(call gate,-m "$(FAST)")
+
+test-postgres-versions: provision ## the PostgreSQL store on every major version that can be had here
+	$(BIN)/python tools/postgres_versions.py $(PYTEST_ARGS) $(ARGS)
 
 lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
@@ -80,6 +83,8 @@ lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every 
 		-c requirements/bench.txt -o requirements/bench-postgres.txt
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
+	$(COMPILE) --no-deps requirements/postgres-versions.in -c requirements/postgres.txt \
+		-o requirements/postgres-versions.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove .venv and every cache
