@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -29,6 +30,7 @@ from tests.postgres import cluster, drop_schema, new_schema
 
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
 """How many to try instead of the same few, for a long run."""
+pytestmark = pytest.mark.timeout(900 if EXAMPLES is None else 0)
 
 
 class Machine(RuleBasedStateMachine):
@@ -293,6 +295,6 @@ def settled(examples: int) -> settings:
 TestMachine = Machine.TestCase
 TestMachine.settings = settled(100)
 TestPostgresMachine = PostgresMachine.TestCase
-TestPostgresMachine.settings = settled(40)
+TestPostgresMachine.settings = settled(25)
 TestAtOnceMachine = AtOnceMachine.TestCase
-TestAtOnceMachine.settings = settled(40)
+TestAtOnceMachine.settings = settled(25)

@@ -50,7 +50,7 @@ class Local:
         stop: Stop | None,
         worker: str | None = None,
     ) -> list[LeasedMessage]:
-        if not wait_seconds:
+        if not wait_seconds and worker is None:
             return self._broker.lease(queue, limit=limit, lease_ms=lease_ms)
         deadline = time.monotonic() + wait_seconds
         while True:
