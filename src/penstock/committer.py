@@ -110,9 +110,10 @@ class Committer:
                         batch.append((command, future))
                 if batch:
                     await self._commit(arranged(batch, itemgetter(0)), lane.writer)
-                    # One turn to answer, one to read: what is asked in return may be in the next batch.
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
+                    if len(batch) > 1 or lane.waiting:
+                        # One turn to answer, one to read: what is asked in return may be in the next batch.
+                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)
         finally:
             lane.running = None
 
@@ -182,7 +183,8 @@ async def _answer(asked: Asked) -> None:
 
     def forget() -> None:
         loop.remove_reader(asked.socket)
-        loop.remove_writer(asked.socket)
+        if not all_sent:
+            loop.remove_writer(asked.socket)
 
     def take_in() -> None:
         if asked.take_in():

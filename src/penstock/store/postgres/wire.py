@@ -167,6 +167,10 @@ class Wire:
     def start(self, statements: Sequence[Statement]) -> None:
         """The first of three steps of `run`, none of which waits."""
         try:
+            if len(statements) == 1 and (name := self._names.get(statements[0].sql)) is not None:
+                self._execute(name, statements[0])
+                self._answers = self._collect_one(statements[0])
+                return
             self._pq.enter_pipeline_mode()
             expected: list[Statement | None] = []
             fresh: list[bytes] = []
@@ -208,10 +212,9 @@ class Wire:
             raise psycopg.OperationalError(f"the connection was lost ({error})") from error
 
     def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
-        params = [encode(value) for value in statement.params]
-        formats = [1] * len(params)
         if not self._lasting:
-            self._pq.send_query_params(statement.sql, params, None, formats, 1)
+            params = [encode(value) for value in statement.params]
+            self._pq.send_query_params(statement.sql, params, None, [1] * len(params), 1)
             expected.append(statement)
             return
         name = self._names.get(statement.sql)
@@ -221,8 +224,12 @@ class Wire:
             self._pq.send_prepare(name, statement.sql)
             expected.append(None)
             fresh.append(statement.sql)
-        self._pq.send_query_prepared(name, params, formats, 1)
+        self._execute(name, statement)
         expected.append(statement)
+
+    def _execute(self, name: bytes, statement: Statement) -> None:
+        params = [encode(value) for value in statement.params]
+        self._pq.send_query_prepared(name, params, [1] * len(params), 1)
 
     def _receive(self) -> Generator[None, None, pq.abc.PGresult | None]:
         while self._pq.is_busy():
@@ -259,6 +266,25 @@ class Wire:
             if statement.then is not None:
                 statement.then(rows)
         return answers
+
+    def _collect_one(self, statement: Statement) -> Generator[None, None, list[Rows]]:
+        """Of a statement that was sent alone, without a pipeline: that is fewer calls, and one answer less."""
+        while self._pq.is_busy():
+            yield
+        result = self._pq.get_result()
+        last = result
+        while last is not None:
+            while self._pq.is_busy():
+                yield
+            last = self._pq.get_result()
+        if result is None or self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status in FAILED:
+            raise errors.error_from_result(result)
+        rows = self._rows(result)
+        if statement.then is not None:
+            statement.then(rows)
+        return [rows]
 
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         if result.status != pq.ExecStatus.TUPLES_OK:
