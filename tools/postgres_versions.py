@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import provision
 
 LOCK = provision.ROOT / "requirements" / "postgres-versions.txt"
-TESTS = ["tests/conformance", "tests/integration/test_several_servers.py", "-k", "ostgres or server"]
+TESTS = ["tests/conformance", "tests/integration/test_several_servers.py", "-k", "ostgres or AtOnce or server"]
 
 
 def main() -> None:

@@ -18,12 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock import commands as c
 from penstock.errors import PenstockError
 from penstock.model import NewMessage, State
-from penstock.store.postgres import PostgresStore
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance import recipes as r
 from tests.conformance.model import Model, without_tokens
-from tests.conformance.postgres_support import Tables, check_journal
+from tests.conformance.postgres_support import Tables, check_journal, open_store
 from tests.conformance.recount import check_tables, kept_keys, last_id
 from tests.conformance.support import Clock
 from tests.postgres import cluster, drop_schema, new_schema
@@ -254,7 +253,7 @@ class PostgresMachine(Machine):
         self.schema = new_schema()
 
     def open(self) -> Store:
-        return PostgresStore(cluster().url, schema=self.schema, clock=self.clock, journal=self.journal)
+        return open_store(self.schema, self.clock, journal=self.journal)
 
     def teardown(self) -> None:
         if self.journal:

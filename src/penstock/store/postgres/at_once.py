@@ -19,7 +19,7 @@ from penstock.commands import Ack, Command, Lease, Leased, Push, Pushed, Settled
 from penstock.identity import ID_MAX, message_uuid
 from penstock.latency import SERVICE, TOTAL, WAIT
 from penstock.model import LeasedMessage, Receipt, system_clock
-from penstock.store.postgres.advance import PATIENCE_FACTOR, PATIENCE_MS, SLOW_SECONDS
+from penstock.store.postgres.advance import PATIENCE_FACTOR, PATIENCE_MS
 from penstock.store.postgres.context import MARK_BITS, SLACK_MS, Context, Known
 from penstock.store.postgres.moves import text
 from penstock.store.postgres.transaction import ALIVE, LEASING, PUSHING
@@ -206,7 +206,7 @@ class LeaseCall(Call[Lease]):
         if self.patient:
             return now + PATIENCE_MS
         took = time.monotonic() - self.begun
-        if took > SLOW_SECONDS:
+        if took > self.context.slow_seconds:
             self.context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
         return wake_at
 

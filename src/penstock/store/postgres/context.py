@@ -19,6 +19,8 @@ SLACK_MS = 50
 """Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
 WIDE_SECONDS = 60.0
 """How often to look below the floors again, for what came later than that."""
+SLOW_SECONDS = 0.1
+"""A question when the next lease lapses that takes longer is not asked again for a while."""
 QUEUES_KNOWN_MAX = 100_000
 MARK_BITS = 20
 """Of chance in a mark, below the time."""
@@ -75,6 +77,7 @@ class Context:
         self.looked: dict[int, tuple[int, int]] = {}
         """By queue: when it was last looked for what is due, and when for what came late."""
         self.latencies = Latencies(secrets.randbits(62))
+        self.slow_seconds = SLOW_SECONDS
         self.patient_until = 0.0
         """Until then nobody asks when the next lease lapses: it took too long."""
         self.look_wide_at = 0.0
