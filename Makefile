@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync docs js-types provision proof mutate audit binary demo demo-install first-hour bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast test-postgres-versions lint types format sync docs js-types provision proof mutate audit binary demo demo-install first-hour bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: provision ## the gate: lint, format, types and every test
 
 test-fast: provision ## the gate without the tests marked spark, browser or soak
 	@$(call gate,-m "$(FAST)")
+
+test-postgres-versions: provision ## the PostgreSQL store on every major version that can be had here
+	$(BIN)/python tools/postgres_versions.py $(PYTEST_ARGS) $(ARGS)
 
 lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
@@ -82,7 +85,7 @@ bench-log: $(STAMPS)/bench ## the log against the raw disk
 bench-journal: $(STAMPS)/bench-server $(STAMPS)/bench ## what the journal costs
 	$(BIN)/python benchmarks/journal.py $(ARGS)
 
-bench-postgres: provision ## the PostgreSQL store against the usual table layouts
+bench-postgres: provision $(STAMPS)/bench-postgres ## the PostgreSQL store against its peers
 	$(BIN)/python benchmarks/postgres.py $(ARGS)
 
 proof: provision ## faults, soak, load and nonsense on both stores, and a report (ARGS="--minutes 5 --seed 7")
@@ -102,9 +105,13 @@ lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every 
 	$(COMPILE) pyproject.toml --extra server --extra bench -c requirements/test.txt -o requirements/bench.txt
 	$(COMPILE) pyproject.toml --extra server --extra bench-server -c requirements/test.txt \
 		-c requirements/bench.txt -o requirements/bench-server.txt
+	$(COMPILE) pyproject.toml --extra server --extra bench-postgres -c requirements/test.txt \
+		-c requirements/bench.txt -o requirements/bench-postgres.txt
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
 	$(COMPILE) requirements/audit.in -o requirements/audit.txt
+	$(COMPILE) --no-deps requirements/postgres-versions.in -c requirements/postgres.txt \
+		-o requirements/postgres-versions.txt
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove .venv and every cache
@@ -156,6 +163,9 @@ $(STAMPS)/bench: requirements/bench.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/bench-server: requirements/bench-server.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/bench-postgres: requirements/bench-postgres.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/lock: requirements/lock.txt .venv/pyvenv.cfg

@@ -30,7 +30,7 @@ def programs() -> Path:
 class Cluster:
     """A server on a socket in a folder of its own. Without `synced`, a power cut is not survived, and it is faster."""
 
-    def __init__(self, *, synced: bool = False, start: bool = True) -> None:
+    def __init__(self, *, synced: bool = False, start: bool = True, **settings: str) -> None:
         self._bin = programs()
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         if os.geteuid() == 0:
@@ -38,6 +38,7 @@ class Cluster:
         self.data = self.folder / "data"
         self._synced = synced
         self.environment: dict[str, str] = {}
+        self._settings = settings
         self._initdb()
         if start:
             self.start()
@@ -69,6 +70,7 @@ class Cluster:
             "max_connections": "200",
             "fsync": "on" if self._synced else "off",
             "full_page_writes": "on" if self._synced else "off",
+            **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         log = (self.folder / "log").open("ab")

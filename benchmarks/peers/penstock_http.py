@@ -51,6 +51,9 @@ class PenstockServer(Peer):
         command = [PROGRAM, "serve", "--port", str(self.port), "--data", str(self.folder / "data")]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         self.start(command, env)
+        await self.until_ready()
+
+    async def until_ready(self) -> None:
         await self.until_open(self.port)
         admin = await Connection.open(self.port)
         for _ in range(int(READY_S / 0.05)):

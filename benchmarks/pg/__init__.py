@@ -1,1 +1,1 @@
-"""Queues on one PostgreSQL, side by side."""
+"""Parts of the PostgreSQL benchmark: the systems, the cells, the churn, the server, the report and the figure."""

@@ -1,42 +1,32 @@
-"""The systems that are compared: Penstock's SDK, and the two table layouts that most queues on PostgreSQL have.
+"""The systems: Penstock's SDK straight on the database, and its peers, each through its own client.
 
-Each client of the others has a connection of its own and commits each call by itself, with every statement prepared.
+Clients of the peers have a connection each, on which every call is one transaction; that is the fastest way each of
+them documents. Penstock's callers share one client, as in a user's program.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
 
-import psycopg
-
-from penstock import aio
-
-LEASE_MS = 60_000
+from .base import LEASE_S, PAYLOAD_BYTES, System, text
 
 
-class Client(Protocol):
-    async def push(self, payloads: list[bytes]) -> None: ...
+class Penstock(System):
+    key, label, module, package = "penstock", "Penstock", "penstock", "penstock"
+    client = "penstock.aio, one client shared by all callers"
+    batch_form = "push_many, lease(n), ack_many"
 
-    async def pop(self, count: int) -> list[Any]: ...
+    async def prepare(self) -> None:
+        await self.connect(1)
+        await self.close()
 
-    async def ack(self, popped: list[Any]) -> None: ...
+    async def connect(self, clients: int) -> list[Any]:
+        from penstock import aio
 
-
-class System(Protocol):
-    name: str
-
-    async def open(self, url: str, clients: int) -> list[Client]: ...
-
-    async def close(self) -> None: ...
-
-
-class Penstock:
-    name = "penstock"
-
-    async def open(self, url: str, clients: int) -> list[Client]:
-        join = "&" if "?" in url else "?"
-        self._client = aio.connect(f"{url}{join}schema=bench_penstock")
-        queue = await self._client.create_queue("q", exist_ok=True, lease_ms=LEASE_MS)
+        self._client = aio.connect(self.url)
+        queue = await self._client.create_queue("q", exist_ok=True, lease_ms=LEASE_S * 1000)
         return [PenstockClient(queue) for _ in range(clients)]
 
     async def close(self) -> None:
@@ -46,12 +36,13 @@ class Penstock:
 class PenstockClient:
     def __init__(self, queue: Any) -> None:
         self._queue = queue
+        self._payload = bytes(PAYLOAD_BYTES)
 
-    async def push(self, payloads: list[bytes]) -> None:
-        if len(payloads) == 1:
-            await self._queue.push(payloads[0])
+    async def push(self, count: int) -> None:
+        if count == 1:
+            await self._queue.push(self._payload)
         else:
-            await self._queue.push_many(payloads)
+            await self._queue.push_many([self._payload] * count)
 
     async def pop(self, count: int) -> list[Any]:
         return list(await self._queue.lease(count))
@@ -63,84 +54,177 @@ class PenstockClient:
             raise RuntimeError("leases were lost")
 
 
-class Raw:
-    """A layout as SQL: one statement a call."""
+class Pgmq(System):
+    key, label, module, package = "pgmq", "pgmq", "pgmq", "pgmq"
+    client = "pgmq's PGMQueue over asyncpg, with the SQL that comes with it"
+    batch_form = "send_batch, read(qty=n), delete_batch"
 
-    name: str
-    tables: str
-    push_sql: str
-    pop_sql: str
-    ack_sql: str
+    async def prepare(self) -> None:
+        import psycopg
+        from pgmq.install import install_pgmq_from_sql
 
-    async def open(self, url: str, clients: int) -> list[Client]:
-        self._connections = [
-            await psycopg.AsyncConnection.connect(url, autocommit=True, prepare_threshold=0) for _ in range(clients)
+        with psycopg.connect(self.url) as connection:
+            install_pgmq_from_sql(conn=connection)
+            connection.execute("SELECT pgmq.create('q')")
+
+    async def connect(self, clients: int) -> list[Any]:
+        import asyncpg
+        from pgmq.async_queue import PGMQueue
+
+        self._connections = [await asyncpg.connect(self.url) for _ in range(clients)]
+        queue = PGMQueue(pool=self, init_extension=False, vt=LEASE_S)  # Given a connection, it asks no pool for one.
+        return [PgmqClient(queue, connection) for connection in self._connections]
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            await connection.close()
+
+    async def fill(self, count: int) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            # The array depends on the number, so that each is a call of its own.
+            sql = """SELECT count(*) FROM generate_series(1, %s) AS number,
+                     LATERAL pgmq.send_batch('q', array_fill(%s::jsonb, ARRAY[1000 + 0 * number]))"""
+            connection.execute(sql, (count // 1000, f'{{"p": "{text(PAYLOAD_BYTES - 9)}"}}'))
+
+
+class PgmqClient:
+    def __init__(self, queue: Any, connection: Any) -> None:
+        self._queue, self._connection = queue, connection
+        self._message = {"p": text(PAYLOAD_BYTES - 9)}
+
+    async def push(self, count: int) -> None:
+        if count == 1:
+            await self._queue.send("q", self._message, conn=self._connection)
+        else:
+            await self._queue.send_batch("q", [self._message] * count, conn=self._connection)
+
+    async def pop(self, count: int) -> list[Any]:
+        return await self._queue.read_batch("q", batch_size=count, conn=self._connection) or []
+
+    async def ack(self, popped: list[Any]) -> None:
+        if len(popped) == 1:
+            await self._queue.delete("q", popped[0].msg_id, conn=self._connection)
+        else:
+            await self._queue.delete_batch("q", [each.msg_id for each in popped], conn=self._connection)
+
+
+class PgQueuer(System):
+    key, label, module, package = "pgqueuer", "PgQueuer", "pgqueuer", "pgqueuer"
+    client = "its Queries over asyncpg; durability balanced: jobs are logged, their history is not"
+    batch_form = "enqueue of lists, dequeue(batch_size=n), log_jobs of lists"
+
+    async def prepare(self) -> None:
+        (client,) = await self.connect(1)
+        await client.queries.install()
+        await client.queries.optimize_autovacuum()
+        await self.close()
+
+    async def connect(self, clients: int) -> list[Any]:
+        import asyncpg
+        from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment, QueryQueueBuilder
+        from pgqueuer.db import AsyncpgDriver
+        from pgqueuer.domain.settings import DBSettings, Durability
+        from pgqueuer.queries import Queries
+
+        settings = DBSettings(durability=Durability.balanced)
+        self._connections = [await asyncpg.connect(self.url) for _ in range(clients)]
+        return [
+            PgQueuerClient(
+                Queries(
+                    AsyncpgDriver(connection),
+                    qbe=QueryBuilderEnvironment(settings),
+                    qbq=QueryQueueBuilder(settings),
+                )
+            )
+            for connection in self._connections
         ]
-        for statement in self.tables.split(";"):
-            await self._connections[0].execute(statement.encode())
-        return [RawClient(self, connection) for connection in self._connections]
 
     async def close(self) -> None:
         for connection in self._connections:
             await connection.close()
 
 
-class RawClient:
-    def __init__(self, system: Raw, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._system = system
-        self._connection = connection
+class PgQueuerClient:
+    def __init__(self, queries: Any) -> None:
+        from pgqueuer.ports.repository import EntrypointExecutionParameter
 
-    async def push(self, payloads: list[bytes]) -> None:
-        await self._connection.execute(self._system.push_sql.encode(), (payloads,))
+        self.queries = queries
+        self._payload = bytes(PAYLOAD_BYTES)
+        self._entrypoints = {"q": EntrypointExecutionParameter(0)}
+        self._manager = uuid4()
+
+    async def push(self, count: int) -> None:
+        if count == 1:
+            await self.queries.enqueue("q", self._payload)
+        else:
+            await self.queries.enqueue(["q"] * count, [self._payload] * count, [0] * count)
 
     async def pop(self, count: int) -> list[Any]:
-        cursor = self._connection.cursor(binary=True)
-        await cursor.execute(self._system.pop_sql.encode(), (count,))
-        return await cursor.fetchall()
+        lease = timedelta(seconds=LEASE_S)
+        return list(await self.queries.dequeue(count, self._entrypoints, self._manager, None, lease))
 
     async def ack(self, popped: list[Any]) -> None:
-        await self._connection.execute(self._system.ack_sql.encode(), ([row[0] for row in popped],))
+        await self.queries.log_jobs([(job, "successful", None) for job in popped])
 
 
-class SkipLocked(Raw):
-    """As pgmq and most others: one table, and a lease is an update of the row."""
+class Procrastinate(System):
+    key, label, module, package = "procrastinate", "Procrastinate", "procrastinate", "procrastinate"
+    client = "its JobManager over psycopg"
+    batch_form = "batch_defer_jobs; fetch_job and finish_job one by one (it has no batch)"
+    loops = True
 
-    name = "skip locked"
-    tables = """
-        DROP TABLE IF EXISTS bench_one;
-        CREATE TABLE bench_one (id bigserial PRIMARY KEY, read_ct int NOT NULL DEFAULT 0,
-          enqueued_at timestamptz NOT NULL DEFAULT now(), vt timestamptz NOT NULL DEFAULT now(), payload bytea);
-        CREATE INDEX ON bench_one (vt)"""
-    push_sql = "INSERT INTO bench_one (payload) SELECT unnest(%s::bytea[])"
-    pop_sql = """
-        WITH head AS (SELECT id FROM bench_one WHERE vt <= clock_timestamp() ORDER BY id LIMIT %s
-                      FOR UPDATE SKIP LOCKED)
-        UPDATE bench_one m SET vt = clock_timestamp() + interval '60 s', read_ct = read_ct + 1 FROM head
-         WHERE m.id = head.id RETURNING m.id, m.read_ct, m.enqueued_at, m.vt, m.payload"""
-    ack_sql = "DELETE FROM bench_one WHERE id = ANY(%s)"
+    async def prepare(self) -> None:
+        await self.connect(1)
+        await self._app.schema_manager.apply_schema_async()
+        await self.close()
 
+    async def connect(self, clients: int) -> list[Any]:
+        from procrastinate import App, PsycopgConnector
+        from psycopg_pool import AsyncConnectionPool
 
-class Split(Raw):
-    """Bodies, what is ready and what is leased in three tables; a lease moves a small row."""
+        # A pool of one's own is neither asked whether its connections live nor begins a transaction for each call.
+        settings = {"autocommit": True}
+        self._pool = AsyncConnectionPool(self.url, min_size=clients, max_size=clients, kwargs=settings, open=False)
+        await self._pool.open(wait=True)
+        self._app = App(connector=PsycopgConnector())
+        await self._app.open_async(self._pool)
+        return [ProcrastinateClient(self._app.job_manager) for _ in range(clients)]
 
-    name = "split tables"
-    tables = """
-        DROP TABLE IF EXISTS bench_message, bench_ready, bench_lease;
-        CREATE TABLE bench_message (id bigserial PRIMARY KEY, payload bytea);
-        CREATE TABLE bench_ready (id bigint PRIMARY KEY);
-        CREATE TABLE bench_lease (id bigint PRIMARY KEY, until timestamptz NOT NULL);
-        CREATE INDEX ON bench_lease (until)"""
-    push_sql = """
-        WITH new AS (INSERT INTO bench_message (payload) SELECT unnest(%s::bytea[]) RETURNING id)
-        INSERT INTO bench_ready SELECT id FROM new"""
-    pop_sql = """
-        WITH head AS (SELECT id FROM bench_ready ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED),
-             gone AS (DELETE FROM bench_ready r USING head WHERE r.id = head.id RETURNING r.id),
-             kept AS (INSERT INTO bench_lease SELECT id, clock_timestamp() + interval '60 s' FROM gone RETURNING id)
-        SELECT m.id, m.payload FROM kept JOIN bench_message m ON m.id = kept.id"""
-    ack_sql = """
-        WITH done AS (DELETE FROM bench_lease WHERE id = ANY(%s) RETURNING id)
-        DELETE FROM bench_message m USING done WHERE m.id = done.id"""
+    async def close(self) -> None:
+        await self._app.close_async()
+        await self._pool.close()
 
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Penstock, SkipLocked, Split)}  # type: ignore[dict-item]
+class ProcrastinateClient:
+    def __init__(self, manager: Any) -> None:
+        from procrastinate.jobs import Job, Status
+
+        self._manager = manager
+        self._job = Job(
+            queue="q",
+            lock=None,
+            queueing_lock=None,
+            task_name="t",
+            task_kwargs={"p": text(PAYLOAD_BYTES - 9)},
+        )
+        self._done = Status.SUCCEEDED
+        self._worker: int | None = None
+
+    async def push(self, count: int) -> None:
+        await self._manager.batch_defer_jobs_async([self._job] * count)
+
+    async def pop(self, count: int) -> list[Any]:
+        if self._worker is None:
+            self._worker = await self._manager.register_worker()
+        found = [await self._manager.fetch_job(["q"], self._worker) for _ in range(count)]
+        return [job for job in found if job is not None]
+
+    async def ack(self, popped: list[Any]) -> None:
+        for job in popped:
+            await self._manager.finish_job(job, self._done, delete_job=True)
+
+
+SYSTEMS: tuple[type[System], ...] = (Penstock, Pgmq, PgQueuer, Procrastinate)
+BY_KEY = {system.key: system for system in SYSTEMS}

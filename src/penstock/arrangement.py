@@ -20,6 +20,9 @@ def arranged(batch: Sequence[T], command_of: Callable[[T], Command[Any]]) -> Seq
     """
     if len(batch) < 3:
         return batch
+    kinds = {(type(command), getattr(command, "queue", None)) for command in map(command_of, batch)}
+    if len(kinds) == 1:
+        return batch
     stretch = 0
     keys = []
     for number, each in enumerate(batch):

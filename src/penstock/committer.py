@@ -7,6 +7,7 @@ is on disk. This is for coroutines; `penstock.thread_committer` is for threads.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -21,11 +22,12 @@ from typing import Any, TypeVar
 from penstock.arrangement import arranged
 from penstock.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
-from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies
+from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies, Asked
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
-
+CAN_WATCH = sys.platform != "win32"
+"""Whether event loops watch sockets that are not theirs."""
 
 Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 
@@ -108,9 +110,10 @@ class Committer:
                         batch.append((command, future))
                 if batch:
                     await self._commit(arranged(batch, itemgetter(0)), lane.writer)
-                    # One turn to answer, one to read: what is asked in return may be in the next batch.
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
+                    if len(batch) > 1 or lane.waiting:
+                        # One turn to answer, one to read: what is asked in return may be in the next batch.
+                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)
         finally:
             lane.running = None
 
@@ -135,6 +138,11 @@ class Committer:
                 future.set_result(outcome)
 
     async def _carry_out(self, commands: Sequence[Command[Any]], writer: Writer) -> Sequence[Any]:
+        asked = self._store.ask(commands) if CAN_WATCH else None
+        if asked is not None:
+            await _answer(asked)
+            outcomes = asked.outcomes()
+            return await writer.run(asked.finish) if outcomes is None else outcomes
         prepared = self._store.prepare(commands)
         if prepared is None:
             return await writer.run(lambda: self._store.apply(commands))
@@ -166,6 +174,53 @@ class Committer:
             lane.writer.close()
         for executor in (self._reader, self._long_reader):
             executor.shutdown()
+
+
+async def _answer(asked: Asked) -> None:
+    """Wait for a database without a thread: the way to one and back costs more than many a batch."""
+    loop = asyncio.get_running_loop()
+    come = loop.create_future()
+
+    def forget() -> None:
+        loop.remove_reader(asked.socket)
+        if not all_sent:
+            loop.remove_writer(asked.socket)
+
+    def take_in() -> None:
+        if asked.take_in():
+            # At once: when the line is lost, another may be given its number.
+            forget()
+            if not come.done():
+                come.set_result(None)
+
+    def send() -> None:
+        if asked.send():
+            loop.remove_writer(asked.socket)
+
+    def give_up() -> None:
+        if not come.done():
+            forget()
+            asked.give_up()
+            come.set_result(None)
+
+    try:
+        all_sent = asked.send()
+        if asked.take_in():
+            return
+        loop.add_reader(asked.socket, take_in)
+        if not all_sent:
+            loop.add_writer(asked.socket, send)
+        timer = None if asked.patience_seconds is None else loop.call_later(asked.patience_seconds, give_up)
+        try:
+            await come
+        except BaseException:
+            forget()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+    finally:
+        asked.let_go()
 
 
 class Writer:

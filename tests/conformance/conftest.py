@@ -14,9 +14,12 @@ STORES: dict[str, Callable[[Path], StoreUnderTest]] = {
     "sqlite": lambda folder: StoreUnderTest(folder / "penstock.db", persists=True),
     "memory": lambda _: StoreUnderTest(":memory:", persists=False),
     "postgres": lambda _: PostgresUnderTest(),
+    "postgres-at-once": lambda _: PostgresUnderTest(journal=False),
 }
-SHARED = ["sqlite", "postgres"]
+SHARED = ["sqlite", "postgres", "postgres-at-once"]
+JOURNALLED = ["sqlite", "postgres"]
 FILES = ["sqlite", "memory"]
+STORE_FIXTURES = {"store", "shared", "journalled", "in_sqlite", "on_file", "on_server", "at_once"}
 
 
 def _open(name: str, folder: Path) -> Iterator[StoreUnderTest]:
@@ -36,6 +39,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnder
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
     """A store that lasts and that others may open."""
+    yield from _open(request.param, tmp_path)
+
+
+@pytest.fixture(params=JOURNALLED)
+def journalled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
+    """A shared store that notes what happens."""
     yield from _open(request.param, tmp_path)
 
 
@@ -62,8 +71,18 @@ def on_server() -> Iterator[PostgresUnderTest]:
 
 
 @pytest.fixture
+def at_once() -> Iterator[PostgresUnderTest]:
+    """The same without a journal."""
+    under_test = PostgresUnderTest(journal=False)
+    try:
+        yield under_test
+    finally:
+        under_test.close_all()
+
+
+@pytest.fixture
 def clock(request: pytest.FixtureRequest) -> Clock:
     """The clock of the test's store."""
-    (name,) = {"store", "shared", "in_sqlite", "on_file", "on_server"} & set(request.fixturenames)
+    (name,) = STORE_FIXTURES & set(request.fixturenames)
     under_test: StoreUnderTest = request.getfixturevalue(name)
     return under_test.clock

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -17,18 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock import commands as c
 from penstock.errors import PenstockError
 from penstock.model import NewMessage, State
-from penstock.store.postgres import PostgresStore
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance import recipes as r
 from tests.conformance.model import Model, without_tokens
-from tests.conformance.postgres_support import Tables, check_journal
+from tests.conformance.postgres_support import Tables, check_journal, open_store
 from tests.conformance.recount import check_tables, kept_keys, last_id
 from tests.conformance.support import Clock
 from tests.postgres import cluster, drop_schema, new_schema
 
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES")
 """How many to try instead of the same few, for a long run."""
+pytestmark = pytest.mark.timeout(900 if EXAMPLES is None else 0)
 
 
 class Machine(RuleBasedStateMachine):
@@ -246,15 +247,17 @@ class Machine(RuleBasedStateMachine):
 class PostgresMachine(Machine):
     gaps = True
     busy_exactly = False
+    journal = True
 
     def prepare(self) -> None:
         self.schema = new_schema()
 
     def open(self) -> Store:
-        return PostgresStore(cluster().url, schema=self.schema, clock=self.clock, journal=True)
+        return open_store(self.schema, self.clock, journal=self.journal)
 
     def teardown(self) -> None:
-        check_journal(self.db, cluster().url, self.schema, self.clock)
+        if self.journal:
+            check_journal(self.db, cluster().url, self.schema, self.clock)
         super().teardown()
 
     def look_inside(self) -> Any:
@@ -266,6 +269,12 @@ class PostgresMachine(Machine):
 
     def clean_up(self) -> None:
         drop_schema(self.schema)
+
+
+class AtOnceMachine(PostgresMachine):
+    """Without a journal, what is plain takes the short way."""
+
+    journal = False
 
 
 def settled(examples: int) -> settings:
@@ -284,4 +293,6 @@ def settled(examples: int) -> settings:
 TestMachine = Machine.TestCase
 TestMachine.settings = settled(100)
 TestPostgresMachine = PostgresMachine.TestCase
-TestPostgresMachine.settings = settled(40)
+TestPostgresMachine.settings = settled(25)
+TestAtOnceMachine = AtOnceMachine.TestCase
+TestAtOnceMachine.settings = settled(25)

@@ -14,6 +14,7 @@ from penstock.commands import Ack, Lease, SettleItem, Sweep
 from penstock.errors import InvalidInput, StoreUnreachable, UnknownQueue, Unsupported, WrongType
 from penstock.model import system_clock
 from penstock.store.postgres import PostgresStore
+from penstock.store.postgres.advance import PATIENCE_MS
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import eventually, push_command, texts
@@ -278,3 +279,15 @@ def test_a_push_whose_answer_was_lost_says_so_if_it_was_kept(schema: str, kept: 
         assert cutter.cuts == 1
         assert texts(store.peek("q", limit=9)[0]) == ["once"]
         store.close()
+
+
+@pytest.mark.parametrize("way", ["on_server", "at_once"])
+def test_a_database_that_is_slow_to_say_when_to_wake_is_not_asked_again_and_again(
+    request: pytest.FixtureRequest, way: str
+) -> None:
+    store: PostgresUnderTest = request.getfixturevalue(way)
+    store.push("a")
+    (leased,) = store.lease(lease_ms=9_000)
+    store._context.slow_seconds = 0.0
+    assert store.try_lease().wake_at == leased.leased_until
+    assert store.try_lease().wake_at == store.clock() + PATIENCE_MS

@@ -153,13 +153,13 @@ def test_a_server_that_is_started_again_under_its_name_takes_the_place_of_the_on
     assert beat(store, gone=(again,)).disconnected == ["one"]
 
 
-def test_the_journal_tells_who_came_and_went(shared: StoreUnderTest) -> None:
-    beat(shared, server("one"), consumer("ada"))
-    shared.make()
-    beat(shared, server("one"))
-    shared.clock.advance(STALE_MS + 1)
-    beat(shared, server("one", START_MS + 1))
-    assert told(shared) == [
+def test_the_journal_tells_who_came_and_went(journalled: StoreUnderTest) -> None:
+    beat(journalled, server("one"), consumer("ada"))
+    journalled.make()
+    beat(journalled, server("one"))
+    journalled.clock.advance(STALE_MS + 1)
+    beat(journalled, server("one", START_MS + 1))
+    assert told(journalled) == [
         ("connected", "ada"),
         ("connected", "one"),
         ("disconnected", "one"),

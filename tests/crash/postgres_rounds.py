@@ -3,6 +3,7 @@
 python tests/crash/postgres_rounds.py --rounds 100 --seed 7
 
 Two servers on one PostgreSQL (fsync on), each behind a line of its own; clients at both, and straight on the database.
+Every other database is without a journal: what is plain then takes the short way.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ HOUR_MS = 3_600_000
 class Server:
     """A server at a port that stays the same, on a line of its own to the database."""
 
-    def __init__(self, folder: Path, database: Cluster) -> None:
+    def __init__(self, folder: Path, database: Cluster, *, journal: bool) -> None:
         self._folder = folder
         folder.mkdir()
+        self._journal = "--journal" if journal else "--no-journal"
         self.line = Relay(database.folder)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -59,7 +61,8 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        self._process = Process(self._folder, "--store", self.line.url, "--port", str(self.port), "--no-access-log")
+        where = ["--store", self.line.url, "--port", str(self.port)]
+        self._process = Process(self._folder, *where, self._journal, "--no-access-log")
 
     def kill(self) -> None:
         self._process.close()
@@ -79,11 +82,11 @@ class Server:
 class Fleet:
     """Servers and clients, and what may happen to them."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random, *, journal: bool) -> None:
         self.ledger = FleetLedger()
         self.database = Cluster(synced=True)
         self._chance = chance
-        self.servers = [Server(folder / f"server{number}", self.database) for number in range(SERVERS)]
+        self.servers = [Server(folder / f"server{number}", self.database, journal=journal) for number in range(SERVERS)]
         with penstock.connect(self.servers[0].url) as client:
             client.create_queue(QUEUE, max_attempts=MAX_RETRIES)
         self._stop = threading.Event()
@@ -187,10 +190,13 @@ FAULTS: tuple[Callable[[Fleet], None], ...] = (
 def run(rounds: int, seed: int, folder: Path) -> tuple[Accounting, Counter[str]]:
     chance, total, happened = random.Random(seed), Accounting(), Counter[str]()
     faults: list[Callable[[Fleet], None]] = []
+    journal = chance.random() < 0.5
     for first in range(0, rounds, ROUNDS_PER_DATABASE):
         database_folder = folder / f"database{first // ROUNDS_PER_DATABASE}"
         database_folder.mkdir()
-        fleet = Fleet(database_folder, chance)
+        journal = not journal
+        happened["databases with a journal" if journal else "databases without"] += 1
+        fleet = Fleet(database_folder, chance, journal=journal)
         try:
             for _ in range(min(ROUNDS_PER_DATABASE, rounds - first)):
                 faults = faults or chance.sample(FAULTS, len(FAULTS))

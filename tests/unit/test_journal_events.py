@@ -144,6 +144,12 @@ def test_alike_events_become_one_record() -> None:
     assert gathered(recorder) == []
 
 
+def test_what_happens_twice_to_one_message_is_told_of_that_message() -> None:
+    row = (7, NOW, 0, 0, NOW + 10, 0, 0, 0)
+    record = encode_events(Kind.EXTENDED, NOW, 1, b"emails", 5, [row, row])
+    assert [event.id for event in read(0, record)] == [7, 7]
+
+
 def test_what_happens_to_a_message_stays_in_order() -> None:
     recorder, queue = Recorder(5), Queue(1)
     happened = [Kind.PUSHED, Kind.LEASED, Kind.NACKED, Kind.LEASED, Kind.EXTENDED, Kind.LAPSED, Kind.LEASED, Kind.ACKED]

@@ -113,9 +113,9 @@ def encode_events(
     varies, arrays, detail = 0, b"", b""
     if count > 1:
         for number, column in enumerate(zip(*rows, strict=True)):
-            if column[0] != column[-1] or column.count(column[0]) != count:
-                if number == 0 and column == tuple(range(column[0], column[0] + count)):
-                    continue
+            # Ids that are not told one by one follow each other; anything else is the same for all.
+            alike = range(column[0], column[0] + count) if number == 0 else (column[0],) * count
+            if column != tuple(alike):
                 varies |= 1 << number
                 arrays += _array("q", column)
     if details is not None:

@@ -36,6 +36,32 @@ class Prepared(Protocol):
     def release(self) -> None: ...
 
 
+class Asked(Protocol):
+    """A batch that is with a database. Nothing here waits but `finish`; an event loop watches the socket."""
+
+    socket: int
+    patience_seconds: float | None
+    """After so long without an answer, `give_up`."""
+
+    def send(self) -> bool:
+        """Send on; whether all of it is sent."""
+
+    def take_in(self) -> bool:
+        """Take in what has come; whether that is all there will be."""
+
+    def give_up(self) -> None:
+        """The line has gone silent: `finish` finds out on another what became of the batch."""
+
+    def let_go(self) -> None:
+        """Of the connection: after all of the answer, or instead of waiting for it."""
+
+    def outcomes(self) -> list[Any] | None:
+        """After the answer; None when `finish` has more to do."""
+
+    def finish(self) -> list[Any]:
+        """On a thread: whatever it takes until the outcomes are known."""
+
+
 class Applies(Protocol):
     """What a committer commits to: a store, or a log."""
 
@@ -55,11 +81,17 @@ class Applies(Protocol):
     def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
         """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
 
+    def ask(self, commands: Sequence[Command[Any]]) -> Asked | None:
+        """As `apply`, but the wait for the answer is left to the caller; None when there is more to it than that."""
+
 
 class OneLane:
-    """For what carries out one batch after another."""
+    """For what carries out one batch after another, and is no server that answers."""
 
     lanes = 1
+
+    def ask(self, commands: Sequence[Command[Any]]) -> Asked | None:
+        return None
 
     def lane(self, command: Command[Any]) -> int:
         return 0

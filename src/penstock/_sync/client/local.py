@@ -32,12 +32,13 @@ class Local:
         self._attends = False
 
     def push(self, queue: str, messages: Sequence[NewMessage]) -> list[Receipt]:
-        retry = Retry(self._retry_for)
+        retry: Retry | None = None
         while True:
             try:
                 receipts = self._broker.push(queue, messages)
                 return [Receipt(receipt.id, receipt.duplicate) for receipt in receipts]
             except TryLater as error:
+                retry = retry or Retry(self._retry_for)
                 retry.wait(error)
 
     def lease(
@@ -49,6 +50,8 @@ class Local:
         stop: Stop | None,
         worker: str | None = None,
     ) -> list[LeasedMessage]:
+        if not wait_seconds and worker is None:
+            return self._broker.lease(queue, limit=limit, lease_ms=lease_ms)
         deadline = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -90,6 +93,8 @@ class Local:
         return (self._broker.extend(queue, items, lease_ms=lease_ms)).results
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
+        if verb == "ack":
+            return (self._broker.ack(queue, [item]))[0]
         return (self.settle(verb, queue, [item]))[0]
 
     def transact(

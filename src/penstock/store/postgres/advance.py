@@ -18,7 +18,6 @@ from penstock.store.shared import NEVER
 
 STEP = 1_000
 PATIENCE_MS = 1_000
-SLOW_SECONDS = 0.1
 PATIENCE_FACTOR = 50
 LAPSED = "the lease expired"
 
@@ -75,7 +74,7 @@ def wakes(tx: Transaction, queues: Sequence[Queue]) -> dict[int, int | None]:
     floors = [context.floor(queue_id) for queue_id in ids]
     rows = tx.fetch("advance.wakes", ints(ids), ints(due for due, _ in floors), ints(lapse for _, lapse in floors))
     took = time.monotonic() - begun
-    if took > SLOW_SECONDS:
+    if took > context.slow_seconds:
         # A held snapshot keeps all that was leased since in the way. Whoever waits may look a little too often instead.
         context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
     return dict(rows)

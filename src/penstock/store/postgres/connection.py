@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -33,6 +34,9 @@ CONNECT_SECONDS = 10
 ANSWER_MS, ANSWER_MS_MIN, ANSWER_MS_MAX = 30_000, 100, 86_400_000
 BACK_OFF_SECONDS = (0.05, 2.0)
 """Between attempts to come back: the first, and the longest."""
+OUTCOME_SECONDS = 10.0
+"""How long to ask for the outcome of a commit whose connection was lost."""
+MAYBE = "it may have been kept: look before trying again"
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 # Every statement of ours goes by an index. The planner, who may have seen a table when it was empty, must not read all
@@ -144,7 +148,7 @@ def translate(error: psycopg.Error, target: Target, *, maybe_done: bool = False)
     state = error.sqlstate or ""
     text = f"{target.shown}: {str(error).strip() or 'the connection was lost'}"
     if is_lost(error):
-        hint = "it may have been kept: look before trying again" if maybe_done else "nothing of this request was kept"
+        hint = MAYBE if maybe_done else "nothing of this request was kept"
         return StoreUnreachable(text, maybe_done=maybe_done, hint=hint)
     if state in ("55P03", "40P01", "40001"):
         return StoreBusy(text, hint="another transaction holds what this one needs: end it")
@@ -178,6 +182,20 @@ class Pool:
         self._changed = threading.Condition()
         self._idle: list[Wire] = []
         self._open = 0
+
+    @contextmanager
+    def wire(self) -> Generator[Wire, None, None]:
+        wire = self.acquire()
+        try:
+            yield wire
+        finally:
+            self.release(wire)
+
+    def acquire_idle(self) -> Wire | None:
+        """One that is there already, without waiting."""
+        with self._changed:
+            self.check_open()
+            return self._idle.pop() if self._idle else None
 
     def acquire(self) -> Wire:
         with self._changed:

@@ -7,16 +7,23 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
+from penstock.model import QueueOptions, system_clock
 from penstock.store.migrate import load_sql
 from penstock.store.postgres.latency import Latencies
+from penstock.store.shared import decode_options
 
-VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker"
+VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker at_once"
 SLACK_MS = 50
 """Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
 WIDE_SECONDS = 60.0
 """How often to look below the floors again, for what came later than that."""
+SLOW_SECONDS = 0.1
+"""A question when the next lease lapses that takes longer is not asked again for a while."""
 QUEUES_KNOWN_MAX = 100_000
+MARK_BITS = 20
+"""Of chance in a mark, below the time."""
 STREAM_LOCK = 4
 """Of appends to a stream; queues have the kinds below."""
 LOCK_BUCKETS = 1024
@@ -42,6 +49,16 @@ def statements(schema: str) -> dict[str, bytes]:
     return found
 
 
+class Known(NamedTuple):
+    """A queue as it was last seen."""
+
+    name: str
+    id: int
+    text: str
+    """Its options, as they are stored."""
+    options: QueueOptions
+
+
 class Context:
     def __init__(self, schema: str, salt: int, clock: Callable[[], int] | None) -> None:
         self.schema = schema
@@ -51,9 +68,16 @@ class Context:
         """None: the database's."""
         self.ids: dict[str, int] = {}
         """Under which id each queue was seen; checked by every transaction that uses it."""
+        self.known: dict[str, Known] = {}
+        """The same with their options."""
+        self.long_way: dict[int, float] = {}
+        """By queue: until when its leases take the long way."""
         self.floors: dict[int, tuple[int, int]] = {}
         """By queue: the times up to which nothing was left to become due, and to lapse."""
+        self.looked: dict[int, tuple[int, int]] = {}
+        """By queue: when it was last looked for what is due, and when for what came late."""
         self.latencies = Latencies(secrets.randbits(62))
+        self.slow_seconds = SLOW_SECONDS
         self.patient_until = 0.0
         """Until then nobody asks when the next lease lapses: it took too long."""
         self.look_wide_at = 0.0
@@ -67,6 +91,8 @@ class Context:
         self.unfolded = 0
         """Counter rows that this store has written since it last folded them."""
         self.trimmed_minute = 0
+        self.marks_from = 0
+        """Marks below this one were forgotten."""
 
     def lock_key(self, kind: int, queue_id: int) -> int:
         return self.salt << 16 | kind << 10 | queue_id % LOCK_BUCKETS
@@ -76,11 +102,23 @@ class Context:
             self.ids.clear()
         self.ids[name] = queue_id
 
+    def learn_options(self, name: str, queue_id: int, text: str) -> None:
+        known = self.known.get(name)
+        if known is None or known.id != queue_id or known.text != text:
+            if len(self.known) >= QUEUES_KNOWN_MAX:
+                self.known.clear()
+            self.known[name] = Known(name, queue_id, text, decode_options(text))
+
+    def now(self) -> int:
+        """The database's time, as far as the last transaction told."""
+        return system_clock() + self.ahead_ms if self.clock is None else self.clock()
+
     def look_wide_now_and_then(self) -> None:
         now = time.monotonic()
         if now >= self.look_wide_at:
             self.look_wide_at = now + WIDE_SECONDS
             self.floors.clear()
+            self.looked.clear()
 
     def floor(self, queue_id: int | None) -> tuple[int, int]:
         return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)

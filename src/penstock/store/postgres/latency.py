@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,11 +21,14 @@ class Latencies:
         self._written: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
         self._fresh: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
 
-    def add(self, queue_id: int, kind: int, times_ms: Iterable[int]) -> None:
+    def add(self, queue_id: int, kind: int, times_ms: Sequence[int]) -> None:
         with self._lock:
             counts = self._fresh[queue_id, kind]
-            for ms in times_ms:
-                counts[bucket(ms)] += 1
+            if len(times_ms) == 1:
+                counts[bucket(times_ms[0])] += 1
+                return
+            for ms, times in Counter(times_ms).items():
+                counts[bucket(ms)] += times
 
     def rows(self, now: int) -> list[tuple[int, int, int, str]]:
         """What to write: of each queue and kind with news, the minute's counts so far."""

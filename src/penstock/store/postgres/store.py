@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -35,21 +35,22 @@ from penstock.model import (
     State,
     Window,
     Worker,
-    system_clock,
 )
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
-from penstock.store.postgres.connection import Pool, Target, connect, is_lost, life_of, translate
+from penstock.store.postgres.connection import OUTCOME_SECONDS, Pool, Target, connect, is_lost, life_of, translate
 from penstock.store.postgres.context import Context
+from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
 from penstock.store.postgres.schema import migrate, set_journal
+from penstock.store.postgres.short_way import RETRIED, UNFOLDED_MAX, ShortWay
 from penstock.store.postgres.spool import Spool
-from penstock.store.postgres.sweep import fold
+from penstock.store.postgres.sweep import fold, forget_marks
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wake import Waker
 from penstock.store.postgres.wire import Restart, Statement, Wire
 from penstock.store.postgres.workers import list_workers
-from penstock.store.protocol import Prepared, Progress
+from penstock.store.protocol import Asked, Prepared, Progress
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
@@ -57,14 +58,9 @@ BUSY_MS = 30_000
 CONNECTIONS = 6
 """One for each lane, and two to read with."""
 TRIES = 20
-UNFOLDED_MAX = 2_000
-"""Counter rows after which a store folds them itself, if no sweeper does."""
 SPOOLED_MAX = 2_000
 """Transactions noted for the journal after which a store gives them their offsets itself, if no server does."""
-OUTCOME_SECONDS = 10.0
-"""How long to ask for the outcome of a commit whose connection was lost."""
 LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
-RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.UniqueViolation)
 
 
 class CommitLost(Exception):
@@ -110,6 +106,9 @@ class PostgresStore:
             self._pool = Pool(self._open_wire, connections, self.target.shown)
             self._waker = Waker(self._connect, f"penstock.{self.target.schema}")
             self._waker.start()
+            self._short_way = ShortWay(
+                self._context, self._pool, self._waker, self.target, self._apply_in_steps, self._look_after
+            )
         finally:
             first.close()
         forks.register(self)
@@ -124,8 +123,7 @@ class PostgresStore:
 
     def clock(self) -> int:
         """The database's, as far as the last transaction told."""
-        clock = self._context.clock
-        return system_clock() + self._context.ahead_ms if clock is None else clock()
+        return self._context.now()
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self.durability == "relaxed")
@@ -180,10 +178,14 @@ class PostgresStore:
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         if not commands:
             return []
+        short = plan(self._context, commands)
+        return self._apply_in_steps(commands) if short is None else self._short_way.carry_out(short, commands)
+
+    def _apply_in_steps(self, commands: Sequence[Command[Any]]) -> list[Any]:
         trouble: Exception | None = None
         for _ in range(TRIES):
             try:
-                with self._wire() as wire:
+                with self._pool.wire() as wire:
                     outcomes = self._run(wire, commands)
                     # What goes wrong with this is no matter of those who asked for that, which is done.
                     with suppress(psycopg.Error, StoreError):
@@ -244,7 +246,7 @@ class PostgresStore:
         deadline = time.monotonic() + OUTCOME_SECONDS
         while lost.xid is not None and time.monotonic() < deadline:
             try:
-                with self._wire() as wire:
+                with self._pool.wire() as wire:
                     (((status,),),) = wire.run([Statement(self._context.sql["begin.was_committed"], (lost.xid,))])
                 if status == "aborted":
                     return False
@@ -279,23 +281,19 @@ class PostgresStore:
         try:
             tx.begin({}, durable=False)
             fold(tx, list(dict.fromkeys(self._context.ids.values())))
+            forget_marks(tx)
             tx.commit()
         except BaseException:
             self._roll_back(wire)
             raise
 
-    @contextmanager
-    def _wire(self) -> Generator[Wire, None, None]:
-        pool = self._pool
-        wire = pool.acquire()
-        try:
-            yield wire
-        finally:
-            pool.release(wire)
-
     def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
         """Always None: every statement is a wait for the database."""
         return None
+
+    def ask(self, commands: Sequence[Command[Any]]) -> Asked | None:
+        short = plan(self._context, commands)
+        return None if short is None else self._short_way.ask(short, commands)
 
     def apply_on(self, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection."""
@@ -404,7 +402,7 @@ class PostgresStore:
         """Look at one moment of the database; once more, if the connection turns out to be lost."""
         for last in (False, True):
             try:
-                with self._wire() as wire:
+                with self._pool.wire() as wire:
                     try:
                         return look(Reader(wire, self._context))
                     finally:

@@ -9,6 +9,7 @@ from penstock.journal.events import Kind, Mark
 from penstock.model import DAY_MS
 from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.context import MARK_BITS
 from penstock.store.postgres.idle import mend_list
 from penstock.store.postgres.journal import note_removed
 from penstock.store.postgres.queues import Queue
@@ -17,6 +18,8 @@ from penstock.store.postgres.wire import Row, Rows, ints, texts
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
+MARK_KEPT_MS = 5 * 60_000
+"""Longer than a push can be on its way, or be asked for."""
 
 
 def sweep(tx: Transaction, command: Sweep) -> Swept:
@@ -30,6 +33,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     _forget_keys(tx, command.limit, swept)
     tx.write_counters()
     fold(tx, [row[1] for row in queues if row[4] > 1])
+    forget_marks(tx)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
     mend_list(tx, queues)
@@ -84,6 +88,16 @@ def fold(tx: Transaction, queue_ids: Sequence[int]) -> None:
     if queue_ids:
         tx.write("counter.fold", ints(queue_ids))
         tx.context.unfolded = 0
+
+
+def forget_marks(tx: Transaction) -> None:
+    """Of pushes that nobody asks for any more. Those that were forgotten before may still be in the way, if a snapshot
+    is held: they are passed over."""
+    context = tx.context
+    up_to = tx.now - MARK_KEPT_MS << MARK_BITS
+    if up_to > context.marks_from:
+        tx.write("at_once.forget_marks", context.marks_from, up_to)
+        context.marks_from = up_to
 
 
 def _write_latencies(tx: Transaction) -> None:

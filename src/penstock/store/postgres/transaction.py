@@ -146,8 +146,10 @@ class Transaction:
             self.xid = xid or self.xid
             if queue_id is None:
                 context.ids.pop(name, None)
+                context.known.pop(name, None)
                 self._queues[name] = None
                 continue
+            context.learn_options(name, queue_id, rest[0])
             if self._locked.get(name) != queue_id:
                 context.learn(name, queue_id)
                 moved = True
@@ -185,11 +187,13 @@ class Transaction:
     def made(self, queue_row: Row) -> Queue:
         queue = self._queues[queue_row[0]] = Queue(queue_row)
         self.context.learn(queue.name, queue.id)
+        self.context.learn_options(queue.name, queue.id, queue_row[2])
         return queue
 
     def dropped(self, queue: Queue) -> None:
         self._queues[queue.name] = None
         self.context.ids.pop(queue.name, None)
+        self.context.known.pop(queue.name, None)
 
     # Statements
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -109,7 +109,7 @@ class Wire:
         `answer_ms`: after so long without a word, in the middle of something, the connection is given up.
         """
         self.connection = connection
-        self._answer_ms = answer_ms
+        self.answer_ms = answer_ms
         self.life = life
         self._lasting = lasting
         self._pq = connection.pgconn
@@ -119,6 +119,10 @@ class Wire:
         self._ready, self._ready_or_room = select.poll(), select.poll()
         self._ready.register(self._pq.socket, select.POLLIN)
         self._ready_or_room.register(self._pq.socket, select.POLLIN | select.POLLOUT)
+
+    @property
+    def socket(self) -> int:
+        return int(self._pq.socket)
 
     @property
     def broken(self) -> bool:
@@ -132,29 +136,85 @@ class Wire:
     def in_transaction(self) -> bool:
         return bool(self._pq.transaction_status != pq.TransactionStatus.IDLE)
 
+    def check(self) -> None:
+        """An error if the other side has gone already: then nothing that is sent can be done."""
+        while not self.broken and self._ready.poll(0):
+            self._pq.consume_input()  # Its last words come before its end, which is an error.
+        if self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+
     def run(self, statements: Sequence[Statement]) -> list[Rows]:
         """All of them in one round trip; the first error is raised when all answers are in."""
         if not statements:
             return []
+        self.start(statements)
+        while not self.flush():
+            self._patiently(self._ready_or_room)
+        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+        while (answers := self.take_in()) is None:
+            self._patiently(self._ready)
+        return answers
+
+    def _patiently(self, what: select.poll) -> None:
+        if not what.poll(self.answer_ms):
+            raise self.give_up()
+
+    def give_up(self) -> psycopg.OperationalError:
+        """A line that went silent says nothing, not even that it is gone."""
+        self.connection.close()
+        return psycopg.OperationalError(f"the connection was lost (no answer for {self.answer_ms} ms)")
+
+    def start(self, statements: Sequence[Statement]) -> None:
+        """The first of three steps of `run`, none of which waits."""
         try:
+            if len(statements) == 1 and (name := self._names.get(statements[0].sql)) is not None:
+                self._execute(name, statements[0])
+                self._answers = self._collect_one(statements[0])
+                return
             self._pq.enter_pipeline_mode()
             expected: list[Statement | None] = []
             fresh: list[bytes] = []
             for statement in statements:
                 self._send(statement, expected, fresh)
             self._pq.pipeline_sync()
-            self._flush()
-            return self._collect(expected, fresh)
+            self._answers = self._collect(expected, fresh)
         except psycopg.Error as error:
-            if self.broken and error.sqlstate is None:
-                raise psycopg.OperationalError(f"the connection was lost ({error})") from error
+            self._notice(error)
             raise
 
+    def flush(self) -> bool:
+        """Whether all is sent. What comes meanwhile is taken in: the other side may have to be rid of it first."""
+        try:
+            if not self._pq.flush():
+                return True
+            if any(events & select.POLLIN for _, events in self._ready_or_room.poll(0)):
+                self._pq.consume_input()
+            return False
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
+
+    def take_in(self) -> list[Rows] | None:
+        """The answers, when all of them have come."""
+        try:
+            if self._pq.is_busy():
+                self._pq.consume_input()
+            next(self._answers)
+            return None
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
+
+    def _notice(self, error: psycopg.Error) -> None:
+        if self.broken and error.sqlstate is None:
+            raise psycopg.OperationalError(f"the connection was lost ({error})") from error
+
     def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
-        params = [encode(value) for value in statement.params]
-        formats = [1] * len(params)
         if not self._lasting:
-            self._pq.send_query_params(statement.sql, params, None, formats, 1)
+            params = [encode(value) for value in statement.params]
+            self._pq.send_query_params(statement.sql, params, None, [1] * len(params), 1)
             expected.append(statement)
             return
         name = self._names.get(statement.sql)
@@ -164,47 +224,36 @@ class Wire:
             self._pq.send_prepare(name, statement.sql)
             expected.append(None)
             fresh.append(statement.sql)
-        self._pq.send_query_prepared(name, params, formats, 1)
+        self._execute(name, statement)
         expected.append(statement)
 
-    def _flush(self) -> None:
-        """Send all of it, taking in what comes meanwhile: the other side may have to be rid of it first."""
-        while self._pq.flush():
-            if any(events & select.POLLIN for _, events in self._patiently(self._ready_or_room)):
-                self._pq.consume_input()
+    def _execute(self, name: bytes, statement: Statement) -> None:
+        params = [encode(value) for value in statement.params]
+        self._pq.send_query_prepared(name, params, [1] * len(params), 1)
 
-    def _receive(self) -> pq.abc.PGresult | None:
-        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+    def _receive(self) -> Generator[None, None, pq.abc.PGresult | None]:
         while self._pq.is_busy():
-            self._patiently(self._ready)
-            self._pq.consume_input()
+            yield
         return self._pq.get_result()
 
-    def _patiently(self, what: select.poll) -> list[tuple[int, int]]:
-        """A line that went silent says nothing, not even that it is gone."""
-        happened = what.poll(self._answer_ms)
-        if not happened:
-            self.connection.close()
-            raise psycopg.OperationalError(f"no answer for {self._answer_ms} ms")
-        return happened
-
-    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> list[Rows]:
+    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> Generator[None, None, list[Rows]]:
+        """Goes on whenever something has come."""
         receive = self._receive
         answers: list[Rows] = []
         error: psycopg.Error | None = None
         for statement in expected:
-            result = receive()
+            result = yield from receive()
             if result is None:
                 raise psycopg.OperationalError("the connection was lost")
             if result.status in FAILED:
                 error = error or errors.error_from_result(result)
             elif statement is not None and error is None:
                 answers.append(self._rows(result))
-            while receive() is not None:
+            while (yield from receive()) is not None:
                 pass
             if self.broken:
                 raise psycopg.OperationalError("the connection was lost")
-        result = receive()
+        result = yield from receive()
         if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
             raise psycopg.OperationalError("the connection was lost")
         self._pq.exit_pipeline_mode()
@@ -217,6 +266,25 @@ class Wire:
             if statement.then is not None:
                 statement.then(rows)
         return answers
+
+    def _collect_one(self, statement: Statement) -> Generator[None, None, list[Rows]]:
+        """Of a statement that was sent alone, without a pipeline: that is fewer calls, and one answer less."""
+        while self._pq.is_busy():
+            yield
+        result = self._pq.get_result()
+        last = result
+        while last is not None:
+            while self._pq.is_busy():
+                yield
+            last = self._pq.get_result()
+        if result is None or self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status in FAILED:
+            raise errors.error_from_result(result)
+        rows = self._rows(result)
+        if statement.then is not None:
+            statement.then(rows)
+        return [rows]
 
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         if result.status != pq.ExecStatus.TUPLES_OK:

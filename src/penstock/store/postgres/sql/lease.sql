@@ -24,9 +24,10 @@ SELECT r.place >> 45, r.leased_until, r.place & 17592186044415, r.place, r.token
     AS r(place, leased_until, token, attempts, first_leased_at, expires_at, worker)
 
 -- :unfile
-DELETE FROM penstock.ready r USING unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
-    AS i(queue_id, rank, available_at, id)
- WHERE r.queue_id = i.queue_id AND r.rank = i.rank AND r.available_at = i.available_at AND r.id = i.id
+DELETE FROM penstock.ready r WHERE r.ctid = ANY (ARRAY(
+  SELECT o.ctid FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS i(queue_id, rank, available_at, id),
+    LATERAL (SELECT o.ctid FROM penstock.ready o
+      WHERE o.queue_id = i.queue_id AND o.rank = i.rank AND o.available_at = i.available_at AND o.id = i.id OFFSET 0) o))
 
 -- :dead
 WITH found AS MATERIALIZED (

@@ -1,9 +1,12 @@
 -- :end
-DELETE FROM penstock.lease l USING unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
-    AS i(queue_id, leased_until, id, token)
- WHERE l.queue_id = i.queue_id AND l.id = i.id AND l.token = i.token
-   AND l.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id), i.leased_until)
-   AND l.leased_until > (SELECT penstock.now_ms())
+-- The rows are found one by one, each by its token: the planner, asked to join, may rather read all leases there are.
+DELETE FROM penstock.lease l WHERE l.ctid = ANY (ARRAY(
+  SELECT o.ctid FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token),
+    LATERAL (SELECT o.ctid FROM penstock.lease o
+      WHERE o.queue_id = i.queue_id AND o.id = i.id AND o.token = i.token
+        AND o.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id),
+                                      i.leased_until)
+        AND o.leased_until > (SELECT penstock.now_ms()) OFFSET 0) o))
 RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended,
           CASE WHEN $5::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END,
           l.leased_until
@@ -12,11 +15,13 @@ RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_a
 SELECT id, token FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[])
 
 -- :extend
-UPDATE penstock.lease l SET leased_until = $5::bigint, extended = true
-  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token)
- WHERE l.queue_id = i.queue_id AND l.id = i.id AND l.token = i.token
-   AND l.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id), i.leased_until)
-   AND l.leased_until > (SELECT penstock.now_ms())
+UPDATE penstock.lease l SET leased_until = $5::bigint, extended = true WHERE l.ctid = ANY (ARRAY(
+  SELECT o.ctid FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token),
+    LATERAL (SELECT o.ctid FROM penstock.lease o
+      WHERE o.queue_id = i.queue_id AND o.id = i.id AND o.token = i.token
+        AND o.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id),
+                                      i.leased_until)
+        AND o.leased_until > (SELECT penstock.now_ms()) OFFSET 0) o))
 RETURNING l.id, CASE WHEN $6::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END
 
 -- :note_extensions

@@ -1,0 +1,60 @@
+"""What the cells need of every measured system: make it ready in a fresh database, and connect clients to it."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, ClassVar, Protocol
+
+PAYLOAD_BYTES = 200
+LEASE_S = 60
+FILL_STEP = 1_000
+
+
+class Client(Protocol):
+    """One concurrent user. Each call returns when it is committed."""
+
+    async def push(self, count: int) -> None: ...
+
+    async def pop(self, count: int) -> list[Any]: ...
+
+    async def ack(self, popped: list[Any]) -> None: ...
+
+
+class System:
+    key: ClassVar[str]
+    label: ClassVar[str]
+    module: ClassVar[str]
+    package: ClassVar[str]
+    client: ClassVar[str]
+    """How it is called."""
+    batch_form: ClassVar[str]
+    loops: ClassVar[bool] = False
+    """Whether a batch is taken one by one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if importlib.util.find_spec(cls.module) is None:
+            return f"{cls.package} is not installed (make bench-postgres installs it)"
+        return None
+
+    async def prepare(self) -> None:
+        """Tables and a queue, in a database that has none."""
+
+    async def connect(self, clients: int) -> list[Any]:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+    async def fill(self, count: int) -> None:
+        """Messages that wait, off the clock."""
+        (client,) = await self.connect(1)
+        for _ in range(0, count, FILL_STEP):
+            await client.push(FILL_STEP)
+        await self.close()
+
+
+def text(count: int = PAYLOAD_BYTES) -> str:
+    return "x" * count

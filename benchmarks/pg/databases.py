@@ -1,0 +1,47 @@
+"""One PostgreSQL for all systems, with its own default settings, and a database for each visit."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+from tests.postgres import Cluster
+
+SETTINGS = {"shared_buffers": "128MB", "max_connections": "200"}
+"""The first is PostgreSQL's default; the second has to hold a connection for each client."""
+
+
+class Databases:
+    def __init__(self) -> None:
+        self.cluster = Cluster(synced=True, **SETTINGS)
+
+    @property
+    def version(self) -> str:
+        with psycopg.connect(self.cluster.url) as connection:
+            row = connection.execute("SHOW server_version").fetchone()
+        return str(row[0]).split()[0] if row else "unknown"
+
+    def url(self, name: str) -> str:
+        return urlunsplit(urlsplit(self.cluster.url)._replace(path=f"/{name}"))
+
+    def create(self, name: str) -> str:
+        self._do(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)', f'CREATE DATABASE "{name}"', "CHECKPOINT")
+        return self.url(name)
+
+    def drop(self, name: str) -> None:
+        self._do(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def settle(self, name: str) -> None:
+        """As a database is that has been there for a while: statistics taken, pages on the disk."""
+        with psycopg.connect(self.url(name), autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+            connection.execute("CHECKPOINT")
+
+    def _do(self, *statements: str) -> None:
+        with psycopg.connect(self.cluster.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def remove(self) -> None:
+        self.cluster.remove()

@@ -1,0 +1,44 @@
+"""How much is measured: everything, or enough for a look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .base import System
+from .systems import BY_KEY, SYSTEMS
+
+SECTIONS = ("compare", "server", "churn")
+
+
+@dataclass(frozen=True)
+class Plan:
+    sections: tuple[str, ...] = SECTIONS
+    systems: tuple[type[System], ...] = SYSTEMS
+    clients: tuple[int, ...] = (1, 16, 100)
+    batches: tuple[int, ...] = (1, 100)
+    backlogs: tuple[int, ...] = (0, 1_000_000)
+    rounds: int = 3
+    seconds: float = 3.0
+    served: tuple[tuple[int, int], ...] = ((100, 1), (16, 10), (100, 10), (16, 100))
+    """Clients and batch over HTTP."""
+    held_messages: int = 1_000_000
+    """At which memory is taken."""
+    churned: int = 2_000_000
+
+
+QUICK = Plan(
+    clients=(1, 100),
+    backlogs=(0, 20_000),
+    rounds=1,
+    seconds=1.5,
+    served=((16, 10), (16, 100)),
+    held_messages=50_000,
+    churned=100_000,
+)
+
+
+def choose(plan: Plan, only: list[str]) -> Plan:
+    """Sections and systems may be named in any mixture; what is not named is left out."""
+    sections = tuple(name for name in SECTIONS if name in only) or plan.sections
+    systems = tuple(BY_KEY[name] for name in BY_KEY if name in only) or plan.systems
+    return replace(plan, sections=sections, systems=systems)

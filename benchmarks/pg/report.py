@@ -1,0 +1,163 @@
+"""The results as Markdown."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from lib.report import table, unique
+
+from .served import MEMORY_MB_MOST
+from .systems import BY_KEY
+
+Row = dict[str, Any]
+DIRECT_LEAST = SERVED_LEAST = 10_000
+SERVED_BATCH = 10
+LAST_TO_FIRST_LEAST = 0.9
+MILLION = 1_000_000
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    parts = ["# PostgreSQL: results", about(results), *how(results["systems"])]
+    if results.get("compare"):
+        parts += compare(results["compare"])
+    if results.get("server"):
+        parts += served(results["server"], results["memory"])
+    if results.get("churn"):
+        parts += churn(results["churn"])
+    parts += skipped(results["skipped"]) + failures(results.get("compare", []))
+    return "\n\n".join(parts) + "\n"
+
+
+def about(results: dict[str, Any]) -> str:
+    machine, settings = results["machine"], results["settings"]
+    return (
+        f"{machine['date']}, {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
+        f"{machine['filesystem']}, Python {machine['python']}, PostgreSQL {machine['postgres']} with its defaults "
+        "(fsync and synchronous_commit on, 128 MB of buffers), "
+        f"load {machine['load_before']} when it began. 200-byte messages. "
+        f"Medians of {settings['rounds']} rounds of {settings['round_s']} s, in which the systems take turns; "
+        "the generator, one process, and the database share all cores. "
+        f"The run took {machine['run_s']} s."
+    )
+
+
+def label(key: str) -> str:
+    return f"**{BY_KEY[key].label}**" if key == "penstock" else BY_KEY[key].label
+
+
+def words(header: list[str], lines: list[list[str]]) -> str:
+    return table(header, lines).replace("---:", "---")
+
+
+def how(systems: list[Row]) -> list[str]:
+    lines = [[label(one["key"]), one["version"], one["client"], one["batch_form"]] for one in systems]
+    return ["## How each is measured", words(["system", "version", "client", "batch of n"], lines)]
+
+
+def compare(rows: list[Row]) -> list[str]:
+    parts = ["## Full cycles: messages pushed, leased and acked a second"]
+    for backlog in unique(rows, "backlog"):
+        part = [row for row in rows if row["backlog"] == backlog]
+        columns = list(product(unique(part, "batch"), unique(part, "clients")))
+        found = {(row["system"], row["batch"], row["clients"]): row for row in part}
+        keys = unique(part, "system")
+        lines = [[label(key), *(rate(found.get((key, *column))) for column in columns)] for key in keys]
+        for peer in keys:
+            if peer != "penstock" and "penstock" in keys:
+                values = [ratio(found.get(("penstock", *column)), found.get((peer, *column))) for column in columns]
+                lines.append([f"Penstock / {BY_KEY[peer].label}", *values])
+        header = [f"batch {batch}, {clients} cl." for batch, clients in columns]
+        parts += [f"### {backlog:,} waiting" if backlog else "### Nothing waiting", table(["msg/s", *header], lines)]
+    return [*parts, *verdict(rows)]
+
+
+def rate(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    return "failed" if row["median"] is None else f"{row['median']:,.0f}"
+
+
+def ratio(mine: Row | None, other: Row | None) -> str:
+    if not mine or not other or not mine["median"] or not other["median"]:
+        return "–"
+    return f"{mine['median'] / other['median']:.1f}×"
+
+
+def verdict(rows: list[Row]) -> list[str]:
+    ours = {
+        (row["backlog"], row["batch"], row["clients"]): row["median"] for row in rows if row["system"] == "penstock"
+    }
+    judged, behind = 0, []
+    for row in rows:
+        mine = ours.get((row["backlog"], row["batch"], row["clients"]))
+        if row["system"] == "penstock" or not row["median"] or not mine:
+            continue
+        judged += 1
+        if mine < row["median"]:
+            where = f"{row['backlog']:,} waiting, batch {row['batch']}, {row['clients']} clients"
+            behind.append(f"- {where}: {BY_KEY[row['system']].label} ({mine / row['median']:.2f}×)")
+    text = [
+        f"Penstock is ahead in {judged - len(behind)} of {judged} comparisons" + ("; not in these:" if behind else ".")
+    ]
+    if behind:
+        text.append("\n".join(behind))
+    direct = ours.get((0, 1, 100))
+    if direct:
+        text.append(
+            f"100 clients, one by one, straight on the database: {direct:,.0f} a second; the target, over "
+            f"{DIRECT_LEAST:,}, {met(direct > DIRECT_LEAST)}."
+        )
+    return text if judged or direct else []
+
+
+def met(is_met: bool, complete: bool = True) -> str:
+    if not complete:
+        return "is not judged at this smaller size"
+    return "is met" if is_met else "is MISSED"
+
+
+def served(rows: list[Row], memory: Row) -> list[str]:
+    lines = [[f"{row['clients']} clients, batch {row['batch']}", f"{row['median']:,.0f}"] for row in rows]
+    best = max((row["median"] for row in rows if row["batch"] >= SERVED_BATCH), default=0)
+    total = (memory["server_bytes"] + memory["database_bytes"]) / 1e6
+    parts = f"{memory['server_bytes'] / 1e6:,.0f} MB + {memory['database_bytes'] / 1e6:,.0f} MB"
+    return [
+        "## Through the server, over HTTP, with its journal",
+        table(["Penstock", "msg/s"], lines),
+        f"The best of batch {SERVED_BATCH} and more is {best:,.0f} a second; the target, over {SERVED_LEAST:,}, "
+        f"{met(best > SERVED_LEAST)}.",
+        f"Memory of the server and the database at {memory['messages']:,} messages (proportional set; shared pages "
+        f"count once): {parts} = {total:,.0f} MB; the target, under {MEMORY_MB_MOST} MB, "
+        f"{met(total < MEMORY_MB_MOST, memory['messages'] >= MILLION)}.",
+    ]
+
+
+def churn(rows: list[Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        name = label(row["system"]) + (", a transaction held open" if row["held"] else "")
+        lines.append([name, *(f"{each:,}" for each in row["tenths"]), f"{row['last_to_first']:.2f}"])
+    count = rows[0]["messages"]
+    worst = min((row["last_to_first"] for row in rows if row["system"] == "penstock"), default=0.0)
+    judged = met(worst >= LAST_TO_FIRST_LEAST, count >= 2 * MILLION)
+    return [
+        f"## {count:,} messages through one queue, 4 clients, 100 at a time",
+        table(["msg/s in each tenth", *map(str, range(1, 11)), "last / first"], lines),
+        f"Penstock's last tenth is at least {worst:.2f} of its first; the target, {LAST_TO_FIRST_LEAST}, {judged}.",
+    ]
+
+
+def skipped(missing: dict[str, str]) -> list[str]:
+    lines = [f"- {BY_KEY[key].label}: {why}" for key, why in missing.items()]
+    return ["## Skipped", "\n".join(lines)] if lines else []
+
+
+def failures(rows: list[Row]) -> list[str]:
+    found = [
+        f"- {BY_KEY[row['system']].label}, {row['backlog']:,} waiting, batch {row['batch']}, {row['clients']} clients: "
+        f"{row['error']}"
+        for row in rows
+        if "error" in row
+    ]
+    return ["## Failures", "\n".join(found)] if found else []

@@ -1,0 +1,169 @@
+"""Batches on the short way: carried out, asked by an event loop, and found out about when the answer was lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from penstock.commands import Command
+from penstock.errors import StoreError, StoreUnreachable
+from penstock.store.postgres.at_once import Short
+from penstock.store.postgres.connection import MAYBE, OUTCOME_SECONDS, Pool, Target, is_lost, translate
+from penstock.store.postgres.context import Context
+from penstock.store.postgres.wake import Waker
+from penstock.store.postgres.wire import Statement, Wire
+
+RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.UniqueViolation)
+AGAIN_SECONDS = 0.05
+UNFOLDED_MAX = 2_000
+"""Counter rows after which a store folds them itself, if no sweeper does."""
+Commands = Sequence[Command[Any]]
+
+
+class ShortWay:
+    def __init__(
+        self,
+        context: Context,
+        pool: Pool,
+        waker: Waker,
+        target: Target,
+        in_steps: Callable[[Commands], list[Any]],
+        look_after: Callable[[Wire], None],
+    ) -> None:
+        """`in_steps` is the long way."""
+        self.context = context
+        self.pool = pool
+        self._waker = waker
+        self.target = target
+        self._in_steps = in_steps
+        self._look_after = look_after
+
+    def carry_out(self, short: Short, commands: Commands) -> list[Any]:
+        return self.finish(short, commands, self.word(short), None, sent=False)
+
+    def ask(self, short: Short, commands: Commands) -> Question | None:
+        """None when no connection is free, or none that works."""
+        wire = self.pool.acquire_idle()
+        if wire is None:
+            return None
+        try:
+            wire.check()
+        except psycopg.Error:
+            self.pool.release(wire)
+            return None
+        return Question(self, wire, short, commands)
+
+    def word(self, short: Short) -> list[Statement]:
+        """To those who wait elsewhere, unless it is too soon after the last: then it is sent later."""
+        if not short.wakes or not self._waker.may_send_now():
+            return []
+        return [Statement(self.context.sql["begin.notify"], (self._waker.channel, self._waker.sender))]
+
+    def finish(
+        self, short: Short, commands: Commands, word: list[Statement], trouble: psycopg.Error | None, *, sent: bool
+    ) -> list[Any]:
+        """From wherever it is: not begun, answered in part, or lost with some trouble."""
+        try:
+            if trouble is not None and not is_lost(trouble):
+                raise trouble
+            if trouble is not None or not sent:
+                self._run(short, word, sent=sent)
+            elif self.context.unfolded > UNFOLDED_MAX:
+                with suppress(psycopg.Error, StoreError), self.pool.wire() as wire:
+                    self._look_after(wire)
+        except RETRIED:
+            return self._in_steps(commands)
+        self.tell(short, word)
+        return short.outcomes(self._in_steps)
+
+    def tell(self, short: Short, word: list[Statement]) -> None:
+        if short.wakes and not word:
+            self._waker.tell_soon()
+
+    def _run(self, short: Short, word: list[Statement], *, sent: bool) -> None:
+        """Until the outcome is known; `sent`: it may have been carried out already."""
+        deadline = time.monotonic() + OUTCOME_SECONDS
+        while True:
+            try:
+                with self.pool.wire() as wire:
+                    wire.check()
+                    if sent and short.what_became(wire, self.context.sql):
+                        return
+                    sent = True
+                    short.answered(wire.run(short.statements(self.context, word)))
+                    with suppress(psycopg.Error, StoreError):
+                        self._look_after(wire)
+                    return
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise
+                self.pool.drop_idle()
+                trouble = translate(error, self.target, maybe_done=sent)
+            except StoreUnreachable as error:
+                # A lease that was lost with its answer lapses; whoever asks again gets other messages.
+                if not (sent and short.durable):
+                    raise
+                trouble = StoreUnreachable(str(error.args[0]), maybe_done=True, hint=MAYBE)
+                time.sleep(AGAIN_SECONDS)
+            if time.monotonic() > deadline:
+                raise trouble
+
+
+class Question:
+    """A batch whose answer an event loop waits for. Only `finish` may wait."""
+
+    def __init__(self, way: ShortWay, wire: Wire, short: Short, commands: Commands) -> None:
+        self._way = way
+        self._wire = wire
+        self._short = short
+        self._commands = commands
+        self._word = way.word(short)
+        self._trouble: psycopg.Error | None = None
+        self.socket = wire.socket
+        self.patience_seconds = None if wire.answer_ms is None else wire.answer_ms / 1000
+        try:
+            wire.start(short.statements(way.context, self._word))
+        except psycopg.Error as error:
+            self._trouble = error
+
+    def send(self) -> bool:
+        if self._trouble is None:
+            try:
+                return self._wire.flush()
+            except psycopg.Error as error:
+                self._trouble = error
+        return True
+
+    def take_in(self) -> bool:
+        if self._trouble is None:
+            try:
+                answers = self._wire.take_in()
+            except psycopg.Error as error:
+                self._trouble = error
+            else:
+                if answers is None:
+                    return False
+                self._short.answered(answers)
+        return True
+
+    def give_up(self) -> None:
+        self._trouble = self._wire.give_up()
+
+    def let_go(self) -> None:
+        self._way.pool.release(self._wire)
+
+    def outcomes(self) -> list[Any] | None:
+        if self._trouble is not None or not self._short.whole or self._way.context.unfolded > UNFOLDED_MAX:
+            return None
+        self._way.tell(self._short, self._word)
+        return self._short.outcomes(list)
+
+    def finish(self) -> list[Any]:
+        try:
+            return self._way.finish(self._short, self._commands, self._word, self._trouble, sent=True)
+        except psycopg.Error as error:
+            raise translate(error, self._way.target) from error
