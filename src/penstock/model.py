@@ -279,3 +279,5 @@ class Latencies(Struct):
     queue: str
     latency: Latency
     by_minute: dict[int, Latency]
+    counts: dict[int, dict[int, dict[int, int]]] = {}
+    """By step, kind and bucket, to be added to those of other queues."""
