@@ -86,7 +86,7 @@ class Digester:
     def __init__(self, broker: Broker, reader: Journal) -> None:
         self._broker = broker
         self._reader = reader
-        self._watchers: set[deque[bytes]] = set()
+        self._watchers: list[deque[bytes]] = []
         self._due: Counter[str] = Counter()
         self._running: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
@@ -103,13 +103,13 @@ class Digester:
         points = [(at, *msgspec.structs.astuple(happened)) for at, happened in self.history]
         data = {"fields": Happened.__struct_fields__, "points": points}
         frames.append(_encode({"event": "history", "data": data}))
-        self._watchers.add(frames)
+        self._watchers.append(frames)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return frames
 
     def leave(self, frames: deque[bytes]) -> None:
-        self._watchers.discard(frames)
+        self._watchers = [each for each in self._watchers if each is not frames]
         if not self._watchers and self._running is not None:
             self._running.cancel()
             self._running = None
@@ -176,7 +176,9 @@ class Digester:
         return found, gone
 
 
-_NAMES: dict[int, str] = {kind.value: kind.name.lower() for kind in Kind if kind.name.lower() in Happened.__struct_fields__}
+_NAMES: dict[int, str] = {
+    kind.value: kind.name.lower() for kind in Kind if kind.name.lower() in Happened.__struct_fields__
+}
 
 
 def _latest(records: Sequence[Record]) -> list[Latest]:

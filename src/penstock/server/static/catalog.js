@@ -26,6 +26,8 @@ export class Catalog {
     /** @type {Map<string, Entry>} */
     this.queues = new Map()
     this.complete = false
+    /** Goes up when a queue comes or goes. */
+    this.version = 0
     /** @type {unknown} */
     this.error = undefined
     /** @type {Set<() => void>} */
@@ -69,7 +71,7 @@ export class Catalog {
       after = page.next ?? undefined
       this._tell()
     } while (after)
-    for (const name of this.queues.keys()) if (!found.has(name)) this.queues.delete(name)
+    for (const name of this.queues.keys()) if (!found.has(name)) this._drop(name)
     this.complete = true
     this.error = undefined
     this._tell()
@@ -78,18 +80,31 @@ export class Catalog {
   /** @param {any} info as the server shows a queue */
   put(info) {
     const { name, paused, ready, scheduled, leased, dead } = info
-    this.queues.set(name, { name, paused, ready, scheduled, leased, dead, priority: info.options?.priority ?? 0 })
+    const priority = info.options?.priority
+    const there = this.queues.get(name)
+    if (there !== undefined) {
+      Object.assign(there, { paused, ready, scheduled, leased, dead, priority: priority ?? there.priority })
+      return
+    }
+    this.queues.set(name, { name, paused, ready, scheduled, leased, dead, priority: priority ?? 0 })
+    this.version += 1
+  }
+
+  /** @param {string} name */
+  _drop(name) {
+    if (this.queues.delete(name)) this.version += 1
   }
 
   /** @param {Digest} digest */
   _update(digest) {
     if (this._loading === undefined) return
-    for (const changed of digest.queues) {
-      const { name, paused, ready, scheduled, leased, dead } = changed
-      const priority = this.queues.get(name)?.priority ?? 0
-      this.queues.set(name, { name, paused, ready, scheduled, leased, dead, priority })
-    }
-    for (const name of digest.gone) this.queues.delete(name)
+    for (const changed of digest.queues) this.put(changed)
+    for (const name of digest.gone) this._drop(name)
+    this._tell()
+  }
+
+  /** Something was put by hand. */
+  touched() {
     this._tell()
   }
 

@@ -10,7 +10,8 @@ import uPlot from './vendor/uplot.js'
  * @property {boolean} [filled]
  */
 
-const HEIGHT = 190
+const HEIGHT = 172
+const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...Array.from({ length: 12 }, (_, n) => [1, 2, 5].map((of) => of * 10 ** n)).flat()]
 const dark = matchMedia('(prefers-color-scheme: dark)')
 
 export class Chart {
@@ -82,7 +83,7 @@ export class Chart {
     const options = {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [8, 4, 0, 0],
+      padding: [10, 18, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, top > 0 ? top * 1.12 : 1] } },
@@ -90,12 +91,12 @@ export class Chart {
         stroke: colour(line.colour),
         width: 1.6,
         fill: line.filled ? `${colour(line.colour)}1f` : undefined,
-        points: { show: false },
+        points: { size: 4, show: (/** @type {any} */ plot, /** @type {number} */ n) => isSparse(plot.data[n]) },
         spanGaps: true,
       }))],
       axes: [
         { ...axis, size: 28, space: 70, grid: { show: false }, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((t) => this._tick(t)) },
-        { ...axis, size: 54, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(this._format) },
+        { ...axis, size: 54, space: 34, incrs: STEPS, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(this._format) },
       ],
       hooks: { setCursor: [(/** @type {any} */ plot) => this._say(plot.cursor.idx)] },
     }
@@ -111,8 +112,12 @@ export class Chart {
 }
 
 /**
- * @param {string} label
+ * Whether there are so few values that a line would not show them.
+ * @param {(number | null)[]} values
  */
+const isSparse = (values) => values.reduce((/** @type {number} */ n, value) => n + (value === null ? 0 : 1), 0) < 4
+
+/** @param {string} label */
 export function spark(label) {
   const area = svg('path', { class: 'area' })
   const line = svg('path')

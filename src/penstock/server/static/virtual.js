@@ -8,9 +8,9 @@ const AROUND = 6
  */
 export class VirtualList {
   /**
-   * @param {{label: string, rowHeight: number, role: string, make: () => HTMLElement, show: (row: HTMLElement, item: T, index: number) => void, seen?: (items: T[]) => void, signal: AbortSignal}} how
+   * @param {{label: string, rowHeight: number, header: HTMLElement, make: () => HTMLElement, show: (row: HTMLElement, item: T, index: number) => void, seen?: (items: T[]) => void, signal: AbortSignal}} how
    */
-  constructor({ label, rowHeight, role, make, show, seen = () => {}, signal }) {
+  constructor({ label, rowHeight, header, make, show, seen = () => {}, signal }) {
     this._rowHeight = rowHeight
     this._make = make
     this._show = show
@@ -20,7 +20,7 @@ export class VirtualList {
     /** @type {HTMLElement[]} */
     this._rows = []
     this._space = h('div', { class: 'space', role: 'rowgroup' })
-    this.element = h('div', { class: 'vlist', role, 'aria-label': label, tabindex: 0 }, this._space)
+    this.element = h('div', { class: 'vlist', role: 'treegrid', 'aria-label': label, tabindex: 0 }, header, this._space)
     this._asked = 0
     this.element.addEventListener('scroll', () => this.draw(), { passive: true })
     const resized = new ResizeObserver(() => this.draw())
@@ -31,8 +31,8 @@ export class VirtualList {
   /** @param {T[]} items */
   set(items) {
     this._items = items
+    this.element.setAttribute('aria-rowcount', String(items.length + 1))
     this._space.style.height = `${items.length * this._rowHeight}px`
-    this.element.setAttribute('aria-rowcount', String(items.length))
     this.draw()
   }
 
@@ -61,7 +61,7 @@ export class VirtualList {
       shown.add(row)
       row.hidden = false
       row.style.transform = `translateY(${index * this._rowHeight}px)`
-      row.setAttribute('aria-rowindex', String(index + 1))
+      row.setAttribute('aria-rowindex', String(index + 2))
       this._show(row, this._items[index], index)
     }
     for (const row of this._rows) if (!shown.has(row)) row.hidden = true

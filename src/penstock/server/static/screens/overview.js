@@ -95,7 +95,7 @@ export function overview(app, place, signal) {
  * @param {string} title
  * @param {Chart} chart
  */
-const chartCard = (title, chart) => card(title, h('div', { class: 'body' }, chart.element), chart.keys)
+export const chartCard = (title, chart) => card(title, h('div', { class: 'body plot' }, chart.element), chart.keys)
 
 /**
  * @param {string} title
