@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from collections.abc import Iterator
@@ -186,6 +187,30 @@ def test_only_those_who_may_see_all_queues_may_watch(serve: Fresh) -> None:
         assert refused.value.response.status_code == status
     with watching(server, token="a-token"):
         pass
+
+
+def offered(token: str) -> list[Any]:
+    """What a browser offers, which can send no header of its own."""
+    return ["penstock", "bearer." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")]
+
+
+@pytest.mark.parametrize("token", ["a-token", "tök en/+?"])
+def test_a_browser_brings_the_token_as_a_subprotocol(serve: Fresh, token: str) -> None:
+    server = serve(auth_token=token)
+    with watching(server, subprotocols=offered(token)) as watcher:
+        assert watcher.subprotocol == "penstock"
+    for names in (["penstock"], offered("wrong"), ["penstock", "bearer.!"], ["penstock", "bearer."]):
+        with pytest.raises(InvalidStatus) as refused, watching(server, subprotocols=names):
+            pass
+        assert refused.value.response.status_code == 401
+
+
+def test_a_token_that_was_offered_is_never_told_back(serve: Fresh) -> None:
+    server = serve(auth_token="a-token")
+    token_alone = offered("a-token")[1:]
+    with watching(server, subprotocols=token_alone) as watcher:
+        assert watcher.subprotocol is None
+        assert "bearer" not in str(watcher.response)
 
 
 def test_no_other_web_page_may_watch_a_server_without_a_token(server: Running) -> None:

@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from penstock.broker import Broker
 from penstock.config import Settings
@@ -196,6 +197,8 @@ def test_a_dashboard_runs_inside_a_server_that_is_not_ours(tmp_path: Path) -> No
             client.post("/mq/queues", {"name": "q"})
             created = json.loads(watcher.recv(timeout=PATIENCE))
             assert (created["event"], created["data"]["queue"]) == ("queue.created", "q")
+        with connect(url, subprotocols=[Subprotocol("penstock"), Subprotocol("other")]) as watcher:
+            assert watcher.subprotocol == "penstock"
         with pytest.raises(InvalidStatus) as refused, connect(f"{url}?since={2**40}"):
             pass
         assert 400 <= refused.value.response.status_code < 500

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.server.errors import Disconnected
 from penstock.server.http import Request, Response
-from penstock.server.sockets import NO_WEBSOCKET, Socket, TooSlow
+from penstock.server.sockets import NO_WEBSOCKET, SUBPROTOCOL, Socket, TooSlow, offered
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -109,7 +109,8 @@ class AsgiSocketExchange(AsgiExchange):
         if (await self._receive())["type"] != "websocket.connect":
             raise Disconnected
         headers = [(b"x-request-id", request.request_id)]
-        await self._send({"type": "websocket.accept", "headers": headers})
+        chosen = SUBPROTOCOL if SUBPROTOCOL.encode() in offered(request) else None
+        await self._send({"type": "websocket.accept", "subprotocol": chosen, "headers": headers})
         self._upgraded = True
         return AsgiSocket(self._send, slow_seconds)
 

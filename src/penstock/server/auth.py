@@ -17,6 +17,7 @@ from penstock.model import ApiKey
 from penstock.server.errors import HttpError
 from penstock.server.http import Request
 from penstock.server.routing import Right, Route
+from penstock.server.sockets import offered_token
 
 KEY_CACHE_SECONDS = 2.0
 HOST_LENGTH_MAX = 256
@@ -93,11 +94,9 @@ class Gate:
         return principal
 
     async def _identify(self, request: Request) -> Principal:
-        value = request.header(b"authorization") or b""
-        scheme, _, credential = value.partition(b" ")
-        if scheme.lower() != b"bearer" or not credential:
+        credential = _credential(request)
+        if not credential:
             raise _unauthorized("this server wants a token", "send Authorization: Bearer <token>")
-        credential = credential.strip()
         assert self._token is not None
         if hmac.compare_digest(credential, self._token):
             return ADMIN
@@ -157,6 +156,14 @@ class Gate:
             (b"vary", b"origin"),
             (b"access-control-expose-headers", b"x-request-id, retry-after"),
         ]
+
+
+def _credential(request: Request) -> bytes | None:
+    value = request.header(b"authorization")
+    if value is None:
+        return offered_token(request)
+    scheme, _, credential = value.partition(b" ")
+    return credential.strip() if scheme.lower() == b"bearer" else None
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,8 @@ Text goes out; of what comes in only that the client is there, and that it leave
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +17,7 @@ from websockets.frames import Frame
 from websockets.http11 import Request as Handshake
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.http import Request
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_MAX = 64 << 10
 """Of what a client may send us."""
 GOODBYE_SECONDS = 2.0
+SUBPROTOCOL = Subprotocol("penstock")
+BEARER = b"bearer."
+"""Before a token in base64url, offered as one more subprotocol: a browser can set no header of a WebSocket."""
 HANDSHAKE = (b"host", b"upgrade", b"connection", b"origin")
 NO_WEBSOCKET = HttpError(
     426,
@@ -54,6 +60,28 @@ def wants_socket(request: Request) -> bool:
     return request.headers.get(b"upgrade", b"").lower() == b"websocket"
 
 
+def offered(request: Request) -> list[bytes]:
+    """The subprotocols from which we may choose."""
+    header = request.headers.get(b"sec-websocket-protocol", b"")
+    return [name for part in header.split(b",") if (name := part.strip())]
+
+
+def offered_token(request: Request) -> bytes | None:
+    """What a browser sends in place of an Authorization header; empty if it cannot be read."""
+    for name in offered(request):
+        if name.startswith(BEARER):
+            encoded = name.removeprefix(BEARER)
+            try:
+                return base64.b64decode(encoded + b"=" * (-len(encoded) % 4), b"-_", validate=True)
+            except binascii.Error:
+                return b""
+    return None
+
+
+def _choose(_: ServerProtocol, names: Sequence[Subprotocol]) -> Subprotocol | None:
+    return SUBPROTOCOL if SUBPROTOCOL in names else None
+
+
 class HttpSocket:
     """Takes over the connection on which it was asked for."""
 
@@ -61,7 +89,7 @@ class HttpSocket:
         self._connection = connection
         self._slow_seconds = slow_seconds
         self._heard = True
-        self._protocol = ServerProtocol(max_size=MESSAGE_BYTES_MAX)
+        self._protocol = ServerProtocol(max_size=MESSAGE_BYTES_MAX, select_subprotocol=_choose)
         self._open(request)
 
     def _open(self, request: Request) -> None:

@@ -13,7 +13,7 @@ from penstock.commands import Push
 from penstock.config import Settings
 from penstock.errors import BatchTooLarge, InvalidInput, PenstockError, TryLater, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, check_scope, message_id_of
-from penstock.model import LeasedMessage, NewMessage, QueueOptions, Receipt, system_clock
+from penstock.model import LeasedMessage, NewMessage, QueueOptions, Receipt
 from penstock.server.auth import Principal
 from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
@@ -204,8 +204,6 @@ class Tree:
             )
         if result.status == "unknown":
             raise HttpError(404, "unknown_message", f"there is no message {body.transaction_id!r}")
-        if result.status == "completed":
-            result.completed_at = payloads.rfc3339(system_clock())
         return reply(result, rows=1)
 
     async def ack_batch(self, request: Request) -> Response:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from penstock.broker import Broker
 from penstock.commands import Settled, SettledAll, SettleItem
 from penstock.errors import UnknownQueue
-from penstock.model import LeasedMessage, State
+from penstock.model import LeasedMessage, State, system_clock
 from penstock.server.auth import Principal
 from penstock.server.errors import HttpError
+from penstock.server.faces.payloads import rfc3339
 from penstock.server.faces.tree_shapes import Acknowledged, Acknowledgment
 
 TRANSACTION_ID = "transaction-id"
@@ -108,7 +109,7 @@ def _result(ack: Acknowledgment, result: Settled, state: State | None) -> Acknow
     if result is not Settled.OK:
         return Acknowledged(transaction_id=name, status="stale" if result is Settled.STALE else "unknown")
     if ack.status == "completed":
-        return Acknowledged(transaction_id=name, status="completed")
+        return Acknowledged(transaction_id=name, status="completed", completed_at=rfc3339(system_clock()))
     if state is State.DEAD:
         return Acknowledged(transaction_id=name, status="dead_letter", retry_scheduled=False)
     return Acknowledged(transaction_id=name, status="failed", retry_scheduled=state is not None)

@@ -1,0 +1,239 @@
+import { Consumer } from './consumer.js';
+import { Joiner } from './joiner.js';
+import type { Http } from './http.js';
+import type { ConsumeOptions } from './consumer.js';
+import type * as shapes from '../shapes.d.ts';
+export declare class Queue {
+    name: string;
+    _http: Http;
+    _path: string;
+    /** @type {Joiner<shapes.NewMessage & {bytes: number}, shapes.Receipt>} */
+    _pushes: Joiner<shapes.NewMessage & {
+        bytes: number;
+    }, shapes.Receipt>;
+    /** @type {Record<string, Joiner<shapes.SettleItem, shapes.Settled>>} */
+    _settles: Record<string, Joiner<shapes.SettleItem, shapes.Settled>>;
+    /**
+     * @param {Http} http
+     * @param {string} name
+     */
+    constructor(http: Http, name: string);
+    /**
+     * Make it; nothing happens if it is there just so.
+     * @param {shapes.QueueOptions} [options]
+     * @returns {Promise<shapes.QueueInfo>}
+     */
+    create(options?: shapes.QueueOptions): Promise<shapes.QueueInfo>;
+    /** @returns {Promise<shapes.QueueInfo>} */
+    info(): Promise<shapes.QueueInfo>;
+    /** @returns {Promise<shapes.QueueStats>} */
+    stats(): Promise<shapes.QueueStats>;
+    /**
+     * Change the options that are given.
+     * @param {shapes.QueueOptions} changes
+     * @returns {Promise<shapes.QueueInfo>}
+     */
+    configure(changes: shapes.QueueOptions): Promise<shapes.QueueInfo>;
+    /**
+     * Delete it; with `force`, also what it holds.
+     * @param {{force?: boolean}} [options]
+     * @returns {Promise<{dropped: string, messages: number}>}
+     */
+    drop({ force }?: {
+        force?: boolean;
+    }): Promise<{
+        dropped: string;
+        messages: number;
+    }>;
+    /**
+     * Stop leases, not pushes.
+     * @returns {Promise<shapes.QueueInfo>}
+     */
+    pause(): Promise<shapes.QueueInfo>;
+    /** @returns {Promise<shapes.QueueInfo>} */
+    resume(): Promise<shapes.QueueInfo>;
+    /**
+     * Remove all that is still to be leased; `dry_run` counts.
+     * @param {{dry_run?: boolean}} [options]
+     * @returns {Promise<{purged: number, dry_run: boolean}>}
+     */
+    purge({ dry_run }?: {
+        dry_run?: boolean;
+    }): Promise<{
+        purged: number;
+        dry_run: boolean;
+    }>;
+    /** Give free space back. @returns {Promise<{status: 'ok'}>} */
+    compact(): Promise<{
+        status: 'ok';
+    }>;
+    /**
+     * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number.
+     * Pushes that come at the same time travel together, and a repeated request is never a second message.
+     * @param {unknown} payload
+     * @param {shapes.PushOptions} [options]
+     * @returns {Promise<shapes.Receipt>}
+     */
+    push(payload: unknown, options?: shapes.PushOptions): Promise<shapes.Receipt>;
+    /**
+     * Push many, all or none.
+     * @param {shapes.NewMessage[]} messages
+     * @returns {Promise<shapes.Receipt[]>}
+     */
+    pushMany(messages: shapes.NewMessage[]): Promise<shapes.Receipt[]>;
+    /** @param {(shapes.NewMessage & {bytes: number})[]} entries */
+    _pushJoined(entries: (shapes.NewMessage & {
+        bytes: number;
+    })[]): Promise<(Error | shapes.Receipt)[]>;
+    /**
+     * @param {shapes.NewMessage[]} messages
+     * @param {boolean} share
+     * @returns {Promise<shapes.Receipt[]>}
+     */
+    _pushAll(messages: shapes.NewMessage[], share: boolean): Promise<shapes.Receipt[]>;
+    /**
+     * Lease up to `batch` messages, waiting up to `wait_ms` for the first.
+     * @param {shapes.LeaseOptions} [options]
+     * @returns {Promise<shapes.LeasedMessage[]>}
+     */
+    lease({ batch, wait_ms, visibility_ms, worker, signal }?: shapes.LeaseOptions): Promise<shapes.LeasedMessage[]>;
+    /**
+     * Done. Acks that come at the same time travel together.
+     * @param {shapes.Lease} message
+     * @returns {Promise<shapes.Settled>}
+     */
+    ack({ id, token }: shapes.Lease): Promise<shapes.Settled>;
+    /**
+     * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies.
+     * @param {shapes.Lease} message
+     * @param {{delay_ms?: number, error?: string}} [options]
+     * @returns {Promise<shapes.Settled>}
+     */
+    nack({ id, token }: shapes.Lease, { delay_ms, error }?: {
+        delay_ms?: number;
+        error?: string;
+    }): Promise<shapes.Settled>;
+    /**
+     * Give back what was not begun: no attempt is used up.
+     * @param {shapes.Lease} message
+     * @returns {Promise<shapes.Settled>}
+     */
+    release({ id, token }: shapes.Lease): Promise<shapes.Settled>;
+    /**
+     * Keep a lease for `ms` from now, or as long as the queue says.
+     * @param {shapes.Lease} message
+     * @param {number} [ms]
+     * @returns {Promise<{lease_expires_at: number}>}
+     */
+    extend({ id, token }: shapes.Lease, ms?: number): Promise<{
+        lease_expires_at: number;
+    }>;
+    /**
+     * Ack, nack and push, here or to other queues, all or nothing.
+     * @param {shapes.Transaction} transaction
+     * @returns {Promise<{acked: number, nacked: number, message_ids: number[]}>}
+     */
+    transact({ ack, nack, push }: shapes.Transaction): Promise<{
+        acked: number;
+        nacked: number;
+        message_ids: number[];
+    }>;
+    /**
+     * Work off messages until stopped: those whose handler returns are acked, those whose handler throws are nacked with
+     * the error, and leases are kept for as long as the handler takes.
+     * @param {(message: shapes.LeasedMessage) => unknown} handler
+     * @param {ConsumeOptions & {visibility_ms?: number, worker?: string}} [options]
+     * @returns {Consumer<shapes.LeasedMessage>}
+     */
+    consume(handler: (message: shapes.LeasedMessage) => unknown, { visibility_ms, worker, ...options }?: ConsumeOptions & {
+        visibility_ms?: number;
+        worker?: string;
+    }): Consumer<shapes.LeasedMessage>;
+    /**
+     * @param {string} verb
+     * @param {shapes.SettleItem[]} items
+     * @returns {Promise<(shapes.Settled | Error)[]>}
+     */
+    _settleJoined(verb: string, items: shapes.SettleItem[]): Promise<(shapes.Settled | Error)[]>;
+    /**
+     * Look at messages without leasing them.
+     * @param {{state?: shapes.State, limit?: number, after?: string}} [options]
+     * @returns {Promise<shapes.MessagePage>}
+     */
+    peek({ state, limit, after }?: {
+        state?: shapes.State;
+        limit?: number;
+        after?: string;
+    }): Promise<shapes.MessagePage>;
+    /**
+     * @param {number} id
+     * @returns {Promise<shapes.Message>}
+     */
+    get(id: number): Promise<shapes.Message>;
+    /**
+     * @param {number} id
+     * @returns {Promise<void>}
+     */
+    remove(id: number): Promise<void>;
+    /**
+     * All that is in the queue, as it is at one moment.
+     * @param {{signal?: AbortSignal}} [options]
+     * @returns {AsyncGenerator<shapes.Message, void, void>}
+     */
+    export({ signal }?: {
+        signal?: AbortSignal;
+    }): AsyncGenerator<shapes.Message, void, void>;
+    /**
+     * Take an export back. What was taken already is not taken again.
+     * @param {Iterable<shapes.Message> | AsyncIterable<shapes.Message>} messages
+     * @returns {Promise<{imported: number, duplicates: number, skipped: number}>}
+     */
+    import(messages: Iterable<shapes.Message> | AsyncIterable<shapes.Message>): Promise<{
+        imported: number;
+        duplicates: number;
+        skipped: number;
+    }>;
+    /**
+     * Newest first, with their errors.
+     * @param {{limit?: number, after?: string}} [options]
+     * @returns {Promise<shapes.MessagePage>}
+     */
+    deadLetters({ limit, after }?: {
+        limit?: number;
+        after?: string;
+    }): Promise<shapes.MessagePage>;
+    /**
+     * Give dead letters a new life in their queue. At a low rate it takes long: aborting the signal stops it.
+     * @param {shapes.Redrive} [redrive]
+     * @returns {Promise<shapes.Redriven>}
+     */
+    redrive({ where, rate_per_s, dry_run, signal }?: shapes.Redrive): Promise<shapes.Redriven>;
+    /**
+     * @param {{dry_run?: boolean}} [options]
+     * @returns {Promise<{purged: number, dry_run: boolean}>}
+     */
+    purgeDeadLetters({ dry_run }?: {
+        dry_run?: boolean;
+    }): Promise<{
+        purged: number;
+        dry_run: boolean;
+    }>;
+    /** @returns {Promise<shapes.Key[]>} */
+    keys(): Promise<shapes.Key[]>;
+    /**
+     * Make an API key; the answer is the only place where it is shown.
+     * @param {{name?: string, rights?: ('push' | 'consume' | 'admin')[]}} [options]
+     * @returns {Promise<shapes.Key & {key: string}>}
+     */
+    addKey(options?: {
+        name?: string;
+        rights?: ('push' | 'consume' | 'admin')[];
+    }): Promise<shapes.Key & {
+        key: string;
+    }>;
+    /**
+     * @param {string} id
+     * @returns {Promise<void>}
+     */
+    removeKey(id: string): Promise<void>;
+}

@@ -1,0 +1,55 @@
+import type { Socket } from 'node:net';
+export declare class NodeWebSocket {
+    /** @type {((event: any) => void) | null} */
+    onopen: ((event: any) => void) | null;
+    /** @type {((event: any) => void) | null} */
+    onmessage: ((event: any) => void) | null;
+    /** @type {((event: any) => void) | null} */
+    onclose: ((event: any) => void) | null;
+    /** @type {((event: any) => void) | null} */
+    onerror: ((event: any) => void) | null;
+    /** @type {Buffer} */
+    _unread: Buffer;
+    /** @type {Buffer[]} */
+    _parts: Buffer[];
+    _partBytes: number;
+    _over: boolean;
+    _closing: boolean;
+    /** @type {Socket | undefined} */
+    _socket: Socket | undefined;
+    _request: import("http").ClientRequest | undefined;
+    /**
+     * @param {string} url
+     * @param {string[]} protocols
+     */
+    constructor(url: string, protocols: string[]);
+    /**
+     * @param {URL} url
+     * @param {string[]} protocols
+     */
+    _connect(url: URL, protocols: string[]): void;
+    /**
+     * @param {Socket} socket
+     * @param {Buffer} head
+     */
+    _opened(socket: Socket, head: Buffer): void;
+    /** @param {number} [_] the code, which is always that of a normal end */
+    close(_?: number): void;
+    _goodbye(): void;
+    /** @param {Error} [error] */
+    _end(error?: Error): void;
+    /** @param {Buffer} data */
+    _feed(data: Buffer): void;
+    /** @param {{final: boolean, opcode: number, payload: Buffer}} frame */
+    _take({ final, opcode, payload }: {
+        final: boolean;
+        opcode: number;
+        payload: Buffer;
+    }): void;
+    /**
+     * What a client sends is masked, and short.
+     * @param {number} opcode
+     * @param {Buffer} payload
+     */
+    _send(opcode: number, payload: Buffer): void;
+}
