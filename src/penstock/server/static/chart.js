@@ -100,7 +100,7 @@ export class Chart {
       ],
       hooks: { setCursor: [(/** @type {any} */ plot) => this._say(plot.cursor.idx)] },
     }
-    this._plot = new uPlot(options, this._data, this.element)
+    this._plot = new /** @type {any} */ (uPlot)(options, this._data, this.element)
   }
 
   /** @param {number} seconds */

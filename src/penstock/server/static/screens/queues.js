@@ -202,7 +202,7 @@ class Sparks {
   /** @param {Twig[]} twigs */
   want(twigs) {
     clearTimeout(this._timer)
-    if (!this._signal.aborted) this._timer = setTimeout(() => void this._look(twigs), 200)
+    if (!this._signal.aborted) this._timer = window.setTimeout(() => void this._look(twigs), 200)
   }
 
   /** @param {Twig[]} twigs */
