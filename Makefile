@@ -37,14 +37,15 @@ lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
 types: $(STAMPS)/test ## mypy, strict
 	$(BIN)/mypy
 
-sync: ## make the synchronous twins anew
+sync: ## make the synchronous twins, and the dashboard's copy of the JavaScript client, anew
 	$(PYTHON) tools/unasync.py
+	$(PYTHON) tools/copy_client.py
 
 format: $(STAMPS)/test ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-provision: $(STAMPS)/test ## find or install the Java and the PostgreSQL that the tests use
+provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the browser that the tests use
 	@$(BIN)/python tools/provision.py
 
 bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
@@ -84,6 +85,7 @@ clean: ## remove .venv and every cache
 define gate
 failed=; \
 $(BIN)/python tools/unasync.py --check || failed="$$failed sync"; \
+$(BIN)/python tools/copy_client.py --check || failed="$$failed client"; \
 $(BIN)/ruff check || failed="$$failed lint"; \
 $(BIN)/ruff format --check || failed="$$failed format"; \
 $(BIN)/mypy || failed="$$failed types"; \

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
@@ -17,6 +18,7 @@ from penstock.journal.events import Event, head_of, ids_of
 from penstock.journal.reading import events_of
 from penstock.log.model import Record
 from penstock.server.faces.journal import EventView, Journal, event_view
+from penstock.server.faces.queue_shapes import MessageView, message_view
 from penstock.server.faces.queue_translation import message_id
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
@@ -38,11 +40,17 @@ class LifeQuery(Struct, forbid_unknown_fields=True):
 
 
 class Life(Struct):
+    message: MessageView | None
+    """As it stands now; null when it is gone."""
     events: list[EventView]
     next: int | None
     """Where to search on; null when all is told."""
     searched_until: int | None
     """The time of the last record that was looked at."""
+
+
+Found = tuple[list[EventView], int | None, int | None]
+"""As in `Life`."""
 
 
 class Lives:
@@ -71,10 +79,11 @@ class Lives:
         queue, number = message_id(request)
         message = await self._broker.get(queue, number)
         pushed_at = query.at if message is None else message.created_at
-        life: Life = await self._call(lambda: self._search(queue, number, query.from_, pushed_at, message is None))
+        search = partial(self._search, queue, number, query.from_, pushed_at, message is None)
+        life = Life(None if message is None else message_view(message), *await self._call(search))
         return reply(life, rows=len(life.events))
 
-    def _search(self, queue: str, number: int, offset: int | None, pushed_at: int | None, gone: bool) -> Life:
+    def _search(self, queue: str, number: int, offset: int | None, pushed_at: int | None, gone: bool) -> Found:
         reader = self._reader
         end, deadline = reader.next_offset(), time.monotonic() + SECONDS_MAX
         if offset is None:
@@ -91,11 +100,11 @@ class Lives:
             offset = page.next
             over = gone and any(_is_end(event) for event in found)
             if over or page.next >= end:
-                return Life([event_view(event) for event in found], None, until)
+                return [event_view(event) for event in found], None, until
             if time.monotonic() > deadline or len(found) >= EVENTS_MAX:
                 break
         more = offset if offset < end else None
-        return Life([event_view(event) for event in found], more, until)
+        return [event_view(event) for event in found], more, until
 
     def _offset_at(self, at: int, end: int) -> int:
         """The first record that is not older."""

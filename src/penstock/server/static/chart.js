@@ -83,7 +83,7 @@ export class Chart {
     const options = {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [10, 18, 0, 0],
+      padding: [10, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, top > 0 ? top * 1.12 : 1] } },
@@ -116,6 +116,16 @@ export class Chart {
  * @param {(number | null)[]} values
  */
 const isSparse = (values) => values.reduce((/** @type {number} */ n, value) => n + (value === null ? 0 : 1), 0) < 4
+
+/**
+ * What happened in each step, as a rate a second: the last step is not over yet.
+ * @param {number[]} times in seconds
+ * @param {number[]} counts
+ */
+export function rates(times, counts) {
+  const step = times.length > 1 ? times[1] - times[0] : 60
+  return counts.map((value, n) => value / Math.max(1, Math.min(step, Date.now() / 1000 - times[n])))
+}
 
 /** @param {string} label */
 export function spark(label) {

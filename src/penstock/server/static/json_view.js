@@ -12,11 +12,20 @@ export function textOf(value) {
   return stringify(value, 2) ?? 'null'
 }
 
+/**
+ * The beginning, in one line.
+ * @param {unknown} value
+ */
+export function preview(value) {
+  const text = typeof value === 'string' || value instanceof Uint8Array ? textOf(value) : (stringify(value) ?? 'null')
+  return text.slice(0, 300).replace(/\s+/g, ' ')
+}
+
 /** @param {unknown} value */
 export function jsonView(value) {
   const whole = textOf(value)
   const text = whole.slice(0, SHOWN_CHARACTERS_MAX)
-  const view = h('pre', { class: 'body', tabindex: 0, 'aria-label': 'Body' })
+  const view = h('pre', { class: 'payload', tabindex: 0, 'aria-label': 'Body' })
   if (typeof value === 'string' || value instanceof Uint8Array) view.append(text)
   else colour(view, text)
   if (text.length < whole.length) view.append(h('em', { class: 'muted', text: `\n… ${whole.length - text.length} more characters` }))

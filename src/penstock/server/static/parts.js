@@ -33,7 +33,7 @@ export function head(title, { crumbs, after } = {}, ...actions) {
 export function tiles(label, entries) {
   /** @type {Record<string, (value: string, unit?: string, note?: string, tone?: string) => void>} */
   const setters = {}
-  const list = h('dl', { class: 'tiles', 'aria-label': label })
+  const list = h('dl', { class: entries.length > 6 ? 'tiles four' : 'tiles', 'aria-label': label })
   for (const [name, title] of entries) {
     const number = h('span', { text: '–' })
     const small = h('small')

@@ -109,7 +109,7 @@ function ofQueue(app, name, place, signal) {
  * @param {() => void} tell
  */
 function groups(app, name, found, chosen, tell) {
-  const list = table('Groups', [['', ''], 'Error', ['Messages', 'num'], 'Newest', 'Oldest', ''])
+  const list = table('Groups', [['', ''], 'Error', ['Messages', 'num'], 'Newest', ['Oldest', 'wide'], ''])
   const now = Date.now()
   const all = h('input', {
     type: 'checkbox', 'aria-label': 'Choose all groups',
@@ -129,7 +129,7 @@ function groups(app, name, found, chosen, tell) {
       },
     })
     list.body.append(h('tr', {}, h('td', {}, app.mayChange && box), h('td', { class: 'wrap mono', text: group.error || 'no error was given' }), h('td', { class: 'num', text: count(group.count) }),
-      h('td', { text: ago(group.newest_at, now) }), h('td', { text: ago(group.oldest_at, now) }),
+      h('td', { text: ago(group.newest_at, now) }), h('td', { class: 'wide', text: ago(group.oldest_at, now) }),
       h('td', {}, h('a', { href: to('message', [name, group.ids[0]]), text: 'newest', 'aria-label': `Newest message of: ${group.error}` }))))
   }
   return list.element

@@ -32,17 +32,22 @@ export function message(app, place, signal) {
   const life = h('div', { class: 'body' }, h('p', { class: 'muted', text: 'Reading the journal…' }))
   const buttons = h('div', { class: 'row' })
   void (async () => {
-    const found = await app.client.queue(name).get(Number(id)).catch((error) => error)
-    if (signal.aborted) return
-    const alive = !(found instanceof Error)
-    if (!alive && /** @type {any} */ (found).status !== 404) {
-      fill(details, problem(found))
-      return
+    const stands = (/** @type {any} */ found) => {
+      fill(state, tag(found === null ? 'gone' : found.state))
+      if (found !== null) show(app, found, details, buttons)
+      return found !== null
     }
-    fill(state, tag(alive ? found.state : 'gone'))
-    if (alive) show(app, found, details, buttons)
-    const pushed = await tellLife(app, name, id, uuid, life, signal)
-    if (!alive) fill(details, gone(name, id, pushed))
+    try {
+      if (!app.server.journal) {
+        stands(await app.client.queue(name).get(Number(id)))
+        fill(life, empty('No journal', 'This server was started without one, so nothing tells what happened.'))
+        return
+      }
+      const { alive, pushed } = await tellLife(app, name, id, uuid, life, stands, signal)
+      if (!alive) fill(details, gone(name, id, pushed))
+    } catch (error) {
+      if (!signal.aborted) fill(details, problem(error))
+    }
   })()
   return h('div', {}, head(`Message ${id}`, { crumbs, after: state }, buttons),
     h('div', { class: 'split' }, details, card('Life', life)))
@@ -127,14 +132,13 @@ function gone(name, id, pushed) {
  * @param {string} id
  * @param {string} uuid
  * @param {Element} place
+ * @param {(found: any) => boolean} stands is told how it stands, first of all
  * @param {AbortSignal} signal
- * @returns {Promise<any>} the event of its push
+ * @returns {Promise<{alive: boolean, pushed: any}>} with the event of its push
  */
-async function tellLife(app, name, id, uuid, place, signal) {
-  if (!app.server.journal) {
-    fill(place, empty('No journal', 'This server was started without one, so nothing tells what happened.'))
-    return undefined
-  }
+async function tellLife(app, name, id, uuid, place, stands, signal) {
+  /** @type {boolean | undefined} */
+  let alive
   /** @type {any[]} */
   const events = []
   const list = h('ol', { class: 'timeline', 'aria-label': 'Life' })
@@ -148,6 +152,7 @@ async function tellLife(app, name, id, uuid, place, signal) {
     for (let n = 0; n < SEARCHES_MAX && !signal.aborted; n++) {
       const query = { from, at: uuid ? timeOf(uuid) : undefined }
       const found = await app.client.request('GET', `/queues/${encodeURIComponent(name)}/messages/${id}/events`, { query, signal })
+      alive ??= stands(found.message && readPayload(found.message))
       events.push(...found.events.map(readPayload))
       fill(list, events.map((event, at) => line(event, events[at - 1])))
       from = found.next ?? undefined
@@ -156,10 +161,8 @@ async function tellLife(app, name, id, uuid, place, signal) {
     }
     on.hidden = false
   }
-  await search().catch((error) => {
-    if (!signal.aborted) fill(place, list, problem(error))
-  })
-  return events.find((event) => event.kind === 'pushed')
+  await search()
+  return { alive: alive ?? false, pushed: events.find((event) => event.kind === 'pushed') }
 }
 
 /**

@@ -1,5 +1,5 @@
 /** Overview: how much comes in and goes out, what waits, how long it takes. */
-import { Chart } from '../chart.js'
+import { Chart, rates } from '../chart.js'
 import { every, fill, h, rows, say } from '../dom.js'
 import { clock, count, duration, percent, plural, rate, short } from '../format.js'
 import { card, empty, head, problem, segmented, table, tag, tiles } from '../parts.js'
@@ -21,6 +21,8 @@ const LIVE_SECONDS = 300
  * @param {AbortSignal} signal
  */
 export function overview(app, place, signal) {
+  /** @type {any[]} */
+  let minutes = []
   let span = SPANS.find(([name]) => name === place.query.get('span')) ?? SPANS[1]
   const figures = tiles('Now', [['in', 'In'], ['out', 'Out'], ['waiting', 'Waiting'], ['oldest', 'Oldest waiting'], ['errors', 'Failed deliveries'], ['dead', 'Dead letters']])
   const charts = {
@@ -65,9 +67,10 @@ export function overview(app, place, signal) {
     figures.set.dead(short(totals.deadLetter), '', `${count(totals.died)} died in ${span[1]}`, totals.deadLetter > 0 ? 'bad' : '')
     const points = [...found.series].reverse()
     const times = points.map((point) => Date.parse(point.timestamp) / 1000)
-    rates(app, figures, points, span)
-    if (span[0] === '5m') seconds(app, charts.flow)
-    else charts.flow.set(times, ['pushed', 'completed', 'failed'].map((name) => points.map((point) => point[name] / 60 / span[3])))
+    now(app, figures, points)
+    minutes = points
+    if (span[0] === '5m') seconds(app, charts.flow, minutes)
+    else charts.flow.set(times, ['pushed', 'completed', 'failed'].map((name) => rates(times, points.map((point) => point[name]))))
     charts.depth.set(times, ['pending', 'processing'].map((name) => points.map((point) => point[name])))
     for (const kind of /** @type {('wait' | 'service')[]} */ (['wait', 'service'])) {
       charts[kind].set(times, ['p50', 'p95', 'p99'].map((name) => points.map((point) => point[kind][name])))
@@ -75,8 +78,8 @@ export function overview(app, place, signal) {
     rows(busiest.body, found.busiest, (each) => each.queue, makeRow, showRow)
   }
   const tell = () => {
-    rates(app, figures)
-    if (span[0] === '5m') seconds(app, charts.flow)
+    now(app, figures)
+    if (span[0] === '5m') seconds(app, charts.flow, minutes)
     latest(feed, app)
   }
   app.live.listen(tell, signal)
@@ -117,36 +120,40 @@ function unit(text) {
  * @param {App} app
  * @param {any} figures
  * @param {any[]} [points]
- * @param {[string, string, number, number]} [span]
  */
-function rates(app, figures, points, span) {
-  const now = app.live.history.at(-1)?.at ?? 0
-  const recent = app.live.history.filter((each) => each.at > now - 10_000 && each.at > Date.now() - 15_000)
+function now(app, figures, points) {
+  const last = app.live.history.at(-1)?.at ?? 0
+  const recent = app.live.history.filter((each) => each.at > last - 10_000 && each.at > Date.now() - 15_000)
   const sum = (/** @type {string} */ name) => recent.reduce((total, each) => total + each.totals[name], 0)
   if (app.live.state !== 'off') {
     figures.set.in(rate(sum('pushed') / 10), '/s', 'pushed, last 10 s')
     figures.set.out(rate(sum('acked') / 10), '/s', 'completed, last 10 s')
-  } else if (points !== undefined && span !== undefined) {
-    const last = points.at(-2) ?? points.at(-1)
-    figures.set.in(rate(last.pushed / 60 / span[3]), '/s', 'pushed')
-    figures.set.out(rate(last.completed / 60 / span[3]), '/s', 'completed')
+  } else if (points !== undefined) {
+    const times = points.map((point) => Date.parse(point.timestamp) / 1000)
+    const latest = (/** @type {string} */ name) => rates(times, points.map((point) => point[name])).at(-1) ?? 0
+    figures.set.in(rate(latest('pushed')), '/s', 'pushed')
+    figures.set.out(rate(latest('completed')), '/s', 'completed')
   }
 }
 
 /**
- * The last five minutes, second by second.
+ * The last five minutes, second by second; what was before anyone looked, in minutes.
  * @param {App} app
  * @param {Chart} chart
+ * @param {any[]} minutes
  */
-function seconds(app, chart) {
+function seconds(app, chart, minutes) {
   const end = Math.floor((app.live.history.at(-1)?.at ?? Date.now()) / 1000)
+  const begin = Math.floor((app.live.history[0]?.at ?? Infinity) / 1000)
+  const rolled = new Map(minutes.map((point) => [Date.parse(point.timestamp) / 60_000, point]))
   const told = new Map(app.live.history.map((each) => [Math.floor(each.at / 1000), each.totals]))
   const times = Array.from({ length: LIVE_SECONDS }, (_, n) => end - LIVE_SECONDS + 1 + n)
-  const line = (/** @type {(totals: Record<string, number>) => number} */ of) => times.map((time) => {
+  const line = (/** @type {(totals: Record<string, number>) => number} */ of, /** @type {string} */ name) => times.map((time) => {
     const totals = told.get(time)
-    return totals === undefined ? 0 : of(totals)
+    if (totals !== undefined) return of(totals)
+    return time < begin ? (rolled.get(Math.floor(time / 60))?.[name] ?? 0) / 60 : 0
   })
-  chart.set(times, [line((t) => t.pushed), line((t) => t.acked), line((t) => t.nacked + t.lapsed)])
+  chart.set(times, [line((t) => t.pushed, 'pushed'), line((t) => t.acked, 'completed'), line((t) => t.nacked + t.lapsed, 'failed')])
 }
 
 /**
@@ -162,8 +169,8 @@ function latest(list, app) {
   fill(list, shown.map((event) => {
     const name = event.count && event.count > 1 ? `${event.queue} × ${event.count}` : event.queue
     const address = event.id === undefined ? to('queue', [event.queue]) : to('message', [event.queue, event.id], { uuid: event.uuid })
-    return h('li', {}, h('time', { text: clock(event.at) }), tag(event.kind.split(' ')[0], event.kind), h('a', { class: 'clip grow', href: address, text: name }),
-      event.error && h('span', { class: 'clip muted xsmall', text: event.error }))
+    return h('li', {}, h('time', { text: clock(event.at) }), tag(event.kind.split(' ')[0], event.kind), h('a', { class: 'clip', href: address, text: name }),
+      event.error && h('span', { class: 'clip grow muted xsmall', text: event.error }))
   }))
 }
 

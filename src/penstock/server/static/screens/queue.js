@@ -1,10 +1,10 @@
 /** One queue: its counts and charts, a look at its messages, its options, and what can be done with it. */
-import { Chart } from '../chart.js'
+import { Chart, rates } from '../chart.js'
 import { ask, attempt, confirmByName } from '../dialog.js'
 import { every, fill, h } from '../dom.js'
 import { ago, count, duration, percent, rate, short, when } from '../format.js'
 import { icon } from '../icons.js'
-import { textOf } from '../json_view.js'
+import { preview } from '../json_view.js'
 import { optionsForm } from '../options.js'
 import { card, empty, field, head, problem, segmented, table, tag, tiles } from '../parts.js'
 import { go, keep, to } from '../router.js'
@@ -114,7 +114,7 @@ function plots(app, name, signal) {
     if (mine === undefined) return
     const end = Math.floor(Date.now() / 60_000) + 1
     const at = mine.pushed.map((/** @type {number} */ _, /** @type {number} */ n) => (end - span[2] + n * span[3]) * 60)
-    flow.set(at, ['pushed', 'completed', 'failed'].map((kind) => mine[kind].map((/** @type {number} */ value) => value / 60 / span[3])))
+    flow.set(at, ['pushed', 'completed', 'failed'].map((kind) => rates(at, mine[kind])))
     depth.set(at, [mine.pending])
   }
   void every(REFRESH_MS * 3, signal, look, app.frozen)
@@ -165,7 +165,7 @@ function messages(app, name, place, signal) {
     again()
   }
   const refresh = h('button', { class: 'btn small', type: 'button', text: 'Look again', onclick: again })
-  return card('Messages', h('div', {}, list.element, none, h('div', { class: 'body', hidden: false }, more)),
+  return card('Messages', h('div', {}, list.element, none, h('div', { class: 'row more' }, more)),
     segmented('State', STATES.map((id) => [id, id]), state, choose), refresh)
 }
 
@@ -175,10 +175,9 @@ function messages(app, name, place, signal) {
  */
 function row(app, message) {
   const address = to('message', [message.queue, message.id], { uuid: message.uuid })
-  const preview = textOf(message.payload).replace(/\s+/g, ' ').slice(0, 160)
   const next = { ready: 'now', scheduled: when(message.available_at), leased: `until ${when(message.lease_expires_at)}`, dead: message.error ?? message.reason ?? '' }
   return h('tr', { class: 'link', onclick: () => go(address) }, h('td', { class: 'num' }, h('a', { href: address, text: String(message.id) })),
-    h('td', { class: 'main clip mono', text: preview }), h('td', { class: 'num', text: count(message.attempts) }), h('td', { class: 'num', text: count(message.priority) }),
+    h('td', { class: 'main clip mono', text: preview(message.payload) }), h('td', { class: 'num', text: count(message.attempts) }), h('td', { class: 'num', text: count(message.priority) }),
     h('td', { class: 'num', text: ago(message.created_at, Date.now()).replace(' ago', '') }), h('td', { class: 'clip', text: next[/** @type {'ready'} */ (message.state)] ?? when(message.finished_at) }))
 }
 

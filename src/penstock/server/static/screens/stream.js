@@ -2,7 +2,7 @@
 import { confirmByName } from '../dialog.js'
 import { every, fill, h, rows, say } from '../dom.js'
 import { ago, bytes, count, exact, when } from '../format.js'
-import { jsonView } from '../json_view.js'
+import { jsonView, preview } from '../json_view.js'
 import { card, empty, head, problem, table, tiles } from '../parts.js'
 import { go, keep, to } from '../router.js'
 
@@ -116,5 +116,5 @@ function records(app, log, place, signal) {
 
 /** @param {any} each */
 function record(each) {
-  return h('li', {}, h('span', { class: 'num muted', text: count(each.offset) }), h('time', { title: exact(each.timestamp), text: when(each.timestamp) }), h('div', { class: 'grow' }, jsonView(each.data)))
+  return h('li', {}, h('span', { class: 'num muted', text: count(each.offset) }), h('time', { title: exact(each.timestamp), text: when(each.timestamp) }), h('details', { class: 'grow' }, h('summary', { class: 'clip mono', text: preview(each.data) }), jsonView(each.data)))
 }
