@@ -1,0 +1,188 @@
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { Closed, InvalidInput, PenstockError, ServerFault, StoreError, TryLater, Unreachable, connect } from '../src/index.js'
+import { eventually, newName, relay, serve } from './support.js'
+
+const server = await serve()
+
+/** A queue behind a relay of its own. */
+async function behind(options) {
+  const between = await relay(server.url)
+  const client = connect(between.url, options)
+  const queue = client.queue(newName())
+  await queue.create()
+  between.asked.length = 0
+  return { between, client, queue }
+}
+/** Let these become of the first requests, and nothing of those that follow. */
+const first = (...fates) => (_, number) => fates[number - 1]
+
+for (const fate of ['refuse', 'lose']) {
+  test(`a push whose request or answer is lost (${fate}) is one message`, async () => {
+    const { between, client, queue } = await behind()
+    between.fates = first(fate, fate)
+    const receipt = await queue.push('once')
+    assert.equal(receipt.duplicate, false)
+    between.asked.length = 0
+    const ns = newName()
+    const { messages } = await client.tree.push({ items: [{ ns, task: 't', queue: 'q', payload: 'once' }] })
+    assert.equal(messages[0].status, 'queued')
+    assert.equal(between.asked.length, 3)
+    assert.equal((await queue.info()).ready, 1)
+    assert.equal((await client.queue(`${ns}/t/q`).info()).ready, 1)
+  })
+}
+
+test('an ack or nack whose answer is lost is done, and said to be', async () => {
+  const { between, client, queue } = await behind()
+  await queue.pushMany([{ payload: 1 }, { payload: 2 }])
+  const [one, two] = await queue.lease({ batch: 2 })
+  const ns = newName()
+  await client.tree.push({ items: [1, 2].map((payload) => ({ ns, task: 't', queue: 'q', payload })) })
+  const { messages } = await client.tree.pop({ ns, batch: 2 })
+  const settled = []
+  for (const settle of [
+    () => queue.ack(one),
+    () => queue.nack(two, { delay_ms: 60_000 }),
+    () => client.tree.ack(messages[0]),
+    () => client.tree.ack(messages[1], 'failed'),
+  ]) {
+    between.asked.length = 0
+    between.fates = first('lose')
+    const { result, status } = await settle()
+    assert.equal(between.asked.length, 2)
+    settled.push(result ?? status)
+  }
+  assert.deepEqual(settled, ['ok', 'ok', 'completed', 'failed'])
+  const { ready, scheduled, totals } = await queue.info()
+  assert.deepEqual([ready, scheduled, totals.acked], [0, 1, 1])
+})
+
+test('what must not be done twice is not repeated when it may have been done', async () => {
+  const { between, queue } = await behind()
+  between.fates = first('lose')
+  await assert.rejects(queue.transact({ push: [{ payload: 1 }] }), (error) => {
+    assert.ok(error instanceof Unreachable)
+    assert.equal(error.maybeDone, true)
+    return true
+  })
+  assert.equal(between.asked.length, 1)
+})
+
+test('it tries again as often as it is told, and no more', async () => {
+  for (const [status, kind] of [[429, TryLater], [503, StoreError], [502, Unreachable]]) {
+    const { between, queue } = await behind({ retryAttempts: 2 })
+    between.fates = first({ status }, { status })
+    await queue.push(1)
+    assert.equal(between.asked.length, 3)
+    between.asked.length = 0
+    between.fates = () => ({ status })
+    await assert.rejects(queue.push(2), kind)
+    assert.equal(between.asked.length, 3)
+  }
+})
+
+test('a long poll that is cut goes on, and gets what is pushed', async () => {
+  const { between, queue } = await behind()
+  const leasing = queue.lease({ wait_ms: 60_000 })
+  await eventually(() => between.asked.length === 1)
+  between.cut()
+  await eventually(() => between.asked.length === 2)
+  await connect(server.url).queue(queue.name).push('at last')
+  const [message] = await leasing
+  assert.equal(message.payload, 'at last')
+  const waits = between.asked.map(({ path }) => Number(new URLSearchParams(path.split('?')[1]).get('wait_ms')))
+  assert.ok(waits[1] < waits[0], 'it waits for what is left of its time')
+})
+
+test('a consumer goes on after the server was killed and came back', async () => {
+  const own = await serve()
+  const client = connect(own.url, { retryAttempts: 0 })
+  const queue = client.queue(newName())
+  await queue.create()
+  const [handled, errors] = [[], []]
+  const consumer = queue.consume(({ payload }) => handled.push(payload), { onError: (error) => errors.push(error) })
+  await queue.push(1)
+  await eventually(() => handled.length === 1)
+  await own.stop('SIGKILL')
+  await eventually(() => errors.length > 0)
+  assert.ok(errors[0] instanceof Unreachable)
+  await own.start()
+  await eventually(() => queue.push(2, { idempotency_key: 'two' }).catch(() => false))
+  await eventually(() => handled.includes(2))
+  await consumer.stop()
+})
+
+test('a server that does not answer is given up on', async () => {
+  const { between, queue } = await behind({ timeout: 50, retryAttempts: 1 })
+  between.fates = () => 'hang'
+  await assert.rejects(queue.info(), { name: 'Unreachable', message: / does not answer within 0.05 s$/ })
+  assert.equal(between.asked.length, 2)
+  await assert.rejects(connect('http://127.0.0.1:9', { retryAttempts: 0 }).health(), { name: 'Unreachable' })
+})
+
+test('closing gives up on all that is under way', async () => {
+  const { client, queue } = await behind()
+  const waiting = [queue.lease({ wait_ms: 60_000 }), client.tree.pop({ ns: 'nobody', wait: true })]
+  const consumer = queue.consume(() => {})
+  client.close()
+  for (const each of waiting) await assert.rejects(each, Closed)
+  await consumer.done
+  await assert.rejects(client.health(), Closed)
+})
+
+test('an answer that makes no sense is the fault of the server', async () => {
+  const { between, queue } = await behind()
+  between.fates = first({ status: 200, body: '<html>' }, { status: 500, body: 'oops' })
+  await assert.rejects(queue.info(), ServerFault)
+  await assert.rejects(queue.info(), { name: 'ServerFault', status: 500 })
+  assert.equal(between.asked.length, 2)
+})
+
+test('errors carry what the server says of them', async () => {
+  const { queue } = await behind()
+  await assert.rejects(queue.push(1, { priority: 'high' }), (error) => {
+    assert.ok(error instanceof InvalidInput && error instanceof PenstockError && error instanceof Error)
+    assert.equal(error.name, 'InvalidInput')
+    assert.equal(error.field, 'messages[0].priority')
+    assert.match(error.requestId, /\S/)
+    return true
+  })
+  await assert.rejects(connect(server.url).queue('nobody').info(), {
+    code: 'unknown_queue',
+    hint: 'create it first',
+    status: 404,
+  })
+})
+
+test('a server under a path of its own is reached there', async () => {
+  const between = await relay(server.url, '/mq')
+  for (const url of [between.url, `${between.url}/`]) {
+    const client = connect(url)
+    assert.equal(client.baseUrl, between.url)
+    assert.deepEqual(await client.health(), { status: 'ok' })
+  }
+})
+
+test('an address or a setting that makes no sense is refused at once', () => {
+  for (const url of ['', 'nowhere', 'ftp://x', undefined]) assert.throws(() => connect(url), InvalidInput)
+  assert.throws(() => connect(server.url, { timeout: -1 }), InvalidInput)
+  assert.throws(() => connect(server.url, { retryAttempts: '3' }), InvalidInput)
+  assert.throws(() => connect(server.url).queue(''), InvalidInput)
+  assert.throws(() => connect(server.url).stream(), InvalidInput)
+})
+
+test('operators see whether it is live and ready, its metrics, its journal and its description', async () => {
+  const client = connect(server.url)
+  assert.deepEqual(await client.health(), { status: 'ok' })
+  assert.equal((await client.ready()).ready, true)
+  assert.match(await client.metrics(), /^# HELP /m)
+  const queue = client.queue(newName())
+  await queue.create()
+  await queue.push({ big: 2n ** 60n + 1n })
+  const told = () => client.journal.events({ queue: queue.name, kinds: ['pushed'] })
+  const [pushed] = await eventually(async () => (await told()).events[0] && (await told()).events)
+  assert.deepEqual(pushed.payload, { big: 2n ** 60n + 1n })
+  assert.ok((await client.journal.info()).next > 0)
+  assert.ok((await client.request('GET', '/openapi.json')).paths['/queues'])
+})

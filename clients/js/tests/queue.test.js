@@ -1,0 +1,210 @@
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { Conflict, InvalidInput, LeaseLost, NotFound, TryLater, connect } from '../src/index.js'
+import { collect, eventually, newName, relay, serve } from './support.js'
+
+const server = await serve()
+const client = connect(server.url)
+
+const newQueue = async (options) => {
+  const queue = client.queue(newName())
+  await queue.create(options)
+  return queue
+}
+const leaseOne = async (queue) => (await queue.lease({ wait_ms: 0 }))[0]
+
+test('what is pushed is leased in order, with its payload exact', async () => {
+  const queue = await newQueue()
+  const payloads = [{ id: 12345678901234567890n, text: '12345678901234567890' }, new Uint8Array([0, 255]), 'text', null, [1.5]]
+  for (const payload of payloads) await queue.push(payload)
+  const messages = await queue.lease({ batch: 10, wait_ms: 0 })
+  assert.deepEqual(messages.map(({ payload }) => payload), payloads)
+  assert.deepEqual((await queue.peek({ state: 'leased' })).messages.map(({ payload }) => payload), payloads)
+  await Promise.all(messages.map((message) => queue.ack(message)))
+  assert.equal((await queue.info()).totals.acked, payloads.length)
+})
+
+test('pushes at the same time travel together and keep their order', async () => {
+  const between = await relay(server.url)
+  const queue = connect(between.url).queue(newName())
+  await queue.create()
+  const receipts = await Promise.all(Array.from({ length: 500 }, (_, n) => queue.push(n)))
+  const pushes = between.asked.filter(({ path }) => path.endsWith('/messages'))
+  assert.ok(pushes.length <= 3, `${pushes.length} requests`)
+  assert.deepEqual((await queue.lease({ batch: 500 })).map(({ payload }) => payload), Array.from({ length: 500 }, (_, n) => n))
+  assert.equal(new Set(receipts.map(({ id }) => id)).size, 500)
+})
+
+test('one that is refused does not spoil those it travels with', async () => {
+  const queue = await newQueue()
+  const large = 'x'.repeat(600 * 1024)
+  const pushed = await Promise.allSettled([queue.push(1), queue.push(large), queue.push(3, { delay_ms: -1 }), queue.push(4)])
+  assert.deepEqual(pushed.map(({ status }) => status), ['fulfilled', 'rejected', 'rejected', 'fulfilled'])
+  assert.ok(pushed[1].reason instanceof InvalidInput)
+  assert.equal(pushed[1].reason.code, 'payload_too_large')
+  assert.equal((await queue.info()).ready, 2)
+})
+
+test('a full queue takes what fits', async () => {
+  const queue = connect(server.url, { retryAttempts: 0 }).queue(newName())
+  await queue.create({ max_size: 2 })
+  const pushed = await Promise.allSettled([1, 2, 3].map((n) => queue.push(n)))
+  assert.deepEqual(pushed.map(({ status }) => status), ['fulfilled', 'fulfilled', 'rejected'])
+  assert.ok(pushed[2].reason instanceof TryLater)
+  assert.ok(pushed[2].reason.retryAfterMs > 0)
+})
+
+test('a repeated key is not a second message', async () => {
+  const queue = await newQueue()
+  const first = await queue.push(1, { idempotency_key: 'k' })
+  const [again, other] = await queue.pushMany([{ payload: 2, idempotency_key: 'k' }, { payload: 3 }])
+  assert.deepEqual([first.duplicate, again.duplicate, other.duplicate], [false, true, false])
+  assert.equal(again.id, first.id)
+})
+
+test('many are pushed all or none', async () => {
+  const queue = await newQueue()
+  await assert.rejects(queue.pushMany([{ payload: 1 }, { payload: 2, delay_ms: -1 }]), { field: 'messages[1].delay_ms' })
+  assert.deepEqual(await queue.pushMany([]), [])
+  assert.equal((await queue.info()).ready, 0)
+})
+
+test('a lease that is over settles nothing', async () => {
+  const queue = await newQueue()
+  await queue.push(1)
+  const message = await leaseOne(queue)
+  await queue.release(message)
+  await assert.rejects(queue.ack(message), LeaseLost)
+  await assert.rejects(queue.nack(message), LeaseLost)
+  await assert.rejects(queue.extend(message, 1_000), LeaseLost)
+  await assert.rejects(queue.ack({ id: 10 ** 9, token: 'x' }), NotFound)
+  const again = await leaseOne(queue)
+  const { lease_expires_at } = await queue.extend(again, 3_600_000)
+  assert.ok(lease_expires_at > again.lease_expires_at)
+})
+
+test('dead letters are seen with their errors, and redriven or purged', async () => {
+  const queue = await newQueue({ max_attempts: 1 })
+  await queue.pushMany([{ payload: 1 }, { payload: 2 }, { payload: 3 }])
+  for (const message of await queue.lease({ batch: 3 })) {
+    const { state } = await queue.nack(message, { error: `no luck with ${message.payload}` })
+    assert.equal(state, 'dead')
+  }
+  const { messages } = await queue.deadLetters({ limit: 2 })
+  assert.deepEqual(messages.map(({ error }) => error), ['no luck with 3', 'no luck with 2'])
+  const where = { error_contains: 'with 2' }
+  assert.deepEqual(await queue.redrive({ where, dry_run: true }), { matched: 1, moved: 0, skipped: 1 })
+  assert.deepEqual(await queue.redrive({ where }), { matched: 1, moved: 1, skipped: 0 })
+  assert.equal((await leaseOne(queue)).payload, 2)
+  assert.deepEqual(await queue.purgeDeadLetters({ dry_run: true }), { purged: 2, dry_run: true })
+  assert.deepEqual(await queue.purgeDeadLetters(), { purged: 2, dry_run: false })
+})
+
+test('a queue is made, changed, paused, purged and dropped', async () => {
+  const queue = await newQueue({ visibility_ms: 1_000 })
+  await queue.create({ visibility_ms: 1_000 })
+  await assert.rejects(queue.create({ visibility_ms: 2_000 }), Conflict)
+  assert.equal((await queue.configure({ priority: 7 })).options.priority, 7)
+  await assert.rejects(queue.configure({ priority: 'high' }), { name: 'InvalidInput', field: 'priority' })
+  await queue.push(1, { headers: { from: 'me' } })
+  assert.equal((await queue.pause()).paused, true)
+  assert.deepEqual(await queue.lease({ wait_ms: 0 }), [])
+  assert.equal((await queue.resume()).paused, false)
+  assert.equal((await queue.stats()).ready, 1)
+  const [{ id }] = (await queue.peek()).messages
+  assert.deepEqual((await queue.get(id)).headers, { from: 'me' })
+  await queue.remove(id)
+  await assert.rejects(queue.get(id), NotFound)
+  await queue.push(2)
+  assert.deepEqual(await queue.purge({ dry_run: true }), { purged: 1, dry_run: true })
+  await assert.rejects(queue.drop(), Conflict)
+  await queue.drop({ force: true })
+  await assert.rejects(queue.info(), { name: 'NotFound', code: 'unknown_queue' })
+})
+
+test('queues are listed, page by page or all', async () => {
+  const prefix = newName('list')
+  for (const name of ['a', 'b', 'c']) await client.queue(`${prefix}/t/${name}`).create()
+  const page = await client.queues({ prefix, limit: 2 })
+  assert.deepEqual(page.queues.map(({ name }) => name), [`${prefix}/t/a`, `${prefix}/t/b`])
+  const rest = await client.queues({ prefix, after: page.next })
+  assert.deepEqual(rest.queues.map(({ name }) => name), [`${prefix}/t/c`])
+  assert.equal((await collect(client.allQueues({ prefix }))).length, 3)
+})
+
+test('what is done with a message and what comes of it happen together', async () => {
+  const [queue, other] = [await newQueue(), await newQueue()]
+  await queue.push(1)
+  const message = await leaseOne(queue)
+  const done = await queue.transact({ ack: [message], push: [{ queue: other.name, payload: new Uint8Array([7]) }] })
+  assert.equal(done.acked, 1)
+  assert.deepEqual((await leaseOne(other)).payload, new Uint8Array([7]))
+  await assert.rejects(queue.transact({ ack: [message], push: [{ payload: 2 }] }), NotFound)
+  assert.equal((await queue.info()).ready, 0)
+})
+
+test('an export is taken back, once', async () => {
+  const [queue, other] = [await newQueue(), await newQueue()]
+  const payloads = [2n ** 64n, 'text', new Uint8Array([1, 2, 3])]
+  await queue.pushMany(payloads.map((payload) => ({ payload })))
+  const messages = await collect(queue.export())
+  assert.deepEqual(messages.map(({ payload }) => payload), payloads)
+  assert.equal((await other.import(messages)).imported, 3)
+  assert.equal((await other.import(queue.export())).duplicates, 3)
+  assert.deepEqual((await other.lease({ batch: 3 })).map(({ payload }) => payload), payloads)
+})
+
+test('a consumer acks what is handled and nacks what is not', async () => {
+  const queue = await newQueue({ backoff_ms: 0, max_attempts: 2 })
+  await queue.pushMany([1, 2, 3, 4].map((payload) => ({ payload })))
+  let [now, most] = [0, 0]
+  const errors = []
+  const consumer = queue.consume(
+    async ({ payload }) => {
+      most = Math.max(most, ++now)
+      await new Promise(setImmediate)
+      now--
+      if (payload === 3) throw new TypeError('not three')
+    },
+    { concurrency: 2, onError: (error) => errors.push(error.message) },
+  )
+  await eventually(async () => (await queue.info()).dead === 1 && (await queue.info()).totals.acked === 3)
+  await consumer.stop()
+  assert.equal(most, 2)
+  assert.deepEqual(errors, ['not three', 'not three'])
+  assert.equal((await queue.deadLetters()).messages[0].error, 'TypeError: not three')
+})
+
+test('a consumer keeps the lease of what takes longer', async () => {
+  const queue = await newQueue()
+  await queue.push(1)
+  const kept = Promise.withResolvers?.() ?? {}
+  kept.promise ??= new Promise((resolve) => (kept.resolve = resolve))
+  const consumer = queue.consume(() => kept.promise, { visibility_ms: 300 })
+  await eventually(async () => (await client.journal.events({ queue: queue.name, kinds: ['extended'] })).events.length > 1)
+  kept.resolve()
+  await consumer.stop()
+  const { totals } = await queue.info()
+  assert.deepEqual([totals.acked, totals.lapsed], [1, 0])
+})
+
+test('a consumer of a queue that is not there says so', async () => {
+  await assert.rejects(client.queue(newName()).consume(() => {}).done, NotFound)
+  assert.throws(() => client.queue('q').consume(() => {}, { concurrency: 0 }), InvalidInput)
+})
+
+test('keys are shown once and let in to one queue', async () => {
+  const guarded = await serve({ PENSTOCK_AUTH_TOKEN: 'admin' })
+  const admin = connect(guarded.url, { token: 'admin' })
+  await admin.queue('mine').create()
+  await admin.queue('theirs').create()
+  const key = await admin.queue('mine').addKey({ name: 'worker', rights: ['push'] })
+  assert.deepEqual((await admin.queue('mine').keys()).map(({ id, name }) => [id, name]), [[key.id, 'worker']])
+  const worker = connect(guarded.url, { token: key.key })
+  await worker.queue('mine').push(1)
+  await assert.rejects(worker.queue('mine').lease({ wait_ms: 0 }), { name: 'Forbidden', status: 403 })
+  await assert.rejects(worker.queue('theirs').push(1), { name: 'Forbidden' })
+  await admin.queue('mine').removeKey(key.id)
+  await assert.rejects(worker.queue('mine').push(1), { name: 'Unauthorized' })
+  await assert.rejects(connect(guarded.url).queues(), { name: 'Unauthorized', code: 'unauthorized' })
+})

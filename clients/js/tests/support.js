@@ -1,0 +1,124 @@
+/** A real `penstock serve` for the tests of a file, and a relay in front of it that loses what it is told to lose. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { createServer, request } from 'node:http'
+import { connect as dial } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after } from 'node:test'
+import { fileURLToPath } from 'node:url'
+
+const PENSTOCK = process.env.PENSTOCK ?? fileURLToPath(new URL('../../../.venv/bin/penstock', import.meta.url))
+let names = 0
+
+/** A name that nobody else in this file has. */
+export const newName = (prefix = 'q') => `${prefix}${++names}`
+
+/** @param {Record<string, string>} [settings] by their names in the environment */
+export async function serve(settings = {}) {
+  const data = await mkdtemp(join(tmpdir(), 'penstock-js-'))
+  const server = { url: '', start, stop }
+  let process_
+  async function start() {
+    const port = server.url ? new URL(server.url).port : '0'
+    const env = { PATH: process.env.PATH, PENSTOCK_ACCESS_LOG: 'false', PENSTOCK_CANARY_MS: '0', ...settings }
+    process_ = spawn(PENSTOCK, ['serve', '--port', port, '--data', data], { env, stdio: ['ignore', 'ignore', 'pipe'] })
+    let told = ''
+    for await (const part of process_.stderr) {
+      told += part
+      const [url] = told.match(/http:\/\/[\d.]+:\d+/) ?? []
+      if (url) {
+        server.url = url
+        process_.stderr.resume()
+        return
+      }
+    }
+    throw new Error(`the server did not start: ${told}`)
+  }
+  async function stop(signal = 'SIGTERM') {
+    const ended = once(process_, 'exit')
+    process_.kill(signal)
+    await ended
+  }
+  await start()
+  after(async () => {
+    if (process_.exitCode === null && process_.signalCode === null) await stop()
+    await rm(data, { recursive: true, force: true })
+  })
+  return server
+}
+
+/**
+ * Hands on requests and answers, and keeps a list of them. `fates` is asked what becomes of each: 'refuse' cuts the
+ * connection before the server sees the request, 'lose' after it has answered, 'hang' answers never, and `{status, body}`
+ * is answered in its place. It may stand under a path of its own.
+ */
+export async function relay(target, prefix = '') {
+  const { hostname, port } = new URL(target)
+  const sockets = new Set()
+  const it = { url: '', asked: [], fates: () => undefined, cut: () => sockets.forEach((socket) => socket.destroy()) }
+  const front = createServer(async (asking, answering) => {
+    const body = Buffer.concat(await asking.toArray())
+    const seen = { method: asking.method, path: asking.url, body: body.toString() }
+    it.asked.push(seen)
+    const fate = it.fates(seen, it.asked.length)
+    if (fate === 'refuse') return asking.socket.destroy()
+    if (fate === 'hang') return undefined
+    if (fate?.status) return answering.writeHead(fate.status, { 'retry-after': '0' }).end(fate.body)
+    const { method, headers } = asking
+    const path = asking.url.slice(prefix.length)
+    const onward = request({ hostname, port, method, path, headers: { ...headers, connection: 'close' } })
+    // Whoever hangs up on us hangs up on the server.
+    answering.on('close', () => onward.destroy())
+    onward.on('error', () => asking.socket.destroy())
+    onward.on('response', async (response) => {
+      const answer = Buffer.concat(await response.toArray())
+      if (fate === 'lose') return asking.socket.destroy()
+      answering.writeHead(response.statusCode, response.headers).end(answer)
+    })
+    onward.end(body)
+  })
+  front.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.on('close', () => sockets.delete(socket))
+  })
+  front.on('upgrade', (asking, socket) => {
+    const seen = { method: 'UPGRADE', path: asking.url, body: '', headers: asking.headers }
+    it.asked.push(seen)
+    const fate = it.fates(seen, it.asked.length)
+    if (fate?.status) return socket.end(`HTTP/1.1 ${fate.status} No\r\ncontent-length: 0\r\n\r\n`)
+    const onward = dial(Number(port), hostname)
+    const lines = asking.rawHeaders.map((value, n) => (n % 2 ? `${value}\r\n` : `${value}: `))
+    onward.write(`GET ${asking.url.slice(prefix.length)} HTTP/1.1\r\n${lines.join('')}\r\n`)
+    socket.pipe(onward).pipe(socket)
+    for (const [one, other] of [[socket, onward], [onward, socket]]) {
+      one.on('error', () => {})
+      one.on('close', () => other.destroy())
+    }
+  })
+  front.listen(0, '127.0.0.1')
+  await once(front, 'listening')
+  it.url = `http://127.0.0.1:${front.address().port}${prefix}`
+  after(() => {
+    it.cut()
+    front.close()
+  })
+  return it
+}
+
+/** Wait until it is so: for what happens elsewhere, and tells nobody. */
+export async function eventually(condition) {
+  for (let n = 0; n < 6_000; n++) {
+    const found = await condition()
+    if (found) return found
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+  throw new Error('it never came to be')
+}
+
+export async function collect(items) {
+  const found = []
+  for await (const item of items) found.push(item)
+  return found
+}
