@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from penstock.model import ApiKey, LeasedMessage, NewMessage, QueueInfo, QueueOptions, Receipt, State
+from penstock.model import ApiKey, LeasedMessage, NewMessage, Presence, QueueInfo, QueueOptions, Receipt, State
 
 OutcomeT = TypeVar("OutcomeT", covariant=True)
 
@@ -242,6 +242,22 @@ class CatchUpJournal(Command[None], kw_only=True):
     """Tell now what the store would have told with the next change."""
 
     durable: ClassVar[bool] = False
+
+
+class Beaten(Struct):
+    connected: list[str]
+    disconnected: list[str]
+    """Who left, and who has not been heard of for too long."""
+
+
+class Beat(Command[Beaten], kw_only=True):
+    """A heartbeat: who works here now, and who has just gone. Whoever gave none for too long is taken off the list."""
+
+    durable: ClassVar[bool] = False
+    present: Sequence[Presence] = ()
+    gone: Sequence[Presence] = ()
+    stale_ms: int = 30_000
+    """How long those who are present stay listed without another."""
 
 
 class Transacted(Struct):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.errors import InvalidInput
+from penstock.identity import own_name
 
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
-
-
-def _own_name() -> str:
-    return f"worker-{socket.gethostname()}-{os.getpid()}"[:255]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,8 +56,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tree_timeout_ms: Annotated[int, Meta(ge=0, le=600_000)] = 30_000
     """How long a pop of the tree face waits when it does not say."""
     tree_batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    worker_id: Annotated[str, Meta(min_length=1, max_length=255)] = msgspec.field(default_factory=_own_name)
+    worker_id: Annotated[str, Meta(min_length=1, max_length=255)] = msgspec.field(default_factory=own_name)
     """What this server is called where it hands out messages for consumers that give no name."""
+    worker_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
+    """Time between heartbeats, by which servers and named consumers are known to be there."""
+    worker_stale_ms: Annotated[int, Meta(ge=200, le=86_400_000)] = 30_000
+    """After how long without one they are taken off the list."""
     connections_max: Count = 20_000
     commit_queue_max: Count = 20_000
     wal_bytes_max: Count = 1 << 30
@@ -106,6 +106,8 @@ PLAIN_NAMES = {
     "PORT": "port",
     "QUEUE_POLL_INTERVAL": "sweep_ms",
     "READ_TOKEN": "read_token",
+    "STALE_WORKER_TIMEOUT": "worker_stale_ms",
+    "WORKER_HEARTBEAT_INTERVAL": "worker_heartbeat_ms",
     "WORKER_ID": "worker_id",
     "WS_HEARTBEAT_INTERVAL": "ws_heartbeat_ms",
     "WS_MAX_CONNECTIONS": "ws_connections_max",
@@ -132,11 +134,21 @@ def load_settings(
         # What this machine's clients send is what its server wants, unless it was told otherwise.
         values["auth_token"] = environ["PENSTOCK_TOKEN"]
     try:
-        return msgspec.convert(values, Settings, strict=False)
+        return _checked(msgspec.convert(values, Settings, strict=False))
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
         raise InvalidInput(f"setting {name}: {reason}" if name else reason, field=name or None) from None
+
+
+def _checked(settings: Settings) -> Settings:
+    if settings.worker_stale_ms < 2 * settings.worker_heartbeat_ms:
+        raise InvalidInput(
+            f"setting worker_stale_ms: {settings.worker_stale_ms} is less than two heartbeats"
+            f" ({settings.worker_heartbeat_ms} ms each): one that is late would take a worker off the list",
+            field="worker_stale_ms",
+        )
+    return settings
 
 
 def client_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 BACKLOG_MAX = 1_000
@@ -48,11 +48,24 @@ class Subscription:
         self._news.set()
 
 
+class _Bell:
+    """A listener that only wants to know that there is something."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+
+    def put(self, event: Happening) -> None:
+        self._ring()
+
+    def wake(self) -> None:
+        pass
+
+
 class Events:
     """Listeners by queue."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, set[Subscription]] = {}
+        self._listeners: dict[str, set[Subscription | _Bell]] = {}
 
     @property
     def listened(self) -> bool:
@@ -61,12 +74,21 @@ class Events:
     @contextmanager
     def subscribe(self, queue: str) -> Iterator[Subscription]:
         subscription = Subscription()
-        self._listeners.setdefault(queue, set()).add(subscription)
-        try:
+        with self._added(queue, subscription):
             yield subscription
+
+    def listen(self, queue: str, ring: Callable[[], None]) -> AbstractContextManager[None]:
+        """`ring` is called whenever something happens."""
+        return self._added(queue, _Bell(ring))
+
+    @contextmanager
+    def _added(self, queue: str, listener: Subscription | _Bell) -> Iterator[None]:
+        self._listeners.setdefault(queue, set()).add(listener)
+        try:
+            yield
         finally:
             listeners = self._listeners[queue]
-            listeners.discard(subscription)
+            listeners.discard(listener)
             if not listeners:
                 del self._listeners[queue]
 
@@ -75,6 +97,12 @@ class Events:
         if listeners:
             for subscription in listeners:
                 subscription.put((kind, {"queue": queue, **data}))
+
+    def tell_all(self, kind: str, data: dict[str, Any]) -> None:
+        """Whatever queue they listen to."""
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.put((kind, data))
 
     def close(self) -> None:
         for listeners in self._listeners.values():

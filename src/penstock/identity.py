@@ -7,9 +7,11 @@ index.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import uuid
+from functools import lru_cache
 
 from penstock.errors import InvalidName, WrongType
 
@@ -23,6 +25,18 @@ PART_PATTERN = r"[A-Za-z0-9._-]{1,255}"
 NAME_PATTERN = f"{PART_PATTERN}(?:/{PART_PATTERN}/{PART_PATTERN})?"
 _NAME = re.compile(NAME_PATTERN, re.ASCII)
 _known_names: set[str] = set()
+
+
+def own_name() -> str:
+    """What this process is called as a worker, if it is given no other name."""
+    return _own_name(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _own_name(pid: int) -> str:
+    import socket  # Only who works under a name needs it.
+
+    return f"worker-{socket.gethostname()}-{pid}"[:NAME_LENGTH_MAX]
 
 
 def check_queue_name(name: str) -> str:

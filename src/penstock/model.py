@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -281,3 +281,40 @@ class Latencies(Struct):
     by_minute: dict[int, Latency]
     counts: dict[int, dict[int, dict[int, int]]] = {}
     """By step, kind and bucket, to be added to those of other queues."""
+
+
+class Presence(Struct, frozen=True, kw_only=True):
+    """One who works: a server, or a consumer that gives its name when it leases."""
+
+    kind: Literal["server", "consumer"]
+    name: str
+    host: str | None = None
+    """Where its process runs; of a consumer that asks over HTTP, the server knows only its name."""
+    pid: int | None = None
+    version: str | None = None
+    server: str | None = None
+    """Through which a consumer leases; None if it uses the store itself."""
+    started_at: int = 0
+    """Of a server; a consumer has been here since it was first listed."""
+    queues: Sequence[str] = ()
+    """Those, and the scopes, that it leases from."""
+
+
+class Worker(Struct, kw_only=True):
+    """As it is listed."""
+
+    kind: Literal["server", "consumer"]
+    name: str
+    host: str | None
+    pid: int | None
+    version: str | None
+    server: str | None
+    started_at: int
+    seen_at: int
+    """Its last heartbeat."""
+    stale_at: int
+    """When it is taken off the list, if there is no other."""
+    leases: int = 0
+    """Messages that it holds now."""
+    queues: dict[str, int] = {}
+    """What it leases from, and how many messages it holds of each."""

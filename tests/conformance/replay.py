@@ -58,7 +58,7 @@ class Replay:
             self.next_offset = event.offset + 1
             if event.kind == "queue":
                 self._queue(event)
-            else:
+            elif event.kind != "worker":
                 self._message(event)
 
     def _queue(self, event: Event) -> None:

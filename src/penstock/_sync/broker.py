@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from penstock.commands import (
     Ack,
     AddKey,
+    Beaten,
     CatchUp,
     CatchUpJournal,
     Command,
@@ -64,8 +65,10 @@ from penstock.model import (
     RollUp,
     State,
     Window,
+    Worker,
     system_clock,
 )
+from penstock.roster import Roster
 from penstock.store.protocol import Progress, Store
 from penstock.thread_wakeups import ThreadWakeups
 
@@ -84,6 +87,7 @@ class Broker:
         self._wakeups = ThreadWakeups(store.version)
         self._commit = self._committer.submit
         self.events = Events()
+        self.roster = Roster()
         self.pressure: str | None = None
         """Set by whoever watches the store: why pushes are refused for now."""
         self.polls = 0
@@ -157,12 +161,20 @@ class Broker:
             check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
         check_range("limit", limit, 1, self.limits.batch_messages)
         if scope is not None:
+            interest = scope + "/"
             command = Lease(scope=check_scope(scope), limit=limit, lease_ms=lease_ms, worker=worker)
-            return self._wait_for(scope + "/", command, wait_ms, on_wait)
-        if queue is None:
+        elif queue is not None:
+            interest = queue
+            command = Lease(queue=check_queue_name(queue), limit=limit, lease_ms=lease_ms, worker=worker)
+        else:
             raise InvalidInput("lease from a queue or from a scope", field="queue")
-        command = Lease(queue=check_queue_name(queue), limit=limit, lease_ms=lease_ms, worker=worker)
-        return self._wait_for(queue, command, wait_ms, on_wait)
+        if worker is None:
+            return self._wait_for(interest, command, wait_ms, on_wait)
+        seat = self.roster.sit(worker, interest)
+        try:
+            return self._wait_for(interest, command, wait_ms, on_wait)
+        finally:
+            self.roster.rise(seat)
 
     def take(self, queue: str, *, limit: int = 1, wait_ms: int = 0) -> list[LeasedMessage]:
         """Lease and finish in one step: whoever loses the answer loses the messages."""
@@ -428,6 +440,19 @@ class Broker:
     def sweep(self, *, days_kept: int = 30) -> Swept:
         """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
         return self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
+
+    def beat(self) -> Beaten:
+        """Tell who works here, and take those off the list who have been silent for too long."""
+        return self._commit(self.roster.beat())
+
+    def leave(self) -> Beaten:
+        """Tell that nobody works here any more."""
+        return self._commit(self.roster.leave())
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+        """Servers and consumers, each with what it holds."""
+        check_range("limit", limit, 1, self.limits.page)
+        return self._committer.call(lambda: self.store.workers(after=after, limit=limit))
 
     def configure(
         self,

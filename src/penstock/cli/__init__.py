@@ -32,6 +32,7 @@ COMMANDS = {
     "serve": ("penstock.cli.serve", "Serve queues over HTTP."),
     "stats": ("penstock.cli.stats", "Counts, ages and rates of queues."),
     "stream": ("penstock.cli.stream", "Append to, read, follow and mend streams."),
+    "workers": ("penstock.cli.workers", "Who works: servers and consumers, and what they hold."),
 }
 
 

@@ -23,8 +23,10 @@ from penstock.server.faces.queue_shapes import (
     queue_view,
     stats_view,
 )
+from penstock.server.faces.workers import worker_view
 from penstock.store.protocol import Progress
 from penstock.store.sqlite import SqliteStore
+from penstock.store.workers import cursor
 
 PAGE = 1_000
 SIGNATURE_NAME = "penstock-signature"
@@ -199,6 +201,12 @@ class Local:
     def remove_key(self, queue: str, key_id: str) -> None:
         if not self._broker.remove_key(queue, key_id):
             raise NotFound("there is no such key on this queue")
+
+    def workers(self) -> Iterator[Data]:
+        after = None
+        while page := self._broker.workers(after=after, limit=PAGE):
+            yield from (_plain(worker_view(each)) for each in page)
+            after = cursor(page[-1])
 
     def backup(self, target: Path, progress: Progress) -> None:
         self._broker.backup(target, progress)

@@ -147,6 +147,15 @@ class Remote:
     def remove_key(self, queue: str, key_id: str) -> None:
         self._web.ask("DELETE", f"{_queue(queue)}/keys/{quote(key_id, safe='')}")
 
+    def workers(self) -> Iterator[Data]:
+        after = None
+        while True:
+            page = self._web.ask("GET", "/workers", after=after, limit=PAGE)
+            yield from page["workers"]
+            after = page["next"]
+            if after is None:
+                return
+
     def ready(self) -> Data:
         try:
             return self._data("GET", "/readyz")

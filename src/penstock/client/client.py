@@ -22,6 +22,7 @@ from penstock.client.stream_types import StreamChanges
 from penstock.client.types import Options, Page, Seconds, milliseconds
 from penstock.client.urls import Server, parse, request_headers
 from penstock.errors import InvalidInput, QueueExists, StreamExists
+from penstock.identity import NAME_LENGTH_MAX, own_name
 from penstock.log.model import StreamInfo
 from penstock.model import QueueInfo
 from penstock.store.opening import Durability, open_store
@@ -30,9 +31,15 @@ from penstock.store.opening import Durability, open_store
 class Client:
     """Made by `connect`. Safe to share, and best shared: calls at the same time travel together."""
 
-    def __init__(self, transport: Local | Remote) -> None:
+    def __init__(self, transport: Local | Remote, worker: str | None = None) -> None:
         self.transport = transport
         self.keeper = Keeper(transport)
+        self._worker = worker
+
+    @property
+    def worker_name(self) -> str:
+        """Under which `consume` and `worker` of its queues lease."""
+        return self._worker or own_name()
 
     def queue(self, name: str) -> Queue:
         """A queue by its name; whether it exists shows when it is used."""
@@ -97,6 +104,7 @@ def connect(
     connections: int = 64,
     tls: ssl.SSLContext | None = None,
     durability: Durability = "full",
+    worker: str | None = None,
 ) -> Client:
     """Open a queue file, a database or a server; the client is the same.
 
@@ -105,6 +113,7 @@ def connect(
     `timeout` is for one attempt (a poll's waiting comes on top), `retry_for` for all attempts of one call: after a lost
     connection, when the server is busy or gone, or when a queue is full; 0 never tries again. `linger` lets a request
     wait so that more calls may join it. `durability` is for files and databases, the others are for servers.
+    `worker` is the name by which `consume` and `worker` are known (`penstock workers`); by default host and process.
     """
     where = parse(url)
     retry_seconds = milliseconds("retry_for", retry_for) / 1000
@@ -112,10 +121,13 @@ def connect(
     timeout_seconds = milliseconds("timeout", timeout, 1) / 1000
     if type(connections) is not int or connections < 1:
         raise InvalidInput("connections is an int from 1", field="connections")
+    if worker is not None and (type(worker) is not str or not 0 < len(worker) <= NAME_LENGTH_MAX):
+        raise InvalidInput(f"worker is a name of 1 to {NAME_LENGTH_MAX} letters", field="worker")
     if not isinstance(where, Server):
         store = open_store(where, durability=durability)
         return Client(
-            Local(Broker(store, clock=store.clock), LocalStreams(where, retry_seconds, durability), retry_seconds)
+            Local(Broker(store, clock=store.clock), LocalStreams(where, retry_seconds, durability), retry_seconds),
+            worker,
         )
     asker = Asker(
         Connections(where.address(tls), connections),
@@ -125,4 +137,4 @@ def connect(
         timeout=timeout_seconds,
         retry_for=retry_seconds,
     )
-    return Client(Remote(asker, linger_seconds))
+    return Client(Remote(asker, linger_seconds), worker)

@@ -5,8 +5,11 @@ This is asynchronous; its twin in `penstock._sync.client` is made from it by too
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.broker import Broker
@@ -15,7 +18,7 @@ from penstock.client.retry import Retry
 from penstock.client.stop import Stop
 from penstock.client.types import Page, Receipt, Redriven, Stats, stats_of
 from penstock.commands import Command, Settled, SettleItem
-from penstock.errors import TryLater, UnknownQueue
+from penstock.errors import StoreError, TryLater, UnknownQueue
 from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, QueueOptions, State, system_clock
 
 STOP_LOOK_SECONDS = 0.2
@@ -26,6 +29,7 @@ class Local:
         self._broker = broker
         self.streams = streams
         self._retry_for = retry_for
+        self._attends = False
 
     async def push(self, queue: str, messages: Sequence[NewMessage]) -> list[Receipt]:
         retry = Retry(self._retry_for)
@@ -37,15 +41,36 @@ class Local:
                 await retry.wait(error)
 
     async def lease(
-        self, queue: str, limit: int, lease_ms: int | None, wait_seconds: float, stop: Stop | None
+        self,
+        queue: str,
+        limit: int,
+        lease_ms: int | None,
+        wait_seconds: float,
+        stop: Stop | None,
+        worker: str | None = None,
     ) -> list[LeasedMessage]:
         deadline = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
             patience = left if stop is None else min(left, STOP_LOOK_SECONDS)
-            messages = await self._broker.lease(queue, limit=limit, lease_ms=lease_ms, wait_ms=round(patience * 1000))
+            if worker is not None:
+                patience = min(patience, self._broker.roster.heartbeat_ms / 1000)
+            messages = await self._broker.lease(
+                queue, limit=limit, lease_ms=lease_ms, wait_ms=round(patience * 1000), worker=worker
+            )
+            if worker is not None:
+                await self._attend()
             if messages or left <= patience or (stop is not None and stop.is_set):
                 return messages
+
+    async def _attend(self) -> None:
+        """There is no server that would give signs of life for those who lease here."""
+        roster = self._broker.roster
+        if roster.due():
+            self._attends = True
+            roster.host, roster.pid = socket.gethostname(), os.getpid()
+            with suppress(StoreError):
+                await self._broker.beat()
 
     async def settle(
         self,
@@ -149,4 +174,8 @@ class Local:
 
     async def close(self) -> None:
         await self.streams.close()
+        if self._attends:
+            self._attends = False
+            with suppress(StoreError):
+                await self._broker.leave()
         await self._broker.close()

@@ -59,7 +59,7 @@ class Remote:
     def after_fork_in_child(self) -> None:
         self._pushes: dict[str, Joiner[Messages, list[Receipt]]] = {}
         self._settles: dict[tuple[str, str], Joiner[SettleItem, Settled]] = {}
-        self._pollers: dict[tuple[str, int | None], Poller] = {}
+        self._pollers: dict[tuple[str, int | None, str | None], Poller] = {}
 
     # Pushing
 
@@ -110,17 +110,24 @@ class Remote:
     # Consuming
 
     async def lease(
-        self, queue: str, limit: int, lease_ms: int | None, wait_seconds: float, stop: Stop | None
+        self,
+        queue: str,
+        limit: int,
+        lease_ms: int | None,
+        wait_seconds: float,
+        stop: Stop | None,
+        worker: str | None = None,
     ) -> list[LeasedMessage]:
-        poller = self._pollers.get((queue, lease_ms))
+        poller = self._pollers.get((queue, lease_ms, worker))
         if poller is None:
             if len(self._pollers) >= POLLERS_MAX:
                 self._pollers = {key: each for key, each in self._pollers.items() if not each.idle}
-            poller = self._pollers[queue, lease_ms] = self._new_poller(queue, lease_ms)
+            poller = self._pollers[queue, lease_ms, worker] = self._new_poller(queue, lease_ms, worker)
         return await poller.lease(limit, wait_seconds, stop)
 
-    def _new_poller(self, queue: str, lease_ms: int | None) -> Poller:
+    def _new_poller(self, queue: str, lease_ms: int | None, worker: str | None) -> Poller:
         path = f"{_path(queue)}/poll?" + ("" if lease_ms is None else f"visibility_ms={lease_ms}&")
+        path += "" if worker is None else f"worker={quote(worker, safe='')}&"
 
         async def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"

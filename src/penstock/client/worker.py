@@ -112,7 +112,7 @@ class Worker:
     async def _next(self) -> None:
         try:
             leases = await self._client.transport.lease(
-                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, self._stop
+                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, self._stop, self._client.worker_name
             )
         except (Unreachable, TryLater, StoreError) as error:
             log.warning("no messages of %r for now: %s", self.queue.name, error)

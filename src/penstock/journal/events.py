@@ -42,6 +42,8 @@ class Kind(IntEnum):
     """A lease was given back and used up no attempt."""
     FORGOTTEN = 13
     """An archived message passed its time."""
+    WORKER = 14
+    """A server or a consumer came or went: see the details. It is of no queue."""
 
 
 class Mark(IntFlag):

@@ -33,6 +33,16 @@ def note_queue(tx: Transaction, queue: Noted, what: str, **detail: Any) -> None:
         tx.journal.note(Kind.QUEUE, queue, [NO_MESSAGE], details=[encode_detail(what=what, **detail)])
 
 
+class _NoQueue:
+    id = 0
+    name_bytes = b""
+
+
+def note_worker(tx: Transaction, what: str, kind: str, name: str) -> None:
+    details = [encode_detail(what=what, worker=name, role=kind)]
+    tx.journal.note(Kind.WORKER, _NoQueue(), [NO_MESSAGE], details=details)
+
+
 def note_pushed(
     tx: Transaction,
     queue: Noted,

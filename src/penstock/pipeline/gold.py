@@ -24,7 +24,8 @@ def minutes_of(events: DataFrame) -> DataFrame:
     serves = F.when(kind == "acked", between_ms("leased_at", "at"))
     changes = _changes()
     return (
-        events.withColumn("minute", F.date_trunc("minute", "at"))
+        events.where(kind != "worker")
+        .withColumn("minute", F.date_trunc("minute", "at"))
         .groupBy("queue", "minute")
         .agg(
             F.min("at").alias("first_at"),

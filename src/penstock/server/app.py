@@ -26,8 +26,10 @@ from penstock.server.faces.sparks import Sparks
 from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
+from penstock.server.faces.workers import Workers
 from penstock.server.http import Request, Response
 from penstock.server.journal import JournalKeeper, journal_of
+from penstock.server.news import News
 from penstock.server.openapi import describe
 from penstock.server.problems import to_response
 from penstock.server.routing import Route, Router
@@ -63,6 +65,11 @@ class App:
         kept = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
         self.journal = None if kept is None else JournalFace(kept[0], settings, asyncio.to_thread)
         keeper = None if kept is None else JournalKeeper(broker, kept[1], self.metrics, self.log)
+        self.news = (
+            None
+            if self.journal is None or keeper is None
+            else News(broker, self.journal.reader, self.journal.tails, keeper.hurry)
+        )
         self._background = Background(broker, settings, self.metrics, self.log, streams, keeper)
         self._router = Router(self._routes())
         broker.committer.depth_max = settings.commit_queue_max
@@ -79,12 +86,13 @@ class App:
         signatures = Signatures(self.broker)
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
-            *queues.Queues(self.broker, self.settings, self.gate, signatures).routes(),
+            *queues.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
             *DeadLetterGroups(self.broker).routes(),
             *analytics_routes(Analytics(self.broker)),
             *OverviewFace(self.broker).routes(),
             *Sparks(self.broker).routes(),
+            *Workers(self.broker).routes(),
             *operations.routes(),
         ]
         if self.journal is not None:
@@ -115,6 +123,8 @@ class App:
             self.streams.stop_waiting()
         if self.journal is not None:
             self.journal.tails.close()
+        if self.news is not None:
+            self.news.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

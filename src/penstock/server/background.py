@@ -1,16 +1,21 @@
-"""What a server does by itself: sweep, trim streams, watch the write-ahead log, keep the journal, send the canary."""
+"""What a server does by itself: sweep, trim streams, watch the log, keep the journal, give signs of life, sing."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
 from penstock.errors import PenstockError
-from penstock.model import NewMessage, QueueOptions
+from penstock.model import NewMessage, Presence, QueueOptions
+from penstock.roster import SOON_SECONDS
 from penstock.server.journal import JournalKeeper
 from penstock.server.stream_desk import StreamDesk
 from penstock.server.telemetry import LogLines, Metrics
@@ -18,6 +23,7 @@ from penstock.server.telemetry import LogLines, Metrics
 CANARY_QUEUE = "penstock.canary"
 CANARY_OPTIONS = QueueOptions(lease_ms=10_000, max_attempts=1, dlq=False, ttl_ms=60_000, journal="off")
 CANARY_SECONDS_MAX = 10.0
+GOODBYE_SECONDS = 2.0
 
 
 class Background:
@@ -40,7 +46,8 @@ class Background:
 
     def start(self) -> None:
         if not self._tasks:
-            self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._sing())]
+            works = (self._sweep_forever(), self._sing(), self._attend())
+            self._tasks = [asyncio.create_task(work) for work in works]
             if self._journal is not None:
                 self._tasks.append(asyncio.create_task(self._journal.run()))
             if self._streams is not None:
@@ -51,6 +58,10 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            with suppress(PenstockError, TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await self._broker.leave()
         if tasks and self._journal is not None:
             await self._journal.finish()
 
@@ -64,6 +75,30 @@ class Background:
             except Exception as error:
                 self._log.write(time=time.time(), level="error", error=str(error), during="sweep")
             await asyncio.sleep(self._settings.sweep_ms / 1000)
+
+    async def _attend(self) -> None:
+        """Tell the others that this server is here, and who leases through it; at once, when a new name has come."""
+        roster, settings, news = self._broker.roster, self._settings, asyncio.Event()
+        roster.heartbeat_ms, roster.stale_ms = settings.worker_heartbeat_ms, settings.worker_stale_ms
+        roster.on_news = news.set
+        roster.me = Presence(
+            kind="server",
+            name=settings.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=metadata.version("penstock"),
+            started_at=self._broker.store.clock(),
+        )
+        while True:
+            news.clear()
+            try:
+                await self._broker.beat()
+            except Exception as error:
+                self._log.write(time=time.time(), level="error", error=str(error), during="heartbeat")
+            await asyncio.sleep(min(SOON_SECONDS, roster.heartbeat_ms / 1000))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, roster.heartbeat_ms / 1000 - SOON_SECONDS)):
+                    await news.wait()
 
     async def _trim_forever(self, streams: StreamDesk) -> None:
         while True:

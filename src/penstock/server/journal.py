@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from penstock.broker import Broker
@@ -22,6 +23,8 @@ T = TypeVar("T")
 BUSY_SECONDS = 0.1
 """Between steps while there is something to copy: long enough that many commits share the two fsyncs of a step."""
 IDLE_SECONDS = 0.25
+HURRY_SECONDS = 0.01
+"""At least, also when someone waits."""
 TRIM_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 
@@ -69,6 +72,7 @@ class JournalKeeper:
         self._lines = lines
         self._drain: Drains | None = None
         self._trim_at = 0.0
+        self._hurry = asyncio.Event()
         # Its own, because the drain is for one thread, and because the disk must not hold up other reading.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-journal")
 
@@ -81,7 +85,14 @@ class JournalKeeper:
                 self._lines.write(time=time.time(), level="error", error=str(error), during="journal")
                 await self._let_go()
                 pause = RETRY_SECONDS
-            await asyncio.sleep(pause)
+            await asyncio.sleep(HURRY_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
+            self._hurry.clear()
+
+    def hurry(self) -> None:
+        """Someone waits to be told."""
+        self._hurry.set()
 
     async def finish(self) -> None:
         """Copy the rest, so that the log is whole when the server has gone."""

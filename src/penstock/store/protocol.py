@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
+from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, Worker
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -111,6 +111,9 @@ class Store(Applies, Protocol):
     def list_keys(self, queue: str) -> list[ApiKey]: ...
 
     def find_secret(self, queue: str) -> str | None: ...
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+        """Servers and consumers, in the order of kind and name, each with what it holds."""
 
     def export(self, queue: str) -> Generator[Message, None, None]:
         """All that is in a queue, as of one moment, streamed."""

@@ -112,7 +112,9 @@ class Queue:
         ahead: deque[LeasedMessage] = deque()
         try:
             while True:
-                for each in self._transport.lease(self.name, batch, lease_ms, wait, None):
+                for each in self._transport.lease(
+                    self.name, batch, lease_ms, wait, None, self._client.worker_name
+                ):
                     leased = LeasedMessage(self._client, each)
                     self._client.keeper.keep(leased, lease_ms, keep_seconds)
                     ahead.append(leased)

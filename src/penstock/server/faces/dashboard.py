@@ -112,6 +112,10 @@ class Feed:
     def _told(self, events: Sequence[Event], end: int) -> Iterator[Told]:
         for position, event in enumerate(events):
             following = events[position + 1].offset if position + 1 < len(events) else end
+            if event.kind == "worker":
+                data = {"workerId": event.details["worker"], "kind": event.details["role"]}
+                yield Told(f"worker.{event.details['what']}", data | {"timestamp": rfc3339(event.at)}, following)
+                continue
             self.changed.add(event.queue)
             if event.kind in KINDS:
                 yield Told(KINDS[event.kind], self._message(event), following)

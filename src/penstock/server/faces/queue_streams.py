@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError, UnknownQueue
+from penstock.events import Subscription
 from penstock.model import Message
 from penstock.server.faces.ndjson import after, records
 from penstock.server.faces.queue_shapes import Imported, ImportedMessage, PushedMany, PushOne, message_view
 from penstock.server.faces.queue_translation import imported, new_message, pushed_many
 from penstock.server.http import Request, Response, reply
+from penstock.server.news import News
 from penstock.server.signatures import Signatures
 
 BATCH = 500
@@ -25,8 +28,9 @@ imported_message = msgspec.json.Decoder(ImportedMessage)
 
 
 class QueueStreams:
-    def __init__(self, broker: Broker, settings: Settings, signatures: Signatures) -> None:
+    def __init__(self, broker: Broker, settings: Settings, signatures: Signatures, news: News | None) -> None:
         self._broker = broker
+        self._news = news
         self._settings = settings
         self._signatures = signatures
         self._batch = min(BATCH, settings.batch_max)
@@ -85,7 +89,7 @@ class QueueStreams:
         return Response(200, content_type=b"text/event-stream", headers=headers, stream=stream)
 
     async def _event_lines(self, request: Request, queue: str) -> AsyncGenerator[bytes, None]:
-        with self._broker.events.subscribe(queue) as subscription:
+        async with self._subscribe(queue) as subscription:
             leaving = request.exchange.leaving()
             leaving.add_done_callback(lambda _: subscription.wake())
             try:
@@ -101,6 +105,15 @@ class QueueStreams:
                     )
             finally:
                 leaving.cancel()
+
+    def _subscribe(self, queue: str) -> AbstractAsyncContextManager[Subscription]:
+        return self._subscribe_here(queue) if self._news is None else self._news.subscribe(queue)
+
+    @asynccontextmanager
+    async def _subscribe_here(self, queue: str) -> AsyncIterator[Subscription]:
+        """Without a journal, what happens at other servers is not known."""
+        with self._broker.events.subscribe(queue) as subscription:
+            yield subscription
 
     async def _require(self, name: str) -> str:
         if await self._broker.find_queue(name) is None:

@@ -53,6 +53,7 @@ from penstock.server.faces.queue_shapes import (
 )
 from penstock.server.faces.queue_streams import QueueStreams
 from penstock.server.http import Request, Response, reply
+from penstock.server.news import News
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
 
@@ -69,12 +70,14 @@ new_key_body = msgspec.json.Decoder(NewKey)
 
 
 class Queues:
-    def __init__(self, broker: Broker, settings: Settings, gate: Gate, signatures: Signatures) -> None:
+    def __init__(
+        self, broker: Broker, settings: Settings, gate: Gate, signatures: Signatures, news: News | None
+    ) -> None:
         self._broker = broker
         self._settings = settings
         self._gate = gate
         self._signatures = signatures
-        self.streams = QueueStreams(broker, settings, signatures)
+        self.streams = QueueStreams(broker, settings, signatures, news)
 
     def routes(self) -> list[Route]:
         return queue_routes(self)

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.commands import (
     Ack,
     AddKey,
+    Beat,
     CatchUp,
     Command,
     Configure,
@@ -40,6 +41,7 @@ from penstock.store.postgres.scope import lease_scope
 from penstock.store.postgres.sweep import sweep
 from penstock.store.postgres.transaction import ADMIN, LEASE, PUSH, WHOLE, Transaction, home
 from penstock.store.postgres.wire import Statement
+from penstock.store.postgres.workers import beat
 
 NEEDS: dict[type[Command[Any]], int] = {
     Push: WHOLE | PUSH,
@@ -187,4 +189,5 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     RemoveKey: access.remove_key,
     SetSecret: access.set_secret,
     Transact: transact,
+    Beat: beat,
 }

@@ -11,7 +11,7 @@ from functools import lru_cache
 from penstock.store.migrate import load_sql
 from penstock.store.postgres.latency import Latencies
 
-VERBS = "begin push lease settle advance counter admin access latency history read stream journal"
+VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker"
 SLACK_MS = 50
 """Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
 WIDE_SECONDS = 60.0

@@ -24,7 +24,19 @@ from penstock.commands import (
     Release,
 )
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
-from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
+from penstock.model import (
+    ApiKey,
+    Clock,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueStats,
+    RollUp,
+    State,
+    Window,
+    Worker,
+    system_clock,
+)
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
 from penstock.store.postgres.connection import Pool, Target, connect, is_lost, life_of, translate
@@ -36,6 +48,7 @@ from penstock.store.postgres.sweep import fold
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wake import Waker
 from penstock.store.postgres.wire import Restart, Statement, Wire
+from penstock.store.postgres.workers import list_workers
 from penstock.store.protocol import Prepared, Progress
 
 T = TypeVar("T")
@@ -383,6 +396,9 @@ class PostgresStore:
     def find_secret(self, queue: str) -> str | None:
         rows = self._read(lambda reader: reader.fetch("access.secret", queue))
         return rows[0][0] if rows else None
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+        return self._read(lambda reader: list_workers(reader, after, limit))
 
     def _read(self, look: Callable[[Reader], T]) -> T:
         """Look at one moment of the database; once more, if the connection turns out to be lost."""

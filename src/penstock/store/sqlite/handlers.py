@@ -9,6 +9,7 @@ from typing import Any
 from penstock.commands import (
     Ack,
     AddKey,
+    Beat,
     CatchUp,
     CatchUpJournal,
     Command,
@@ -42,6 +43,7 @@ from penstock.store.sqlite.lease import catch_up, lease, lease_together, take
 from penstock.store.sqlite.push import push, push_together
 from penstock.store.sqlite.settle import ack, ack_together, extend, nack, release
 from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.workers import beat
 
 Together = Callable[[Transaction, str, list[Any]], Sequence[Any] | None]
 
@@ -124,6 +126,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     Transact: transact,
     ForgetJournal: forget_journal,
     CatchUpJournal: catch_up_journal,
+    Beat: beat,
 }
 TOGETHER: dict[type[Command[Any]], Together] = {Push: push_together, Lease: lease_together, Ack: ack_together}
 """For neighbours that concern one queue. None where they have to be carried out one by one after all."""

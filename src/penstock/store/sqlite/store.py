@@ -13,7 +13,19 @@ from typing import Any, Literal, TypeVar
 from penstock import forks
 from penstock.commands import Command, ForgetJournal, Push, Pushed
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
-from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, system_clock
+from penstock.model import (
+    ApiKey,
+    Clock,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueStats,
+    RollUp,
+    State,
+    Window,
+    Worker,
+    system_clock,
+)
 from penstock.store.protocol import JournalRow, OneLane, Progress
 from penstock.store.sqlite import access
 from penstock.store.sqlite.backup import backup
@@ -35,6 +47,7 @@ from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import migrate, set_journal
 from penstock.store.sqlite.settle import NotAsRemembered
 from penstock.store.sqlite.transaction import JOURNAL, Transaction
+from penstock.store.sqlite.workers import list_workers
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
@@ -343,6 +356,9 @@ class SqliteStore(OneLane):
 
     def find_secret(self, queue: str) -> str | None:
         return self._see(lambda connection: access.find_secret(connection, queue))
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+        return self._see(lambda connection: list_workers(connection, self._clock(), after, limit))
 
     def _read(self, look: Callable[[Reader], T]) -> T:
         return self._see(lambda connection: look(Reader(connection, self.salt, self._clock())))

@@ -1,0 +1,97 @@
+"""Events of queues for those who listen to them, told from the journal: so on every server, whoever did it.
+
+The journal is read once for all, and only while someone listens. Alike events that are read together are told as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from penstock.broker import Broker
+from penstock.errors import PenstockError
+from penstock.events import Events, Subscription
+from penstock.journal.drain import NAME
+from penstock.journal.events import Event
+from penstock.server.faces.journal import Journal
+from penstock.server.tails import Tails
+
+PAGE_RECORDS = 100
+BEHIND_RECORDS_MAX = 10_000
+"""Further behind than this, what lies between is passed over, and those who listen are told so."""
+LOOK_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+QUEUE_WORDS = {"removed": "dropped"}
+
+
+class News:
+    def __init__(self, broker: Broker, reader: Journal, tails: Tails, hurry: Callable[[], None]) -> None:
+        """`hurry` makes the journal tell at once what this server has just done."""
+        self._broker = broker
+        self._reader = reader
+        self._tails = tails
+        self._hurry = hurry
+        self._events = Events()
+        self._following: asyncio.Task[None] | None = None
+        self._begun: asyncio.Future[int] | None = None
+
+    @asynccontextmanager
+    async def subscribe(self, queue: str) -> AsyncIterator[Subscription]:
+        """From here on all that happens to the queue is told; a queue without a journal tells what happens here."""
+        info = await self._broker.find_queue(queue)
+        if info is not None and info.options.journal == "off":
+            with self._broker.events.subscribe(queue) as subscription:
+                yield subscription
+            return
+        with self._events.subscribe(queue) as subscription, self._broker.events.listen(queue, self._hurry):
+            if self._following is None:
+                self._begun = asyncio.ensure_future(asyncio.to_thread(self._reader.next_offset))
+                self._following = asyncio.create_task(self._follow(self._begun))
+            assert self._begun is not None
+            await asyncio.shield(self._begun)
+            try:
+                yield subscription
+            finally:
+                self._tails.wake(NAME)
+
+    def close(self) -> None:
+        self._events.close()
+
+    async def _follow(self, begun: asyncio.Future[int]) -> None:
+        try:
+            offset = await begun
+            while self._events.listened and not self._tails.closed:
+                try:
+                    offset = await self._step(offset)
+                except PenstockError:
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._following = None
+
+    async def _step(self, offset: int) -> int:
+        end = await asyncio.to_thread(self._reader.next_offset)
+        if end - offset > BEHIND_RECORDS_MAX:
+            self._events.tell_all("missed", {"records": end - offset})
+            return end
+        page = await asyncio.to_thread(lambda: self._reader.read(offset, limit=PAGE_RECORDS))
+        for queue, kind, data in _joined(page.events):
+            self._events.publish(queue, kind, **data)
+        if page.next == offset:
+            await self._tails.wait(NAME, offset, LOOK_SECONDS)
+        return page.next
+
+
+def _joined(events: Iterable[Event]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Neighbours that tell of the same, as one with a count."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for event in events:
+        if event.kind == "queue":
+            what = event.details["what"]
+            found.append((event.queue, QUEUE_WORDS.get(what, what), {}))
+        elif found and found[-1][:2] == (event.queue, event.kind):
+            found[-1][2]["count"] += 1
+        else:
+            found.append((event.queue, event.kind, {"count": 1}))
+    return found

@@ -1,0 +1,87 @@
+"""Who works here: heartbeats, and the list they keep."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from penstock.commands import Beat, Beaten
+from penstock.journal.noting import note_worker
+from penstock.model import Presence, Worker
+from penstock.store import workers
+from penstock.store.migrate import load_sql
+from penstock.store.sqlite.transaction import Transaction
+
+SQL = load_sql("penstock.store.sqlite", "worker")
+
+
+def beat(tx: Transaction, command: Beat) -> Beaten:
+    beaten = Beaten([], [])
+    came: list[workers.Key] = []
+    went = _leave(tx, workers.each_once(command.gone))
+    known: dict[workers.Key, int] = {}
+    present = workers.each_once(command.present)
+    for each in present:
+        row = tx.execute(SQL["known"], (each.kind, each.name)).fetchone()
+        if row is not None:
+            known[each.kind, each.name] = row[0]
+    if len(known) < len(present):
+        (listed,) = tx.execute(SQL["count"]).fetchone()
+        present = workers.admitted(present, known, listed)
+    for each in present:
+        key, values = (each.kind, each.name), _values(tx, each, command.stale_ms)
+        if key not in known:
+            tx.execute(SQL["add"], values)
+            came.append(key)
+        elif each.kind == "consumer" or each.started_at >= known[key]:
+            tx.execute(SQL["renew"], values)
+            if each.kind == "server" and each.started_at > known[key]:
+                # Another process under the same name: the one before is no more.
+                went.append(key)
+                came.append(key)
+    went += _forget_silent(tx)
+    _tell(tx, came, went)
+    beaten.connected += [name for _, name in came]
+    beaten.disconnected += [name for _, name in went]
+    return beaten
+
+
+def _values(tx: Transaction, each: Presence, stale_ms: int) -> tuple[object, ...]:
+    started_at = each.started_at or tx.now
+    whereabouts = (each.host, each.pid, each.version, each.server)
+    return (each.kind, each.name, *whereabouts, started_at, tx.now, tx.now + stale_ms, workers.queues_text(each))
+
+
+def _leave(tx: Transaction, gone: list[Presence]) -> list[workers.Key]:
+    return [
+        (each.kind, each.name)
+        for each in gone
+        if tx.execute(SQL["leave"], (each.kind, each.name, each.started_at)).rowcount
+    ]
+
+
+def _forget_silent(tx: Transaction) -> list[workers.Key]:
+    stale = tx.execute(SQL["stale"], (tx.now, workers.STALE_AT_ONCE)).fetchall()
+    if not stale:
+        return []
+    holders = dict(tx.execute(SQL["holders"], (tx.now, workers.LEASES_MET)).fetchall())
+    gone = workers.silent(stale, holders, tx.now)
+    for key in gone:
+        tx.execute(SQL["forget"], key)
+    return gone
+
+
+def _tell(tx: Transaction, came: list[workers.Key], went: list[workers.Key]) -> None:
+    if not came and not went:
+        return
+    row = tx.execute(SQL["journals"]).fetchone()
+    if row is not None and row[0]:
+        for kind, name in went:
+            note_worker(tx, "disconnected", kind, name)
+        for kind, name in came:
+            note_worker(tx, "connected", kind, name)
+
+
+def list_workers(connection: sqlite3.Connection, now: int, after: str | None, limit: int) -> list[Worker]:
+    rows = connection.execute(SQL["list"], (*workers.after_key(after), limit)).fetchall()
+    held = connection.execute(SQL["held"], (now, workers.LEASES_SHOWN)).fetchall() if rows else []
+    return list(workers.shown(rows, held))

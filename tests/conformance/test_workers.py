@@ -1,0 +1,194 @@
+"""Who works: servers and consumers give signs of life, and whoever stops is taken off the list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.commands import Beat, Beaten
+from penstock.journal.drain import journal_folder
+from penstock.journal.events import Event
+from penstock.journal.postgres import PostgresDrain, PostgresJournal
+from penstock.log.postgres.streams import PostgresStreams
+from penstock.model import Presence, Worker
+from penstock.store import workers
+from tests.conformance.postgres_support import PostgresUnderTest
+from tests.conformance.replay import log_events
+from tests.conformance.support import START_MS, StoreUnderTest, ids
+
+STALE_MS = 30_000
+
+
+def consumer(name: str = "ada", **rest: Any) -> Presence:
+    return Presence(kind="consumer", name=name, **rest)
+
+
+def server(name: str = "one", started_at: int = START_MS, **rest: Any) -> Presence:
+    return Presence(kind="server", name=name, started_at=started_at, **rest)
+
+
+def beat(store: StoreUnderTest, *present: Presence, gone: tuple[Presence, ...] = ()) -> Beaten:
+    beaten: Beaten = store.do(Beat(present=present, gone=gone, stale_ms=STALE_MS))
+    return beaten
+
+
+def listed(store: StoreUnderTest) -> list[str]:
+    return [each.name for each in store.workers()]
+
+
+def worker(store: StoreUnderTest, name: str = "ada") -> Worker:
+    (found,) = [each for each in store.workers() if each.name == name]
+    return found  # type: ignore[no-any-return]
+
+
+def told(store: StoreUnderTest) -> list[tuple[str, str]]:
+    """What the journal tells of workers."""
+    return [(event.details["what"], event.details["worker"]) for event in _events(store) if event.kind == "worker"]
+
+
+def _events(store: StoreUnderTest) -> list[Event]:
+    if isinstance(store, PostgresUnderTest):
+        streams = PostgresStreams(str(store.path), schema=store.schema, clock=store.clock)
+        PostgresDrain(streams.database).drain()
+        found = PostgresJournal(streams.database).read(0).events
+        streams.close()
+        return list(found)
+    store.reopen()
+    return list(log_events(journal_folder(store.path)))
+
+
+def test_whoever_gives_a_sign_of_life_is_listed_with_its_whereabouts(store: StoreUnderTest) -> None:
+    first = server("one", host="tallinn", pid=7, version="1.2")
+    assert beat(store, first, consumer(server="one", queues=("q", "ns/"))).connected == ["ada", "one"]
+    ada, one = store.workers()
+    assert (one.kind, one.host, one.pid, one.version, one.server) == ("server", "tallinn", 7, "1.2", None)
+    assert (ada.kind, ada.host, ada.pid, ada.server) == ("consumer", None, None, "one")
+    assert (ada.started_at, ada.seen_at, ada.stale_at) == (START_MS, START_MS, START_MS + STALE_MS)
+    assert ada.queues == {"q": 0, "ns/": 0}
+
+
+def test_a_further_sign_of_life_connects_nobody_again(store: StoreUnderTest) -> None:
+    beat(store, server(), consumer())
+    store.clock.advance(10_000)
+    assert beat(store, server(), consumer(queues=("q",))) == Beaten([], [])
+    ada = worker(store)
+    assert (ada.started_at, ada.seen_at, ada.queues) == (START_MS, START_MS + 10_000, {"q": 0})
+
+
+def test_whoever_is_silent_for_too_long_is_taken_off_the_list_by_whoever_is_not(shared: StoreUnderTest) -> None:
+    other = shared.open_another()
+    beat(shared, server("one"), consumer("ada"))
+    shared.clock.advance(STALE_MS)
+    assert other.apply([Beat(present=[server("two")])]) == [Beaten(["two"], [])]
+    shared.clock.advance(1)
+    assert other.apply([Beat(present=[server("two")])]) == [Beaten([], ["ada", "one"])]
+    assert listed(shared) == ["two"]
+    assert beat(shared, server("one")).connected == ["one"]
+
+
+def test_whoever_leaves_is_taken_off_the_list_at_once(store: StoreUnderTest) -> None:
+    beat(store, server(), consumer())
+    assert beat(store, gone=(server(), consumer(), consumer("unknown"))).disconnected == ["ada", "one"]
+    assert listed(store) == []
+
+
+def test_a_consumer_that_works_on_what_it_holds_is_not_silent(store: StoreUnderTest) -> None:
+    store.make(lease_ms=10 * STALE_MS)
+    store.push("a")
+    leased = store.lease_one(worker="ada")
+    beat(store, consumer("ada"), consumer("bob"), server("one"))
+    store.clock.advance(STALE_MS + 1)
+    assert beat(store).disconnected == ["bob", "one"]
+    assert worker(store).leases == 1
+    store.ack(leased)
+    assert beat(store).disconnected == ["ada"]
+
+
+def test_a_lease_that_has_lapsed_does_not_keep_its_holder_on_the_list(store: StoreUnderTest) -> None:
+    store.make(lease_ms=STALE_MS)
+    store.push("a")
+    store.lease_one(worker="ada")
+    beat(store, consumer("ada"))
+    store.clock.advance(STALE_MS + 1)
+    assert beat(store).disconnected == ["ada"]
+
+
+def test_where_there_are_too_many_leases_to_tell_a_silent_consumer_stays_for_an_hour(
+    store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LEASES_MET", 2)
+    store.make(lease_ms=100 * STALE_MS * 10)
+    store.push("a", "b", "c")
+    store.lease(limit=3)
+    beat(store, consumer("ada"))
+    store.clock.advance(STALE_MS + workers.DOUBT_MS)
+    assert beat(store).disconnected == []
+    store.clock.advance(1)
+    assert beat(store).disconnected == ["ada"]
+
+
+def test_what_each_holds_is_told_by_queue(store: StoreUnderTest) -> None:
+    for queue in ("q", "r"):
+        store.make(queue)
+        store.push("a", "b", queue=queue)
+    held = [*store.lease("q", 2, worker="ada"), *store.lease("r", 1, worker="ada")]
+    store.lease("r", 1, worker="one")
+    beat(store, consumer("ada", queues=("q", "s")), server("one"))
+    assert (worker(store).leases, worker(store).queues) == (3, {"q": 2, "r": 1, "s": 0})
+    assert worker(store, "one").queues == {"r": 1}
+    assert ids(held[:2]) == ids(store.pages("leased"))
+    store.ack(*held[:2])
+    assert worker(store).queues == {"q": 0, "r": 1, "s": 0}
+
+
+def test_a_server_that_is_started_again_under_its_name_takes_the_place_of_the_one_before(store: StoreUnderTest) -> None:
+    beat(store, server("one", START_MS, pid=7))
+    again = server("one", START_MS + 5, pid=8)
+    assert beat(store, again) == Beaten(["one"], ["one"])
+    # Of two that live under one name, the one that began last is shown.
+    assert beat(store, server("one", START_MS, pid=7)) == Beaten([], [])
+    assert worker(store, "one").pid == 8
+    assert beat(store, gone=(server("one", START_MS),)).disconnected == []
+    assert beat(store, gone=(again,)).disconnected == ["one"]
+
+
+def test_the_journal_tells_who_came_and_went(shared: StoreUnderTest) -> None:
+    beat(shared, server("one"), consumer("ada"))
+    shared.make()
+    beat(shared, server("one"))
+    shared.clock.advance(STALE_MS + 1)
+    beat(shared, server("one", START_MS + 1))
+    assert told(shared) == [
+        ("connected", "ada"),
+        ("connected", "one"),
+        ("disconnected", "one"),
+        ("disconnected", "ada"),
+        ("connected", "one"),
+    ]
+
+
+def test_the_list_comes_in_pages(store: StoreUnderTest) -> None:
+    beat(store, server("z"), *(consumer(f"c{number}") for number in range(5)))
+    first = store.workers(limit=4)
+    rest = store.workers(after=workers.cursor(first[-1]), limit=4)
+    assert [each.name for each in (*first, *rest)] == ["c0", "c1", "c2", "c3", "c4", "z"]
+    assert store.workers(after=workers.cursor(rest[-1])) == []
+
+
+def test_the_list_has_a_limit_that_those_on_it_do_not_feel(
+    store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WORKERS_MAX", 2)
+    beat(store, consumer("ada"), consumer("bob"))
+    assert beat(store, consumer("ada"), consumer("cy"), server()) == Beaten([], [])
+    beat(store, gone=(consumer("bob"),))
+    assert beat(store, consumer("ada"), consumer("cy"), server()).connected == ["cy"]
+
+
+def test_a_name_may_be_any_text(store: StoreUnderTest) -> None:
+    name = "ünïcode/ with\0zero:and 'quotes\""
+    beat(store, consumer(name, queues=(name,)))
+    assert listed(store) == [name.replace("\0", "�")]
+    assert beat(store, consumer(name)) == Beaten([], [])
+    assert beat(store, gone=(consumer(name),)).disconnected == [name.replace("\0", "�")]

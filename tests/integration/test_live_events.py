@@ -1,0 +1,170 @@
+"""What happens at one server of a fleet is seen live at another."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from penstock.server import news
+from tests.conformance.support import eventually
+from tests.integration.serving import PATIENCE, Client, Running, running
+
+pytestmark = pytest.mark.timeout(120)
+API = "/api/v1"
+
+
+@pytest.fixture
+def pair(store: str, tmp_path: Path) -> Iterator[tuple[Running, Running]]:
+    with running(tmp_path, store=store, metrics_ms=100) as one, running(tmp_path, store=store, metrics_ms=100) as two:
+        yield one, two
+
+
+@contextmanager
+def watching(server: Running, query: str = "") -> Iterator[ClientConnection]:
+    with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard{query}", max_queue=None) as watcher:
+        yield watcher
+
+
+def told(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
+    """Of messages and queues, in order."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        message = json.loads(watcher.recv(timeout=PATIENCE))
+        if message["event"].startswith(("message.", "queue.created")):
+            found.append(message)
+    return found
+
+
+class Listener:
+    """To a queue's events."""
+
+    def __init__(self, server: Running, queue: str) -> None:
+        self._client = server.client()
+        self._client.connection.request("GET", f"{queue}/events")
+        self._stream = self._client.connection.getresponse()
+        assert self._stream.readline().startswith(b":")
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        while not (line := self._stream.readline()).startswith(b"event: "):
+            assert line, "the stream has ended"
+        return line[7:].strip().decode(), json.loads(self._stream.readline()[6:])
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def listening(server: Running, queue: str) -> Iterator[Listener]:
+    listener = Listener(server, queue)
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+def push(client: Client, *payloads: Any) -> None:
+    items = [{"ns": "ns", "task": "t", "queue": "q", "payload": payload} for payload in payloads]
+    assert client.post(f"{API}/push", {"items": items}).status == 201
+
+
+def test_a_dashboard_at_one_server_sees_what_happens_at_another(pair: tuple[Running, Running]) -> None:
+    one, two = pair
+    with one.client() as here, two.client() as there, watching(two) as watcher:
+        push(here, 1)
+        (message,) = there.get(f"{API}/pop/ns/ns?worker=ada").json["messages"]
+        here.post(f"{API}/ack", {"transactionId": message["transactionId"], "status": "completed"})
+        events = told(watcher, 4)
+        assert [event["event"] for event in events] == [
+            "queue.created",
+            "message.pushed",
+            "message.processing",
+            "message.completed",
+        ]
+        assert {event["data"].get("transactionId") for event in events[1:]} == {message["transactionId"]}
+        push(here, 2)
+        while json.loads(watcher.recv(timeout=PATIENCE))["event"] != "queue.depth":
+            pass
+
+
+def test_a_dashboard_goes_on_at_another_server_where_it_was(pair: tuple[Running, Running]) -> None:
+    one, two = pair
+    with one.client() as here:
+        with watching(one) as watcher:
+            push(here, 1)
+            seen = told(watcher, 2)[-1]
+        push(here, 2)
+        with watching(two, f"?since={seen['offset']}") as watcher:
+            (event,) = told(watcher, 1)
+        assert event["event"] == "message.pushed"
+        assert event["data"]["id"] != seen["data"]["id"]
+
+
+def test_whoever_listens_to_a_queue_at_one_server_hears_what_happens_at_another(pair: tuple[Running, Running]) -> None:
+    one, two = pair
+    with one.client() as here, two.client() as there:
+        queue = here.queue("q")
+        with listening(two, queue) as far, listening(one, queue) as near:
+            here.post(f"{queue}/messages", {"messages": [{"payload": 1}, {"payload": 2}]})
+            (message, _) = there.post(f"{queue}/poll?batch=2").json["messages"]
+            here.post(f"{queue}/ack", {"id": message["id"], "token": message["token"]})
+            there.post(f"{queue}/pause")
+            for listener in (far, near):
+                assert [listener.next() for _ in range(4)] == [
+                    ("pushed", {"queue": "q", "count": 2}),
+                    ("leased", {"queue": "q", "count": 2}),
+                    ("acked", {"queue": "q", "count": 1}),
+                    ("paused", {"queue": "q"}),
+                ]
+
+
+def test_nobody_reads_the_journal_when_nobody_listens(pair: tuple[Running, Running]) -> None:
+    one, _ = pair
+    assert one.app.news is not None
+    with one.client() as here:
+        queue = here.queue("q")
+        with listening(one, queue):
+            assert one.app.news._following is not None
+        eventually(lambda: one.app.news._following is None)  # type: ignore[union-attr]
+        with listening(one, queue) as again:
+            here.post(f"{queue}/messages", {"payload": 1})
+            assert again.next() == ("pushed", {"queue": "q", "count": 1})
+
+
+def test_a_queue_without_a_journal_tells_what_happens_here(tmp_path: Path) -> None:
+    with running(tmp_path) as server, server.client() as client:
+        queue = client.queue("q", journal="off")
+        with listening(server, queue) as listener:
+            client.post(f"{queue}/messages", {"payload": 1})
+            assert listener.next() == ("pushed", {"queue": "q", "count": 1})
+
+
+def test_one_that_falls_far_behind_is_told_how_much_it_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "BEHIND_RECORDS_MAX", 10)
+    with running(tmp_path) as server, server.client() as client:
+        queue = client.queue("q")
+        assert server.app.news is not None
+        reader, held = server.app.news._reader, threading.Event()
+        read = reader.read
+
+        def slowly(*args: Any, **how: Any) -> Any:
+            held.wait(PATIENCE)
+            return read(*args, **how)
+
+        monkeypatch.setattr(reader, "read", slowly)
+        with listening(server, queue) as listener:
+            before = reader.next_offset()
+            for verb in ("pause", "resume") * 10:
+                client.post(f"{queue}/{verb}")
+            eventually(lambda: reader.next_offset() >= before + 20)
+            held.set()
+            found = [listener.next()]
+            while found[-1][0] != "missed":
+                found.append(listener.next())
+            assert found[-1][1]["records"] > 10
