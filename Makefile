@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync provision bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast lint types format sync provision screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ format: $(STAMPS)/test ## ruff: mend what can be mended
 
 provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the browser that the tests use
 	@$(BIN)/python tools/provision.py
+
+screenshots: provision ## the pictures of the dashboard in docs/images
+	$(BIN)/python tools/screenshots.py
+
+bench-dashboard: provision ## what the dashboard costs: first render, long tasks, twenty of them on a busy server
+	$(BIN)/python benchmarks/dashboard.py $(ARGS)
 
 bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
 	$(BIN)/python benchmarks/embedded.py $(ARGS)

@@ -52,6 +52,7 @@ class Latest(Struct, omit_defaults=True):
     at: int
     kind: str
     queue: str
+    """Or the worker that came or went."""
     count: int = 1
     id: int | None = None
     uuid: str | None = None
@@ -144,7 +145,8 @@ class Digester:
         totals, latest = Happened(), await asyncio.to_thread(_latest, records[-LATEST_MAX:])
         for record in records:
             queue, count = head_of(record.data)
-            self._due[queue] += count
+            if record.kind != Kind.WORKER:
+                self._due[queue] += count
             name = _NAMES.get(record.kind)
             if name is not None:
                 setattr(totals, name, getattr(totals, name) + count)
@@ -190,7 +192,7 @@ def _line(record: Record) -> Latest:
     event = next(iter(events_of([record], None, None)))
     count = head_of(record.data)[1]
     details: dict[str, Any] = event.details
-    kind = f"queue {details.get('what', 'changed')}" if event.kind == "queue" else event.kind
+    kind = f"{event.kind} {details.get('what', 'changed')}" if event.kind in ("queue", "worker") else event.kind
     only = count == 1
     error = str(details["error"])[:200] if "error" in details else None
     return Latest(event.at, kind, event.queue, count, event.id if only else None, event.uuid if only else None, error)

@@ -117,8 +117,8 @@ class Place {
 async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
   const query = { since: place.since, digest }
   const socket = await openSocket(http, query)
-  /** @type {string[]} */
-  let texts = []
+  /** @type {shapes.LiveEvent[]} */
+  let batch = []
   let opened = false
   let closed = false
   let wake = () => {}
@@ -129,7 +129,10 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
     onState('open')
   }
   socket.onmessage = ({ data }) => {
-    if (texts.push(String(data)) === bufferMax) close()
+    const event = parse(String(data))
+    // Only what is new counts, so that every socket brings a slow reader further.
+    if (!place.pass(event)) return
+    if (batch.push(event) === bufferMax) close()
     wake()
   }
   socket.onclose = () => {
@@ -140,10 +143,10 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
   try {
     if (signal.aborted) close()
     while (!signal.aborted) {
-      if (texts.length > 0) {
-        const batch = read(texts, place)
-        texts = []
-        if (batch.length > 0) yield batch
+      if (batch.length > 0) {
+        const taken = batch
+        batch = []
+        yield taken
       } else if (closed) {
         break
       } else {
@@ -155,15 +158,6 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
     signal.removeEventListener('abort', close)
     close()
   }
-}
-
-/**
- * @param {string[]} texts
- * @param {Place} place
- * @returns {shapes.LiveEvent[]}
- */
-function read(texts, place) {
-  return texts.map((text) => parse(text)).filter((event) => place.pass(event))
 }
 
 /**

@@ -1,7 +1,7 @@
 /** JSON in which whole numbers beyond 2^53 are exact: they are BigInts here, and plain digits on the wire. */
 
 const MANY_DIGITS = /\d{16}/
-const NEXT = /"|-?\d{16,}/g
+const NEXT = /"|-?[1-9]\d{15,}/g
 const NAME = Math.random().toString(36).slice(2)
 
 /**

@@ -168,7 +168,7 @@ function latest(list, app) {
   }
   fill(list, shown.map((event) => {
     const name = event.count && event.count > 1 ? `${event.queue} × ${event.count}` : event.queue
-    const address = event.id === undefined ? to('queue', [event.queue]) : to('message', [event.queue, event.id], { uuid: event.uuid })
+    const address = event.kind.startsWith('worker') ? to('workers') : event.id === undefined ? to('queue', [event.queue]) : to('message', [event.queue, event.id], { uuid: event.uuid })
     return h('li', {}, h('time', { text: clock(event.at) }), tag(event.kind.split(' ')[0], event.kind), h('a', { class: 'clip', href: address, text: name }),
       event.error && h('span', { class: 'clip grow muted xsmall', text: event.error }))
   }))
