@@ -43,12 +43,12 @@ def test_a_message_is_pushed_with_its_numbers_exact(dashboard: Dashboard, client
 def test_options_are_refused_as_the_server_would_and_saved(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name)
     page = dashboard.go(f"queue/{name}?tab=options")
-    attempts = page.get_by_label("Attempts")
+    attempts = page.locator("input[name=max_attempts]")
     attempts.fill("0")
     expect(page.get_by_text("At least 1")).to_be_visible()
     expect(page.get_by_role("button", name="Save")).to_be_disabled()
     attempts.fill("7")
-    page.get_by_label("In flight at most").fill("3")
+    page.locator("input[name=max_in_flight]").fill("3")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved.")).to_be_visible()
     options = client.get(queue).json["options"]

@@ -45,11 +45,13 @@ class Life(Struct):
     events: list[EventView]
     next: int | None
     """Where to search on; null when all is told."""
+    end: int
+    """Up to where it was searched: what happens later is found from here on."""
     searched_until: int | None
     """The time of the last record that was looked at."""
 
 
-Found = tuple[list[EventView], int | None, int | None]
+Found = tuple[list[EventView], int | None, int, int | None]
 """As in `Life`."""
 
 
@@ -100,11 +102,11 @@ class Lives:
             offset = page.next
             over = gone and any(_is_end(event) for event in found)
             if over or page.next >= end:
-                return [event_view(event) for event in found], None, until
+                return [event_view(event) for event in found], None, offset, until
             if time.monotonic() > deadline or len(found) >= EVENTS_MAX:
                 break
         more = offset if offset < end else None
-        return [event_view(event) for event in found], more, until
+        return [event_view(event) for event in found], more, offset, until
 
     def _offset_at(self, at: int, end: int) -> int:
         """The first record that is not older."""

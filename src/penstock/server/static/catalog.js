@@ -35,11 +35,16 @@ export class Catalog {
     /** @type {Promise<void> | undefined} */
     this._loading = undefined
     live.listen((digest) => this._update(digest), new AbortController().signal)
-    let connected = true
+    let before = false
+    let lost = false
     live.watch(() => {
+      lost = lost || (before && !live.connected)
+      before = live.connected
       // What happened while the line was cut, no digest tells.
-      if (live.connected && !connected && this.complete) void this.reload()
-      connected = live.connected
+      if (live.connected && lost && this._loading !== undefined) {
+        lost = false
+        void this.reload()
+      }
     })
   }
 

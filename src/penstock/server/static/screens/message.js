@@ -31,24 +31,34 @@ export function message(app, place, signal) {
   const details = h('div', { class: 'stack' })
   const life = h('div', { class: 'body' }, h('p', { class: 'muted', text: 'Reading the journal…' }))
   const buttons = h('div', { class: 'row' })
-  void (async () => {
-    const stands = (/** @type {any} */ found) => {
-      fill(state, tag(found === null ? 'gone' : found.state))
-      if (found !== null) show(app, found, details, buttons)
-      return found !== null
-    }
-    try {
-      if (!app.server.journal) {
-        stands(await app.client.queue(name).get(Number(id)))
-        fill(life, empty('No journal', 'This server was started without one, so nothing tells what happened.'))
-        return
-      }
-      const { alive, pushed } = await tellLife(app, name, id, uuid, life, stands, signal)
-      if (!alive) fill(details, gone(name, id, pushed))
-    } catch (error) {
-      if (!signal.aborted) fill(details, problem(error))
-    }
-  })()
+  let shown = ''
+  /** @type {any} */
+  let pushed
+  const stands = (/** @type {any} */ found) => {
+    const now = found === null ? `gone ${pushed !== undefined}` : `${found.state} ${found.attempts} ${found.errors?.length} ${found.lease_expires_at}`
+    if (now === shown) return
+    shown = now
+    fill(state, tag(found === null ? 'gone' : found.state))
+    if (found !== null) show(app, found, details, buttons)
+    else fill(details, gone(name, id, pushed)), fill(buttons)
+  }
+  const trouble = (/** @type {unknown} */ error) => {
+    if (!signal.aborted) fill(details, problem(error))
+  }
+  if (app.server.journal) {
+    const told = new Life(app, name, id, uuid, life, signal)
+    const look = () => told.search().then((found) => {
+      pushed ??= told.events.find((event) => event.kind === 'pushed')
+      if (found !== undefined) stands(found)
+    }).catch(trouble)
+    void look()
+    app.live.listen((digest) => {
+      if (digest.queues.some((each) => each.name === name)) void look()
+    }, signal)
+  } else {
+    fill(life, empty('No journal', 'This server was started without one, so nothing tells what happened.'))
+    app.client.queue(name).get(Number(id)).then(stands).catch(trouble)
+  }
   return h('div', {}, head(`Message ${id}`, { crumbs, after: state }, buttons),
     h('div', { class: 'split' }, details, card('Life', life)))
 }
@@ -126,43 +136,50 @@ function gone(name, id, pushed) {
     pushed !== undefined && pushed.payload !== undefined && card('Body, as it was pushed', h('div', { class: 'body' }, jsonView(pushed.payload)))]
 }
 
-/**
- * @param {App} app
- * @param {string} name
- * @param {string} id
- * @param {string} uuid
- * @param {Element} place
- * @param {(found: any) => boolean} stands is told how it stands, first of all
- * @param {AbortSignal} signal
- * @returns {Promise<{alive: boolean, pushed: any}>} with the event of its push
- */
-async function tellLife(app, name, id, uuid, place, stands, signal) {
-  /** @type {boolean | undefined} */
-  let alive
-  /** @type {any[]} */
-  const events = []
-  const list = h('ol', { class: 'timeline', 'aria-label': 'Life' })
-  const searched = h('p', { class: 'muted xsmall', role: 'status' })
-  const on = h('button', { class: 'btn small', type: 'button', text: 'Search on', hidden: true, onclick: () => void search() })
-  fill(place, list, searched, on)
-  /** @type {number | undefined} */
-  let from
-  const search = async () => {
-    on.hidden = true
-    for (let n = 0; n < SEARCHES_MAX && !signal.aborted; n++) {
-      const query = { from, at: uuid ? timeOf(uuid) : undefined }
-      const found = await app.client.request('GET', `/queues/${encodeURIComponent(name)}/messages/${id}/events`, { query, signal })
-      alive ??= stands(found.message && readPayload(found.message))
-      events.push(...found.events.map(readPayload))
-      fill(list, events.map((event, at) => line(event, events[at - 1])))
-      from = found.next ?? undefined
-      searched.textContent = found.next === null ? (events.length === 0 ? 'The journal tells nothing of it.' : '') : `Searched until ${when(found.searched_until)}…`
-      if (found.next === null) return
-    }
-    on.hidden = false
+/** What the journal tells of a message so far; each search goes on where the last one ended. */
+class Life {
+  /**
+   * @param {App} app
+   * @param {string} name
+   * @param {string} id
+   * @param {string} uuid
+   * @param {Element} place
+   * @param {AbortSignal} signal
+   */
+  constructor(app, name, id, uuid, place, signal) {
+    this._ask = (/** @type {any} */ query) => app.client.request('GET', `/queues/${encodeURIComponent(name)}/messages/${id}/events`, { query, signal })
+    this._at = uuid ? timeOf(uuid) : undefined
+    this._signal = signal
+    /** @type {any[]} */
+    this.events = []
+    /** @type {number | undefined} */
+    this._from = undefined
+    this._busy = false
+    this._list = h('ol', { class: 'timeline', 'aria-label': 'Life' })
+    this._said = h('p', { class: 'muted xsmall', role: 'status', text: 'Reading the journal…' })
+    this._on = h('button', { class: 'btn small', type: 'button', text: 'Search on', hidden: true, onclick: () => void this.search() })
+    fill(place, this._list, this._said, this._on)
   }
-  await search()
-  return { alive: alive ?? false, pushed: events.find((event) => event.kind === 'pushed') }
+
+  /** @returns {Promise<any>} the message as it stands, null if it is gone; undefined if another search is under way */
+  async search() {
+    if (this._busy || this._signal.aborted) return undefined
+    this._busy = true
+    this._on.hidden = true
+    try {
+      for (let n = 0; ; n++) {
+        const found = await this._ask({ from: this._from, at: this._at })
+        this._from = found.end
+        this.events.push(...found.events.map(readPayload))
+        if (found.events.length > 0) fill(this._list, this.events.map((event, at) => line(event, this.events[at - 1])))
+        this._said.textContent = found.next !== null ? `Searched until ${when(found.searched_until)}…` : this.events.length === 0 ? 'The journal tells nothing of it.' : ''
+        this._on.hidden = found.next === null || n + 1 < SEARCHES_MAX
+        if (found.next === null || n + 1 >= SEARCHES_MAX) return found.message && readPayload(found.message)
+      }
+    } finally {
+      this._busy = false
+    }
+  }
 }
 
 /**

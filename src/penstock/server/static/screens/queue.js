@@ -149,7 +149,7 @@ function messages(app, name, place, signal) {
       after = page.next ?? undefined
       more.hidden = after === undefined
       list.element.hidden = list.body.childElementCount === 0
-      fill(none, list.element.hidden && empty(`Nothing is ${state}`, 'Look at another state, or push a message.', `penstock message enqueue ${name} '{"hello": "world"}'`))
+      fill(none, list.element.hidden && empty(`Nothing is ${state}`, 'Look at another state, or push a message.', `penstock message enqueue --queue ${name} --payload '{"hello": "world"}'`))
     } catch (error) {
       if (!signal.aborted) fill(none, problem(error))
     }

@@ -48,7 +48,7 @@ export function stream(app, place, signal) {
         [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.expired ? `${each.kind}, expired` : each.kind].forEach((text, n) => say(row.children[n], text))
       })
       consumers.element.hidden = info.consumers.length === 0
-      fill(none, info.consumers.length === 0 && empty('Nobody keeps a position here', 'A consumer reads on from where it was, also after a restart.', `penstock stream next ${name} --consumer me`))
+      fill(none, info.consumers.length === 0 && empty('Nobody keeps a position here', 'A consumer reads on from where it was, also after a restart.', `curl '${app.client.baseUrl}/streams/${encodeURIComponent(name)}/next?consumer=me'`))
     } catch (error) {
       if (!signal.aborted) fill(trouble, problem(error))
     }

@@ -27,7 +27,7 @@ export function streams(app, place, signal) {
       rows(list.body, page.streams, (each) => each.name, make, update)
       list.element.hidden = page.streams.length === 0
       fill(none, page.streams.length === 0 && empty('There are no streams yet', 'A stream keeps every record for readers that each want all of them, in order, also later.',
-        'penstock stream create clicks', `echo '{"page": "/"}' | penstock stream append clicks`))
+        'penstock stream create clicks', `penstock stream append clicks --record '{"page": "/"}'`))
     } catch (error) {
       if (!signal.aborted) fill(none, problem(error))
     }

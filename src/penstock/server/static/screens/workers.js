@@ -53,7 +53,7 @@ export function workers(app, place, signal) {
     consumers.element.hidden = theirs.length === 0
     say(said, `${plural(mine.length, 'server')}, ${plural(theirs.length, 'consumer')}`)
     fill(noServers, mine.length === 0 && empty('No server has registered', 'Servers tell of themselves when they start.'))
-    fill(noConsumers, theirs.length === 0 && empty('No consumer has given a name', 'Consumers show here while they lease with a name.', `penstock message poll emails --worker me`))
+    fill(noConsumers, theirs.length === 0 && empty('No consumer has given a name', 'Consumers show here while they lease with a name.', 'penstock message poll --queue emails --worker me'))
   }
   void every(REFRESH_MS, signal, look, app.frozen)
   return h('div', {}, head('Workers', { after: said }), card('Consumers', h('div', {}, consumers.element, noConsumers)), card('Servers', h('div', {}, servers.element, noServers)))
