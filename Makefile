@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast lint types format sync provision screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast lint types format sync js-types provision screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,12 +34,16 @@ lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(STAMPS)/test ## mypy, strict
+types: $(STAMPS)/test ## mypy, strict, and TypeScript on the JavaScript client and the dashboard
 	$(BIN)/mypy
+	$(BIN)/python tools/javascript.py
 
 sync: ## make the synchronous twins, and the dashboard's copy of the JavaScript client, anew
 	$(PYTHON) tools/unasync.py
 	$(PYTHON) tools/copy_client.py
+
+js-types: ## make the JavaScript client's type declarations anew
+	$(PYTHON) tools/javascript.py --write
 
 format: $(STAMPS)/test ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix
@@ -84,7 +88,7 @@ lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every 
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove .venv and every cache
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv clients/js/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Every part runs even after one has failed; pytest comes last, so that its closing line ends the output.
@@ -95,6 +99,7 @@ $(BIN)/python tools/copy_client.py --check || failed="$$failed client"; \
 $(BIN)/ruff check || failed="$$failed lint"; \
 $(BIN)/ruff format --check || failed="$$failed format"; \
 $(BIN)/mypy || failed="$$failed types"; \
+$(BIN)/python tools/javascript.py || failed="$$failed javascript"; \
 $(BIN)/pytest $(PYTEST_ARGS) $(1) $(ARGS) || failed="$$failed tests"; \
 if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 endef

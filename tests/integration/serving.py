@@ -23,6 +23,7 @@ import uvloop
 from penstock.config import PLAIN_NAMES, Settings
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
+from penstock.store.protocol import Store
 
 PATIENCE = 60.0
 RUN = "from penstock.cli import main; main()"
@@ -116,9 +117,12 @@ class Running:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        store, path = opened(self.settings)
+        store, path = self._open()
         self.path = Path(path)
         await serve(self.settings, store, path, self._listener, stop=self._stop, ready=self._begin)
+
+    def _open(self) -> tuple[Store, str]:
+        return opened(self.settings)
 
     def _begin(self, app: App) -> None:
         self.app = app

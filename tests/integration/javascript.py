@@ -1,0 +1,114 @@
+"""Node and a browser, for the tests of what is written in JavaScript; and a server whose time can be moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from penstock.model import system_clock
+from tests.integration.command_line import PENSTOCK, clean_environment
+
+CLIENT = Path(__file__).parents[2] / "clients" / "js"
+PATIENCE_SECONDS = 280
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def missing(what: str) -> str:
+    """Skip, saying so; where nothing may be skipped, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is not installed")
+    pytest.skip(f"{what} is not installed")
+
+
+def node(*arguments: str | Path, folder: Path | None = None, **environment: str) -> str:
+    """What a program printed that ended well."""
+    program = shutil.which("node") or missing("Node")
+    done = subprocess.run(
+        [program, *map(str, arguments)],
+        cwd=folder,
+        env=clean_environment(**environment) | {"PENSTOCK": PENSTOCK},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def install(folder: Path, name: str) -> None:
+    """Make the client a package of this name there, as npm would."""
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / name).symlink_to(CLIENT)
+    (folder / "package.json").write_text('{"type": "module"}')
+
+
+class MovableClock:
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def __call__(self) -> int:
+        return system_clock() + self.ahead_ms
+
+
+class Pages(SimpleHTTPRequestHandler):
+    """The client's files, and a place where a page tells what it found."""
+
+    told: ClassVar[queue.Queue[Any]]
+
+    def do_POST(self) -> None:
+        self.told.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def pages() -> Iterator[tuple[str, queue.Queue[Any]]]:
+    """Where they are served, and what they tell."""
+    told: queue.Queue[Any] = queue.Queue()
+    handler = partial(type("Told", (Pages,), {"told": told}), directory=str(CLIENT))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", told
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def find_browser() -> str:
+    return next(filter(None, map(shutil.which, BROWSERS)), None) or missing("a browser")
+
+
+@contextmanager
+def browser(program: str, address: str) -> Iterator[None]:
+    """A page in a browser without a window."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+        running = subprocess.Popen(
+            [program, *flags, f"--user-data-dir={profile}", "--remote-debugging-port=0", address],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield
+        finally:
+            running.terminate()
+            running.wait(PATIENCE_SECONDS)

@@ -1,0 +1,100 @@
+"""The example of the tree's first client, word for word, on Node and in a browser."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Settings
+from penstock.store.protocol import Store
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.support import eventually
+from tests.integration.javascript import (
+    CLIENT,
+    PATIENCE_SECONDS,
+    MovableClock,
+    browser,
+    find_browser,
+    install,
+    node,
+    pages,
+)
+from tests.integration.serving import Running
+
+EXAMPLE = CLIENT / "tests" / "examples" / "basic_usage.js"
+QUEUE = "/queues/email-service%2Fnotifications%2Fhigh-priority"
+PAYLOAD = {"to": "user@example.com", "template": "welcome"}
+DELAYED_MS, WINDOW_MS = 60_000, 30_000
+
+
+class Moved(Running):
+    """A server whose time can be moved."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = MovableClock()
+        super().__init__(settings)
+
+    def _open(self) -> tuple[Store, str]:
+        path = str(Path(self.settings.data) / "penstock.db")
+        return SqliteStore(path, clock=self.clock, journal=True), path
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Moved]:
+    settings = Settings(port=0, data=str(tmp_path), access_log=False, canary_ms=0, cors_origins=["*"])
+    server = Moved(settings)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def time_passes(server: Moved) -> Iterator[None]:
+    """Once the message waits, its delay and the window are over; a resume tells the poll that time has passed."""
+
+    def pass_by() -> None:
+        with server.client() as client:
+            eventually(lambda: client.get(QUEUE).json.get("scheduled") == 1)
+            eventually(lambda: server.app.broker.polls == 1)
+            server.clock.ahead_ms += DELAYED_MS + WINDOW_MS
+            client.post(f"{QUEUE}/resume")
+
+    passing = threading.Thread(target=pass_by)
+    passing.start()
+    yield
+    passing.join(PATIENCE_SECONDS)
+
+
+def acked(server: Moved) -> int:
+    with server.client() as client:
+        total: int = client.get(QUEUE).json["totals"]["acked"]
+        return total
+
+
+def test_the_example_word_for_word_on_node(server: Moved, tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    install(folder, "queen-client")
+    prelude = "globalThis.processMessage = async ({ payload }) => console.log(JSON.stringify(payload))"
+    (folder / "prelude.js").write_text(prelude)
+    text = EXAMPLE.read_text().replace("http://localhost:3000", f"http://127.0.0.1:{server.port}")
+    (folder / "example.js").write_text(text)
+    with time_passes(server):
+        shown = node("--import", "./prelude.js", "example.js", folder=folder)
+    assert '{"to":"user@example.com","template":"welcome"}' in shown
+    assert acked(server) == 1
+
+
+@pytest.mark.browser
+def test_the_example_word_for_word_in_a_browser(server: Moved) -> None:
+    program = find_browser()
+    with pages() as (address, told), time_passes(server):
+        page = f"{address}/tests/examples/index.html?server=http://127.0.0.1:{server.port}"
+        with browser(program, page):
+            assert told.get(timeout=PATIENCE_SECONDS) == {"payload": PAYLOAD, "error": None}
+    assert acked(server) == 1
