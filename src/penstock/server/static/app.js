@@ -131,7 +131,7 @@ function open(client, server) {
  */
 function frame(app, page) {
   const { server } = app
-  const deadCount = h('span', { class: 'count', 'aria-label': 'dead letters' })
+  const deadCount = h('span', { class: 'count' })
   const tellDead = () => say(deadCount, app.catalog.dead > 0 ? short(app.catalog.dead) : '')
   app.catalog.listen(tellDead, new AbortController().signal)
   void app.catalog.load()

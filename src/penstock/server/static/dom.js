@@ -110,6 +110,23 @@ export function rows(parent, items, keyOf, make, update) {
 }
 
 /**
+ * @param {number} ms
+ * @param {AbortSignal} signal
+ * @returns {Promise<void>}
+ */
+function sleep(ms, signal) {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', end)
+      resolve()
+    }
+    const timer = setTimeout(end, ms)
+    signal.addEventListener('abort', end)
+  })
+}
+
+/**
  * Repeat until the signal ends it, while the page is seen and nothing has it frozen.
  * @param {number} ms
  * @param {AbortSignal} signal
@@ -119,9 +136,6 @@ export function rows(parent, items, keyOf, make, update) {
 export async function every(ms, signal, work, frozen) {
   for (let first = true; !signal.aborted; first = false) {
     if (first || (!frozen() && !document.hidden)) await work()
-    await new Promise((resolve) => {
-      const timer = setTimeout(resolve, ms)
-      signal.addEventListener('abort', () => (clearTimeout(timer), resolve(undefined)), { once: true })
-    })
+    await sleep(ms, signal)
   }
 }

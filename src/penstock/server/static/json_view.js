@@ -25,7 +25,7 @@ export function preview(value) {
 export function jsonView(value) {
   const whole = textOf(value)
   const text = whole.slice(0, SHOWN_CHARACTERS_MAX)
-  const view = h('pre', { class: 'payload', tabindex: 0, 'aria-label': 'Body' })
+  const view = h('pre', { class: 'payload', tabindex: 0, role: 'group', 'aria-label': 'Body' })
   if (typeof value === 'string' || value instanceof Uint8Array) view.append(text)
   else colour(view, text)
   if (text.length < whole.length) view.append(h('em', { class: 'muted', text: `\n… ${whole.length - text.length} more characters` }))
