@@ -1,4 +1,4 @@
-"""Check the types of the JavaScript client and the dashboard, and that the declarations published are made from comments.
+"""Check the types of the JavaScript client and the dashboard, and that the declarations are made from its comments.
 
 `--write` makes them anew. TypeScript is installed from clients/js/package-lock.json, for this alone. Where there is no
 Node nothing is checked, and it says so; with CI=true that fails.
