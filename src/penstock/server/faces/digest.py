@@ -7,6 +7,7 @@ messages, and never for the number of dashboards.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,9 @@ from penstock.log.model import Record
 from penstock.server.faces.journal import Journal
 
 DIGEST_SECONDS = 1.0
+DIGEST_SECONDS_MAX = 4.0
+DIGEST_TIMES = 40
+"""Between digests is at least so many times what the last one took: a busy server is told of less often."""
 HISTORY = 300
 """Digests that are remembered, for whoever comes later."""
 RECORDS_MAX = 10_000
@@ -125,13 +129,17 @@ class Digester:
 
     async def _run(self) -> None:
         self._offset = await asyncio.to_thread(self._reader.next_offset)
+        took = 0.0
         while True:
-            await asyncio.sleep(DIGEST_SECONDS)
+            await asyncio.sleep(min(max(DIGEST_SECONDS, DIGEST_TIMES * took), DIGEST_SECONDS_MAX))
+            began = time.perf_counter()
             try:
                 digest = await self._look()
             except PenstockError:
                 # The store or the journal is out of reach; whoever asks for anything is told.
                 continue
+            finally:
+                took = time.perf_counter() - began
             if digest is not None:
                 self.history.append((digest.at, digest.totals))
                 frame = _encode({"event": "digest", "data": digest})

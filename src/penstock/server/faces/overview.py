@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from penstock.broker import Broker
-from penstock.errors import PenstockError, UnknownQueue
+from penstock.errors import UnknownQueue
 from penstock.latency import told
 from penstock.model import Depth, Latencies, Latency, QueueInfo, RollUp, State, Totals, Window
 from penstock.server.errors import HttpError
@@ -27,10 +27,10 @@ from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 
 MINUTES_MAX = 366 * 24 * 60
-KEPT_SECONDS_MIN = 1.0
+KEPT_SECONDS_MIN = 2.0
 KEPT_TIMES = 20
 BUSIEST = 8
-OLDEST_LOOKED_AT = 20
+OLDEST_LOOKED_AT = 10
 """The oldest message is looked for in as many queues: those that hold most."""
 
 
@@ -66,7 +66,7 @@ class Overview(Struct, rename="camel", kw_only=True):
     queues: int
     paused: int
     oldest_age_ms: int | None
-    """Among the twenty queues in which most waits."""
+    """Among the ten queues in which most waits."""
     totals: Counts
     """Pending, processing and deadLetter as they are now; the others within the window."""
     wait: Percentiles
@@ -149,16 +149,16 @@ class OverviewFace:
             after = rolled[-1].info.name
 
     async def _oldest(self, queues: list[str], now: int) -> int | None:
-        ages = []
-        for name in queues:
-            try:
-                head, _ = await self._broker.peek(name, state=State.READY, limit=1)
-            except UnknownQueue:
-                continue
-            except PenstockError:
-                break
-            ages += [max(0, now - message.created_at) for message in head]
+        ages = await self._broker.read(lambda: [age for name in queues for age in self._age(name, now)])
         return max(ages, default=None)
+
+    def _age(self, name: str, now: int) -> list[int]:
+        """Of the message that would be leased next, as it stands: nothing is moved for it."""
+        try:
+            head, _ = self._broker.store.peek(name, state=State.READY, limit=1)
+        except UnknownQueue:
+            return []
+        return [max(0, now - message.created_at) for message in head]
 
 
 class _Gathered:
