@@ -28,6 +28,7 @@ from tools import provision  # noqa: E402
 FOLDER = ROOT / "docs/images"
 BYTES_MAX = 100_000
 MINUTES = 55
+PATIENCE_MS = 180_000
 QUEUES = {
     "shop/orders/created": (90, 0.02),
     "shop/orders/paid": (70, 0.05),
@@ -86,6 +87,7 @@ def main() -> None:
                 viewport: Any = {"width": width, "height": height}
                 context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
                 page = context.new_page()
+                page.set_default_timeout(PATIENCE_MS)
                 for name, place in SHOTS.items():
                     narrow = width == 400
                     if scheme in SCHEMES.get(name, ("light",)) and (not narrow or name in SCHEMES):
@@ -166,9 +168,9 @@ def shoot(page: Page, port: int, place: str, client: Client, dice: random.Random
     page.goto(f"http://127.0.0.1:{port}/#/{place}")
     page.wait_for_load_state("networkidle")
     page.locator("[data-state=live]:visible").first.wait_for()
-    for _ in range(3):
+    for _ in range(2):
         now(client, dice)
-        page.wait_for_timeout(1_200)
+        page.wait_for_timeout(1_100)
     target = FOLDER / name
     page.screenshot(path=target)
     size = target.stat().st_size
