@@ -53,7 +53,7 @@ provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the br
 	@$(BIN)/python tools/provision.py
 
 screenshots: provision ## the pictures of the dashboard in docs/images
-	$(BIN)/python tools/screenshots.py
+	$(BIN)/python tools/screenshots.py $(ARGS)
 
 bench-dashboard: provision ## what the dashboard costs: first render, long tasks, twenty of them on a busy server
 	$(BIN)/python benchmarks/dashboard.py $(ARGS)

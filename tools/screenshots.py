@@ -1,4 +1,7 @@
-"""Pictures of the dashboard for the README and the docs: `make screenshots`. A server of its own, with some traffic."""
+"""Pictures of the dashboard for the README and the docs: `make screenshots`. A server of its own, with some traffic.
+
+Names of files, such as overview-dark.png, make only those.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def main() -> None:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=found["path"], args=arguments)
         for scheme in ("light", "dark"):
-            for width, height in ((1280, 860), (400, 800)):
+            for width, height in ((1100, 690), (400, 760)):
                 viewport: Any = {"width": width, "height": height}
                 context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
                 page = context.new_page()
@@ -92,6 +95,8 @@ def main() -> None:
                     narrow = width == 400
                     if scheme in SCHEMES.get(name, ("light",)) and (not narrow or name in SCHEMES):
                         picture = f"{name}-{scheme}{'-narrow' if narrow else ''}.png"
+                        if sys.argv[1:] and picture not in sys.argv[1:]:
+                            continue
                         shoot(page, server.port, place.format(id=dead), client, dice, picture)
                 context.close()
         browser.close()
