@@ -86,7 +86,7 @@ def main() -> None:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=found["path"], args=arguments)
         for scheme in ("light", "dark"):
-            for width, height in ((1100, 650), (400, 760)):
+            for width, height in ((1100, 630), (400, 760)):
                 viewport: Any = {"width": width, "height": height}
                 context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
                 page = context.new_page()
