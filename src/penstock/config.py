@@ -33,6 +33,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pool_size: Annotated[int, Meta(ge=2, le=1_000)] | None = None
     """Connections to a PostgreSQL; by default as many as are of use."""
     auth_token: str | None = None
+    read_token: str | None = None
+    """Lets its bearer look at everything and change nothing."""
+    dashboard: bool = True
+    """Serve the dashboard at /."""
     insecure: bool = False
     """Listen beyond this machine without a token."""
     tls_cert: str | None = None
@@ -101,6 +105,7 @@ PLAIN_NAMES = {
     "METRICS_RETENTION_DAYS": "metrics_days",
     "PORT": "port",
     "QUEUE_POLL_INTERVAL": "sweep_ms",
+    "READ_TOKEN": "read_token",
     "STALE_WORKER_TIMEOUT": "worker_stale_ms",
     "WORKER_HEARTBEAT_INTERVAL": "worker_heartbeat_ms",
     "WORKER_ID": "worker_id",

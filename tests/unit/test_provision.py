@@ -46,7 +46,8 @@ def test_a_choice_whose_programs_have_gone_is_made_again(tmp_path: Path, monkeyp
     bin_java.parent.mkdir()
     bin_java.touch()
     postgres.touch()
-    remembered = {"key": "k", "java": {"home": str(tmp_path)}, "postgres": {"bin": str(tmp_path)}}
+    browser = {"path": str(bin_java), "version": "1"}
+    remembered = {"key": "k", "java": {"home": str(tmp_path)}, "postgres": {"bin": str(tmp_path)}, "browser": browser}
     monkeypatch.setattr(provision, "CHOICE", tmp_path / "provision.json")
     provision.CHOICE.write_text(json.dumps(remembered))
     assert provision.still_good("k") == remembered
