@@ -1,5 +1,5 @@
 /** Work off messages, several at a time, until told to stop; through outages of the server. */
-import { InvalidInput, StoreError, TryLater, Unreachable } from './errors.js'
+import { InvalidInput, isPassing } from './errors.js'
 import { backoffMs, pause } from './http.js'
 
 /** @import { Http } from './http.js' */
@@ -68,7 +68,7 @@ export class Consumer {
         failures = 0
       } catch (error) {
         if (this._ending.signal.aborted) break
-        if (!(error instanceof Unreachable || error instanceof TryLater || error instanceof StoreError)) {
+        if (!isPassing(error)) {
           await Promise.all(this._atWork)
           throw error
         }

@@ -70,6 +70,14 @@ export class Unreachable extends PenstockError {}
 export class Closed extends PenstockError {}
 export class ServerFault extends PenstockError {}
 
+/**
+ * Whether it may be over the next time.
+ * @param {unknown} error
+ */
+export function isPassing(error) {
+  return error instanceof Unreachable || error instanceof TryLater || error instanceof StoreError
+}
+
 /** @type {Record<number, typeof PenstockError>} */
 const BY_STATUS = {
   400: InvalidInput,

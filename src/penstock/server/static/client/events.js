@@ -3,7 +3,7 @@
  *
  * A browser can set no header of a WebSocket, so the token travels as one more subprotocol, never in the address.
  */
-import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable } from './errors.js'
+import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable, isPassing } from './errors.js'
 import { toBase64 } from './bytes.js'
 import { backoffMs, pause } from './http.js'
 import { parse } from './json.js'
@@ -48,7 +48,7 @@ export async function* eventBatches(http, { since, digest, bufferMax = BUFFER_MA
           yield [place.restart(error)]
           continue
         }
-        if (!(error instanceof Unreachable)) throw error
+        if (!isPassing(error)) throw error
         onState('closed', error)
       }
       // Also after a normal end: a server that stops takes a moment to come back.
@@ -123,7 +123,11 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
   let closed = false
   let wake = () => {}
   const close = () => socket.close(NORMAL)
-  signal.addEventListener('abort', close)
+  const end = () => {
+    close()
+    wake()
+  }
+  signal.addEventListener('abort', end)
   socket.onopen = () => {
     opened = true
     onState('open')
@@ -135,11 +139,13 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
     if (batch.push(event) === bufferMax) close()
     wake()
   }
-  socket.onclose = () => {
+  const ended = () => {
     closed = true
     wake()
   }
-  socket.onerror = () => {}
+  socket.onclose = ended
+  // A close follows, but not on every Node where the server was not there.
+  socket.onerror = ended
   try {
     if (signal.aborted) close()
     while (!signal.aborted) {
@@ -155,7 +161,7 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
     }
     if (!opened && !signal.aborted) throw await refusal(http, query, signal)
   } finally {
-    signal.removeEventListener('abort', close)
+    signal.removeEventListener('abort', end)
     close()
   }
 }

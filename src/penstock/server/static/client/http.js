@@ -3,12 +3,13 @@
  *
  * What a caller gives up on is aborted, so that the server knows that nobody listens.
  */
-import { Closed, InvalidInput, PenstockError, ServerFault, StoreError, TryLater, Unreachable, errorOf } from './errors.js'
+import { Closed, InvalidInput, PenstockError, ServerFault, TryLater, Unreachable, errorOf, isPassing } from './errors.js'
 import { parse, stringify } from './json.js'
 
 const BACKOFF_MS = 100
 const BACKOFF_MS_MAX = 5_000
 const RETRY_AFTER_MS_MAX = 60_000
+const SETTING_MAX = 24 * 3_600_000
 /** Codes that fewer messages may not meet. */
 export const FULL = ['queue_full', 'rate_limited']
 
@@ -252,8 +253,8 @@ export function backoffMs(attempt) {
  */
 function worthAnother(error, ask) {
   if ((error.retryAfterMs ?? 0) > RETRY_AFTER_MS_MAX) return false
-  if (error instanceof TryLater) return !(ask.share && FULL.includes(error.code))
-  return error instanceof Unreachable || error instanceof StoreError
+  const shared = ask.share && error instanceof TryLater && FULL.includes(error.code)
+  return isPassing(error) && !shared
 }
 
 /**
@@ -308,8 +309,8 @@ function absolute(baseUrl) {
  * @param {number} value
  */
 function positive(field, value) {
-  if (typeof value === 'number' && value >= 0 && value <= 2 ** 31 - 1) return value
-  throw new InvalidInput(`${field} is a number from 0 to 2^31`, { code: 'invalid_value', field })
+  if (typeof value === 'number' && value >= 0 && value <= SETTING_MAX) return value
+  throw new InvalidInput(`${field} is a number from 0 to ${SETTING_MAX}`, { code: 'invalid_value', field })
 }
 
 /**

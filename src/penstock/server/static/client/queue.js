@@ -237,9 +237,9 @@ export class Queue {
    */
   consume(handler, { visibility_ms, worker, ...options } = {}) {
     const onError = options.onError ?? (() => {})
+    let leaseMs = visibility_ms ?? 0
     /** @type {(message: shapes.LeasedMessage) => Promise<unknown>} */
     const handle = async (message) => {
-      const leaseMs = visibility_ms ?? message.lease_expires_at - Date.now()
       const keep = setInterval(
         () => this.extend(message, visibility_ms).catch(onError),
         Math.max(100, leaseMs / EXTENSIONS_PER_LEASE),
@@ -251,8 +251,11 @@ export class Queue {
       }
     }
     const work = {
-      lease: (/** @type {number} */ batch, /** @type {AbortSignal} */ signal) =>
-        this.lease({ batch, visibility_ms, worker, signal }),
+      lease: async (/** @type {number} */ batch, /** @type {AbortSignal} */ signal) => {
+        // Not from when it expires: the server's clock may be another.
+        leaseMs ||= (await this.info()).visibility_ms
+        return this.lease({ batch, visibility_ms, worker, signal })
+      },
       handle,
       done: (/** @type {shapes.LeasedMessage} */ message) => this.ack(message),
       failed: (/** @type {shapes.LeasedMessage} */ message, /** @type {unknown} */ error) =>
@@ -330,10 +333,24 @@ export class Queue {
    * @returns {Promise<{imported: number, duplicates: number, skipped: number}>}
    */
   async import(messages) {
-    const lines = []
-    for await (const message of messages) lines.push(stringify({ ...message, ...sentPayload(message.payload) }))
-    const headers = { 'content-type': 'application/x-ndjson' }
-    return this._http.json('POST', `${this._path}/import`, { raw: lines.join('\n'), headers })
+    const done = { imported: 0, duplicates: 0, skipped: 0 }
+    const send = async (/** @type {string} */ raw) => {
+      const headers = { 'content-type': 'application/x-ndjson' }
+      const part = await this._http.json('POST', `${this._path}/import`, { raw, headers })
+      done.imported += part.imported
+      done.duplicates += part.duplicates
+      done.skipped += part.skipped
+    }
+    let lines = ''
+    for await (const message of messages) {
+      lines += `${stringify({ ...message, ...sentPayload(message.payload) })}\n`
+      if (lines.length >= JOINED_BYTES_MAX) {
+        await send(lines)
+        lines = ''
+      }
+    }
+    await send(lines)
+    return done
   }
 
   // Dead letters

@@ -1,6 +1,6 @@
 /** One stream of the stream face, `/streams/{name}`: a log that anyone reads from any offset. */
 import { fromBase64, newKey, toBase64 } from './bytes.js'
-import { InvalidInput, StoreError, TryLater, Unreachable } from './errors.js'
+import { InvalidInput, isPassing } from './errors.js'
 import { backoffMs, pause, remaining } from './http.js'
 
 /** @import { Http } from './http.js' */
@@ -146,8 +146,7 @@ export class Stream {
           failures = 0
         } catch (error) {
           if (controller.signal.aborted) return
-          const passing = error instanceof Unreachable || error instanceof TryLater || error instanceof StoreError
-          if (!passing) throw error
+          if (!isPassing(error)) throw error
           await pause(backoffMs(failures++), controller.signal).catch(() => {})
         }
       }

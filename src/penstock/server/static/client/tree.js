@@ -143,7 +143,7 @@ function pushEntry(items) {
     transactionId: item.transactionId ?? newUuid(),
   }))
   const bytes = sent.reduce((sum, { payload }) => sum + stringify(payload).length + OVERHEAD_BYTES, 0)
-  return { items: sent, named: items.map(({ transactionId }) => transactionId !== undefined), bytes }
+  return { items: sent, named: items.map(({ transactionId }) => transactionId != null), bytes }
 }
 
 /**
