@@ -88,7 +88,7 @@ def main() -> None:
         for scheme in ("light", "dark"):
             for width, height in ((1100, 630), (400, 760)):
                 viewport: Any = {"width": width, "height": height}
-                context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+                context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
                 page = context.new_page()
                 page.set_default_timeout(PATIENCE_MS)
                 for name, place in SHOTS.items():
