@@ -68,14 +68,18 @@ export function show(title, body) {
   return dialog
 }
 
+/** Where short words appear, read out by screen readers. */
+export function toasts() {
+  return document.querySelector('.toasts') ?? document.body.appendChild(h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' }))
+}
+
 /**
  * @param {string} text
  * @param {boolean} [bad]
  */
 export function toast(text, bad = false) {
-  const place = document.querySelector('.toasts') ?? document.body.appendChild(h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' }))
   const element = h('p', { class: bad ? 'toast bad' : 'toast', text })
-  place.append(element)
+  toasts().append(element)
   setTimeout(() => element.remove(), bad ? 9000 : 5000)
 }
 

@@ -2,7 +2,7 @@
 import { stringify } from './client/json.js'
 import { toBase64 } from './client/bytes.js'
 import { h } from './dom.js'
-import { bytes, count } from './format.js'
+import { bytes, plural } from './format.js'
 
 /** @import { App } from './app.js' */
 
@@ -25,7 +25,7 @@ export async function exportQueue(app, name) {
     if (size > EXPORT_CHARACTERS_MAX) throw new Error(`more than ${bytes(size)}: use penstock export ${name}`)
   }
   saveAs(`${name.replaceAll('/', '_')}.ndjson`, new Blob(parts, { type: 'application/x-ndjson' }))
-  return `${count(messages)} messages saved`
+  return `${plural(messages, 'message')} saved`
 }
 
 /**

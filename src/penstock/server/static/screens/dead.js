@@ -1,5 +1,5 @@
 /** Dead letters: by queue, then by what killed them. Redrive and purge act on what was seen, never on what came since. */
-import { ask, attempt, confirmByName, toast } from '../dialog.js'
+import { ask, attempt, confirmByName, toast, toasts } from '../dialog.js'
 import { fill, h, rows, say } from '../dom.js'
 import { ago, count, plural, short } from '../format.js'
 import { card, empty, field, head, problem, table, tag } from '../parts.js'
@@ -55,18 +55,21 @@ function ofQueue(app, name, place, signal) {
   let found
   const list = h('div', { class: 'scroll' })
   const said = h('p', { class: 'muted small num', role: 'status' })
-  const redriveAll = h('button', { class: 'btn primary', type: 'button', onclick: () => void redrive(app, name, where(), found, look) })
+  const redriveAll = h('button', { class: 'btn primary', type: 'button', onclick: () => void redrive(app, name, where, look) })
   const purge = h('button', { class: 'btn danger', type: 'button', text: 'Purge all…', onclick: () => void attempt(() => purgeAll(app, name, look)) })
-  /** What is chosen: those groups by their ids, or all that match and were dead when they were looked at. */
+  /** What was seen, by its ids; of more than that, all that match and were dead when they were looked at. */
   const where = () => {
-    const ids = [...chosen.values()].flatMap((group) => group.ids)
-    if (ids.length > 0) return { ids: ids.slice(0, 10_000) }
+    const groups = chosen.size > 0 ? [...chosen.values()] : found.groups
+    const ids = groups.flatMap((/** @type {{ids: number[]}} */ group) => group.ids)
+    if (chosen.size > 0 || (found.complete && ids.length === found.matched)) return { ids }
     return { error_contains: contains || undefined, older_than_ms: Math.max(0, Date.now() - seenAt) }
   }
   const tell = () => {
-    const ids = where().ids
-    say(redriveAll, ids === undefined ? (contains ? `Redrive all ${count(found?.matched ?? 0)} that match…` : 'Redrive all…') : `Redrive ${count(ids.length)} chosen…`)
-    redriveAll.disabled = purge.disabled = !found || found.looked_at === 0
+    const picked = [...chosen.values()].reduce((sum, group) => sum + group.ids.length, 0)
+    const all = contains ? `Redrive all ${count(found?.matched ?? 0)} that match…` : 'Redrive all…'
+    say(redriveAll, picked > 0 ? `Redrive ${count(picked)} chosen…` : all)
+    redriveAll.disabled = !found || found.matched === 0
+    purge.disabled = !found || found.looked_at === 0
   }
   const look = async () => {
     try {
@@ -138,16 +141,15 @@ function groups(app, name, found, chosen, tell) {
 /**
  * @param {App} app
  * @param {string} name
- * @param {any} where
- * @param {any} found
+ * @param {() => any} where asked again when it begins, for the time since the look has grown
  * @param {() => Promise<void>} look
  */
-async function redrive(app, name, where, found, look) {
+async function redrive(app, name, where, look) {
   const queue = app.client.queue(name)
   const rate = field('Messages a second', h('input', { type: 'text', inputmode: 'decimal', value: '', placeholder: 'as fast as it goes' }), 'Slowly, so that what failed is not overrun')
   const input = /** @type {HTMLInputElement} */ (rate.input)
   const dry = h('p', { class: 'row' }, tag('scheduled', 'dry run'), 'Counting…')
-  void queue.redrive({ where, dry_run: true }).then(
+  void queue.redrive({ where: where(), dry_run: true }).then(
     ({ matched }) => fill(dry, tag('ok', 'dry run'), `${plural(matched, 'message')} would go back to ${name}`),
     (error) => fill(dry, String(error.message)))
   const ready = () => {
@@ -160,15 +162,14 @@ async function redrive(app, name, where, found, look) {
   if (!done) return
   const stop = new AbortController()
   const rate_per_s = input.value.trim() === '' ? undefined : Number(input.value)
-  const under = h('p', { class: 'toast', role: 'status' }, 'Redriving… ', h('button', { class: 'btn small', type: 'button', text: 'Stop', onclick: () => stop.abort(new Error('stopped')) }))
-  const box = document.body.appendChild(h('div', { class: 'toasts' }, under))
+  const under = toasts().appendChild(h('p', { class: 'toast' }, 'Redriving… ', h('button', { class: 'btn small', type: 'button', text: 'Stop', onclick: () => stop.abort(new Error('stopped')) })))
   try {
-    const { matched, moved } = await queue.redrive({ where, rate_per_s, signal: stop.signal })
+    const { matched, moved } = await queue.redrive({ where: where(), rate_per_s, signal: stop.signal })
     toast(`${count(moved)} of ${count(matched)} went back to ${name}`)
   } catch (error) {
     toast(stop.signal.aborted ? 'Stopped: what went back stays there' : String(/** @type {any} */ (error).message), !stop.signal.aborted)
   } finally {
-    box.remove()
+    under.remove()
     await look()
   }
 }
@@ -181,7 +182,7 @@ async function redrive(app, name, where, found, look) {
 async function purgeAll(app, name, look) {
   const queue = app.client.queue(name)
   const { purged } = await queue.purgeDeadLetters({ dry_run: true })
-  await confirmByName('Purge dead letters', `${plural(purged, 'dead letter')} of this queue are removed for good.`, name, 'Purge', async () => {
+  await confirmByName('Purge dead letters', `${plural(purged, 'dead letter')} of this queue: removed for good.`, name, 'Purge', async () => {
     const done = await queue.purgeDeadLetters()
     toast(`${plural(done.purged, 'dead letter')} removed`)
   })

@@ -2,7 +2,7 @@
 import { Chart, rates } from '../chart.js'
 import { ask, attempt, confirmByName } from '../dialog.js'
 import { every, fill, h } from '../dom.js'
-import { ago, count, duration, percent, rate, short, when } from '../format.js'
+import { ago, count, duration, percent, plural, rate, short, when } from '../format.js'
 import { icon } from '../icons.js'
 import { preview } from '../json_view.js'
 import { optionsForm } from '../options.js'
@@ -191,7 +191,7 @@ function actions(app, name) {
   if (!app.mayChange) return take
   const purge = async () => {
     const { purged } = await app.client.queue(name).purge({ dry_run: true })
-    await confirmByName('Purge', `${count(purged)} messages that wait here are removed for good. Leased and dead ones stay.`, name, 'Purge', () => app.client.queue(name).purge())
+    await confirmByName('Purge', `${plural(purged, 'message')} waiting here: removed for good. Leased and dead ones stay.`, name, 'Purge', () => app.client.queue(name).purge())
   }
   const remove = async () => {
     const done = await confirmByName('Delete queue', 'The queue goes, with all that it holds: also leased, dead and archived messages.', name, 'Delete', () => app.client.queue(name).drop({ force: true }))
