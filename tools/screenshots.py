@@ -30,7 +30,7 @@ from tools import provision  # noqa: E402
 
 FOLDER = ROOT / "docs/images"
 BYTES_MAX = 100_000
-MINUTES = 55
+MINUTES = 61
 PATIENCE_MS = 180_000
 QUEUES = {
     "shop/orders/created": (90, 0.02),
@@ -63,7 +63,7 @@ class Moved:
     """A clock that goes as fast as it is told to."""
 
     def __init__(self) -> None:
-        self.now = system_clock() - MINUTES * 60_000
+        self.now = (system_clock() // 60_000 - MINUTES + 1) * 60_000
 
     def __call__(self) -> int:
         return self.now
@@ -118,6 +118,8 @@ def history(path: Path, dice: random.Random) -> None:
         broker.configure(queue, create=options)
     for minute in range(MINUTES):
         swell = 1 + 0.5 * math.sin(minute / 7) + 0.2 * dice.random()
+        # The minute that is now has only begun.
+        swell *= min(1.0, (system_clock() - clock.now) / 60_000)
         for queue, (rate, bad) in QUEUES.items():
             work(broker, clock, dice, queue, round(rate * swell), bad)
         broker.sweep()
@@ -161,12 +163,12 @@ def now(client: Client, dice: random.Random) -> None:
     """Something that happens while the picture is taken."""
     for queue in QUEUES:
         path = f"/queues/{queue.replace('/', '%2F')}"
-        bodies = [{"payload": {"order": dice.randint(1, 10**6)}} for _ in range(dice.randint(4, 20))]
+        bodies = [{"payload": {"order": dice.randint(1, 10**6)}} for _ in range(dice.randint(1, 4))]
         client.post(f"{path}/messages", {"messages": bodies})
-        leased = client.post(f"{path}/poll?batch=12&wait_ms=0&worker={queue.split('/')[-1]}-1").json["messages"]
+        leased = client.post(f"{path}/poll?batch=3&wait_ms=0&worker={queue.split('/')[-1]}-1").json["messages"]
         if leased:
-            items = [{"id": each["id"], "token": each["token"]} for each in leased[:-2]]
-            client.post(f"{path}/ack", {"items": items or [{"id": leased[0]["id"], "token": leased[0]["token"]}]})
+            items = [{"id": each["id"], "token": each["token"]} for each in leased]
+            client.post(f"{path}/ack", {"items": items[: dice.choice((1, 2, 3))]})
 
 
 def shoot(page: Page, port: int, place: str, client: Client, dice: random.Random, name: str) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 def below(prefix: str, port: int) -> Iterator[int]:
     """The port on which everything below the prefix leads to that server."""
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(
-        asyncio.start_server(lambda reader, writer: _serve(prefix.encode(), port, reader, writer), "127.0.0.1", 0)
-    )
     thread = threading.Thread(target=loop.run_forever, name="proxy")
     thread.start()
+    starting = asyncio.start_server(
+        lambda reader, writer: _serve(prefix.encode(), port, reader, writer), "127.0.0.1", 0
+    )
+    server = asyncio.run_coroutine_threadsafe(starting, loop).result()
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

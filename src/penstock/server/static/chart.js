@@ -12,6 +12,11 @@ import uPlot from './vendor/uplot.js'
 
 const HEIGHT = 172
 const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...Array.from({ length: 12 }, (_, n) => [1, 2, 5].map((of) => of * 10 ** n)).flat()]
+const MINUTE = 60_000
+export const TIME_STEPS = [
+  ...[1, 10, 100, 1000].flatMap((of) => [of, 2 * of, 5 * of]), ...[10, 15, 30].map((seconds) => seconds * 1000),
+  ...[1, 2, 5, 10, 15, 30, 60, 120, 360, 720, 1440].map((minutes) => minutes * MINUTE), ...[2, 5, 10, 20, 50].map((days) => days * 1440 * MINUTE),
+]
 const dark = matchMedia('(prefers-color-scheme: dark)')
 
 export class Chart {
@@ -20,8 +25,10 @@ export class Chart {
    * @param {Line[]} lines
    * @param {(value: number) => string} format
    * @param {AbortSignal} signal ends it
+   * @param {number[]} [steps] between lines of the grid
    */
-  constructor(title, lines, format, signal) {
+  constructor(title, lines, format, signal, steps = STEPS) {
+    this._steps = steps
     this._lines = lines
     this._format = format
     /** @type {(number | null)[][]} */
@@ -54,14 +61,14 @@ export class Chart {
     this._none.hidden = values.some((line) => line.some((value) => value !== null && value !== 0))
     if (this._plot === undefined) this._make()
     else this._plot.setData(this._data)
-    this._say(times.length - 1)
+    this._say(null)
   }
 
-  /** @param {number | null | undefined} at the place of which the keys tell */
+  /** @param {number | null | undefined} at the place of which the keys tell; without one, the last value of each */
   _say(at) {
-    const place = at ?? this._data[0].length - 1
     this._keys.forEach((key, n) => {
-      const value = this._data[n + 1][place]
+      const values = this._data[n + 1]
+      const value = at === null || at === undefined ? values.filter((each) => each !== null).at(-1) : values[at]
       key.textContent = value === null || value === undefined ? '–' : this._format(value)
     })
   }
@@ -96,7 +103,7 @@ export class Chart {
       }))],
       axes: [
         { ...axis, size: 28, space: 70, grid: { show: false }, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((t) => this._tick(t)) },
-        { ...axis, size: 54, space: 34, incrs: STEPS, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(this._format) },
+        { ...axis, size: 54, space: 34, incrs: this._steps, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(this._format) },
       ],
       hooks: { setCursor: [(/** @type {any} */ plot) => this._say(plot.cursor.idx)] },
     }
@@ -118,13 +125,16 @@ export class Chart {
 const isSparse = (values) => values.reduce((/** @type {number} */ n, value) => n + (value === null ? 0 : 1), 0) < 4
 
 /**
- * What happened in each step, as a rate a second: the last step is not over yet.
+ * What happened in each step, as a rate a second. The last step is not over yet: while it is young it tells nothing.
  * @param {number[]} times in seconds
  * @param {number[]} counts
  */
 export function rates(times, counts) {
   const step = times.length > 1 ? times[1] - times[0] : 60
-  return counts.map((value, n) => value / Math.max(1, Math.min(step, Date.now() / 1000 - times[n])))
+  return counts.map((value, n) => {
+    const seconds = Math.min(step, Date.now() / 1000 - times[n])
+    return seconds < step / 4 ? null : value / seconds
+  })
 }
 
 /** @param {string} label */

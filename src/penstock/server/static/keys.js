@@ -18,7 +18,7 @@ const PATIENCE_MS = 1500
 
 /** @param {App} app */
 export function listenToKeys(app) {
-  let going = 0
+  let going = -Infinity
   addEventListener('keydown', (event) => {
     const target = /** @type {HTMLElement} */ (event.target)
     const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)
@@ -29,7 +29,7 @@ export function listenToKeys(app) {
     else if (event.key === '?') help()
     else if (event.key === 'p') app.live.toggle()
     else if (event.key !== 'g') return
-    going = event.key === 'g' ? event.timeStamp : 0
+    going = event.key === 'g' ? event.timeStamp : -Infinity
     event.preventDefault()
   })
 }

@@ -112,7 +112,7 @@ function ofQueue(app, name, place, signal) {
  * @param {() => void} tell
  */
 function groups(app, name, found, chosen, tell) {
-  const list = table('Groups', [['', ''], 'Error', ['Messages', 'num'], 'Newest', ['Oldest', 'wide'], ''])
+  const list = table('Groups', [['', 'tick'], 'Error', ['Messages', 'num'], ['Newest', 'wide'], ['Oldest', 'wide'], ''])
   const now = Date.now()
   const all = h('input', {
     type: 'checkbox', 'aria-label': 'Choose all groups',
@@ -120,7 +120,7 @@ function groups(app, name, found, chosen, tell) {
       for (const box of list.body.querySelectorAll('input')) if (box.checked !== all.checked) box.click()
     },
   })
-  list.element.querySelector('th')?.append(all)
+  list.element.querySelector('th')?.append(app.mayChange ? all : h('span', { class: 'hidden-label', text: 'Choose' }))
   list.element.querySelector('th:last-child')?.append(h('span', { class: 'hidden-label', text: 'Examples' }))
   for (const group of found) {
     const box = h('input', {
@@ -132,7 +132,7 @@ function groups(app, name, found, chosen, tell) {
       },
     })
     list.body.append(h('tr', {}, h('td', {}, app.mayChange && box), h('td', { class: 'wrap mono', text: group.error || 'no error was given' }), h('td', { class: 'num', text: count(group.count) }),
-      h('td', { text: ago(group.newest_at, now) }), h('td', { class: 'wide', text: ago(group.oldest_at, now) }),
+      h('td', { class: 'wide', text: ago(group.newest_at, now) }), h('td', { class: 'wide', text: ago(group.oldest_at, now) }),
       h('td', {}, h('a', { href: to('message', [name, group.ids[0]]), text: 'newest', 'aria-label': `Newest message of: ${group.error}` }))))
   }
   return list.element

@@ -1,5 +1,5 @@
 /** Overview: how much comes in and goes out, what waits, how long it takes. */
-import { Chart, rates } from '../chart.js'
+import { Chart, rates, TIME_STEPS } from '../chart.js'
 import { every, fill, h, rows, say } from '../dom.js'
 import { clock, count, duration, percent, plural, rate, short } from '../format.js'
 import { card, empty, head, problem, segmented, table, tag, tiles } from '../parts.js'
@@ -13,6 +13,7 @@ const SPANS = [
   ['5m', '5 min', 5, 1], ['1h', '1 h', 60, 1], ['6h', '6 h', 360, 5], ['24h', '24 h', 1440, 15], ['7d', '7 d', 10_080, 120], ['30d', '30 d', 43_200, 480],
 ]
 const REFRESH_MS = 4000
+const WIDE = ['failed', 'deadLetter']
 const LIVE_SECONDS = 300
 
 /**
@@ -33,7 +34,7 @@ export function overview(app, place, signal) {
     wait: latencyChart('Wait, from push to lease', signal),
     service: latencyChart('Service, from lease to completion', signal),
   }
-  const busiest = table('Busiest queues', ['Queue', ['In', 'num'], ['Out', 'num'], ['Failed', 'num'], ['Waiting', 'num'], ['Dead', 'num']])
+  const busiest = table('Busiest queues', ['Queue', ['In', 'num'], ['Out', 'num'], ['Failed', 'num wide'], ['Waiting', 'num'], ['Dead', 'num wide']])
   const trouble = h('div')
   const nothing = h('div', { class: 'card', hidden: true }, empty('Nothing has come through yet', 'Make a queue and push a first message. It shows here at once.',
     'penstock queue add emails', `penstock message enqueue --queue emails --payload '{"to": "ada"}'`))
@@ -106,7 +107,7 @@ export const chartCard = (title, chart) => card(title, h('div', { class: 'body p
  */
 export function latencyChart(title, signal) {
   const lines = ['p50', 'p95', 'p99'].map((name) => ({ name, colour: `--chart-${name}` }))
-  return new Chart(title, lines, duration, signal)
+  return new Chart(title, lines, duration, signal, TIME_STEPS)
 }
 
 /** @param {string} text @returns {[string, string]} */
@@ -130,7 +131,7 @@ function now(app, figures, points) {
     figures.set.out(rate(sum('acked') / 10), '/s', 'completed, last 10 s')
   } else if (points !== undefined) {
     const times = points.map((point) => Date.parse(point.timestamp) / 1000)
-    const latest = (/** @type {string} */ name) => rates(times, points.map((point) => point[name])).at(-1) ?? 0
+    const latest = (/** @type {string} */ name) => rates(times, points.map((point) => point[name])).filter((value) => value !== null).at(-1) ?? 0
     figures.set.in(rate(latest('pushed')), '/s', 'pushed')
     figures.set.out(rate(latest('completed')), '/s', 'completed')
   }
@@ -176,7 +177,7 @@ function latest(list, app) {
 
 /** @param {any} each */
 function makeRow(each) {
-  const cells = ['pushed', 'completed', 'failed', 'pending', 'deadLetter'].map((name) => h('td', { class: 'num', 'data-cell': name }))
+  const cells = ['pushed', 'completed', 'failed', 'pending', 'deadLetter'].map((name) => h('td', { class: WIDE.includes(name) ? 'num wide' : 'num', 'data-cell': name }))
   return h('tr', { class: 'link', onclick: () => go(to('queue', [each.queue])) },
     h('td', { class: 'main clip' }, h('a', { href: to('queue', [each.queue]), text: each.queue })), cells)
 }

@@ -38,8 +38,8 @@ export function queue(app, place, signal) {
   const figures = tiles('Counts', [['ready', 'Ready'], ['scheduled', 'Scheduled'], ['leased', 'Leased'], ['dead', 'Dead letters'], ['in', 'In'], ['out', 'Out'], ['oldest', 'Oldest'], ['errors', 'Failed']])
   const charts = plots(app, name, signal)
   const trouble = h('div')
-  const times = h('div', { class: 'keys' })
-  const body = h('div', { class: 'stack' }, figures.element, charts.element, times)
+  const times = h('div', { class: 'keys grow' })
+  const body = h('div', { class: 'stack' }, figures.element, charts.element, h('div', { class: 'row' }, times, charts.picker))
 
   const look = async () => {
     try {
@@ -123,7 +123,7 @@ function plots(app, name, signal) {
     void look()
   }
   const picker = segmented('Time span', SPANS.map(([id, text]) => [id, text]), span[0], choose)
-  return { element: h('div', { class: 'grid2' }, chartCard('Throughput', flow), card('Depth', h('div', { class: 'body plot' }, depth.element), depth.keys, picker)) }
+  return { picker, element: h('div', { class: 'grid2' }, chartCard('Throughput', flow), chartCard('Depth', depth)) }
 }
 
 /**
@@ -137,7 +137,7 @@ function messages(app, name, place, signal) {
   let state = place.query.get('state') ?? 'ready'
   /** @type {string | undefined} */
   let after
-  const list = table('Messages', [['Id', 'num'], 'Body', ['Attempts', 'num'], ['Priority', 'num'], ['Age', 'num'], 'Next'])
+  const list = table('Messages', [['Id', 'num'], 'Body', ['Attempts', 'num wide'], ['Priority', 'num wide'], ['Age', 'num'], ['Next', 'wide']])
   const none = h('div')
   const more = h('button', { class: 'btn small', type: 'button', text: 'More', hidden: true, onclick: () => look() })
   const look = async () => {
@@ -177,8 +177,8 @@ function row(app, message) {
   const address = to('message', [message.queue, message.id], { uuid: message.uuid })
   const next = { ready: 'now', scheduled: when(message.available_at), leased: `until ${when(message.lease_expires_at)}`, dead: message.error ?? message.reason ?? '' }
   return h('tr', { class: 'link', onclick: () => go(address) }, h('td', { class: 'num' }, h('a', { href: address, text: String(message.id) })),
-    h('td', { class: 'main clip mono', text: preview(message.payload) }), h('td', { class: 'num', text: count(message.attempts) }), h('td', { class: 'num', text: count(message.priority) }),
-    h('td', { class: 'num', text: ago(message.created_at, Date.now()).replace(' ago', '') }), h('td', { class: 'clip', text: next[/** @type {'ready'} */ (message.state)] ?? when(message.finished_at) }))
+    h('td', { class: 'rest clip mono', text: preview(message.payload) }), h('td', { class: 'num wide', text: count(message.attempts) }), h('td', { class: 'num wide', text: count(message.priority) }),
+    h('td', { class: 'num', text: ago(message.created_at, Date.now()).replace(' ago', '') }), h('td', { class: 'clip wide some', text: next[/** @type {'ready'} */ (message.state)] ?? when(message.finished_at) }))
 }
 
 /**

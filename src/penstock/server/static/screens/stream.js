@@ -22,7 +22,7 @@ export function stream(app, place, signal) {
   const log = app.client.stream(name)
   const figures = tiles('Size', [['records', 'Records kept'], ['first', 'First offset'], ['next', 'Next offset'], ['bytes', 'Size'], ['rate', 'Appended'], ['lag', 'Greatest lag']])
   const segments = h('div', { class: 'segments', role: 'img' })
-  const consumers = table('Consumers', ['Consumer', ['Position', 'num'], ['Lag', 'num'], 'Last seen', 'Kind'])
+  const consumers = table('Consumers', ['Consumer', ['Position', 'num'], ['Lag', 'num'], 'Last seen', ['Kind', 'wide']])
   const none = h('div')
   const trouble = h('div')
   const body = h('div', { class: 'stack' }, figures.element, h('div', { class: 'grid2' },
@@ -40,11 +40,11 @@ export function stream(app, place, signal) {
       figures.set.first(count(info.first))
       figures.set.next(count(info.next))
       figures.set.bytes(...split(bytes(info.bytes)))
-      figures.set.rate(before ? count(Math.round(((info.next - before.next) * 1000) / Math.max(1, now - before.at))) : '–', '/s')
+      if (before) figures.set.rate(count(Math.round(((info.next - before.next) * 1000) / Math.max(1, now - before.at))), '/s')
       figures.set.lag(count(Math.max(0, ...info.consumers.map((/** @type {any} */ each) => each.lag))))
       before = { at: now, next: info.next }
       drawSegments(segments, info.segments)
-      rows(consumers.body, info.consumers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td'), h('td')), (row, each) => {
+      rows(consumers.body, info.consumers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td'), h('td', { class: 'wide' })), (row, each) => {
         [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.expired ? `${each.kind}, expired` : each.kind].forEach((text, n) => say(row.children[n], text))
       })
       consumers.element.hidden = info.consumers.length === 0
@@ -107,7 +107,7 @@ function records(app, log, place, signal) {
     void look()
   }
   const form = h('form', { class: 'row', onsubmit: (/** @type {Event} */ event) => (event.preventDefault(), /^\d+$/.test(input.value.trim()) && move(Number(input.value))) },
-    h('button', { class: 'btn small', type: 'button', text: 'Earlier', onclick: () => move(Math.max(0, (from ?? 0) - PAGE)) }), h('div', {}, input),
+    h('button', { class: 'btn small', type: 'button', text: 'Earlier', onclick: () => move(Math.max(0, (from ?? 0) - PAGE)) }), h('div', { class: 'short' }, input),
     h('button', { class: 'btn small', type: 'submit', text: 'Go' }), h('button', { class: 'btn small', type: 'button', text: 'Later', onclick: () => move((from ?? 0) + PAGE) }),
     h('button', { class: 'btn small', type: 'button', text: 'Newest', onclick: () => move(undefined) }))
   void look()

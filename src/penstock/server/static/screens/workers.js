@@ -16,8 +16,8 @@ const SHOWN_MAX = 500
  * @param {AbortSignal} signal
  */
 export function workers(app, place, signal) {
-  const servers = table('Servers', ['Server', 'Host', ['Process', 'num'], 'Version', 'Started', 'Heartbeat'])
-  const consumers = table('Consumers', ['Consumer', 'Through', 'Host', ['Holds', 'num'], 'Queues', 'Heartbeat'])
+  const servers = table('Servers', ['Server', 'Host', ['Process', 'num wide'], ['Version', 'wide'], ['Started', 'wide'], 'Heartbeat'])
+  const consumers = table('Consumers', ['Consumer', ['Through', 'wide'], ['Host', 'wide'], ['Holds', 'num'], ['Queues', 'wide'], 'Heartbeat'])
   const noServers = h('div')
   const noConsumers = h('div')
   const said = h('span', { class: 'muted small num', role: 'status' })
@@ -37,15 +37,13 @@ export function workers(app, place, signal) {
     const mine = all.filter((each) => each.kind === 'server')
     const theirs = all.filter((each) => each.kind === 'consumer')
     const keyOf = (/** @type {any} */ each) => `${each.name} ${each.server ?? ''} ${each.started_at}`
-    const cells = (/** @type {number} */ many) => () => h('tr', {}, Array.from({ length: many }, (_, n) => h('td', { class: n === 0 ? 'main clip' : '' })))
-    rows(servers.body, mine, keyOf, cells(6), (row, each) => {
+    const cells = (/** @type {string[]} */ ...kinds) => () => h('tr', {}, kinds.map((kind) => h('td', { class: kind || null })))
+    rows(servers.body, mine, keyOf, cells('main clip', '', 'num wide', 'wide', 'wide', ''), (row, each) => {
       tell(row, [each.name, each.host ?? '–', String(each.pid ?? '–'), each.version ?? '–', ago(each.started_at, now)])
       heartbeat(row.children[5], each, now)
-      row.children[2].className = 'num'
     })
-    rows(consumers.body, theirs, keyOf, cells(6), (row, each) => {
+    rows(consumers.body, theirs, keyOf, cells('main clip', 'wide', 'wide', 'num', 'wide wrap', ''), (row, each) => {
       tell(row, [each.name, each.server ?? 'the store itself', [each.host, each.pid].filter((part) => part !== null).join(' · ') || '–', count(each.leases)])
-      row.children[3].className = 'num'
       fill(row.children[4], each.queues.slice(0, 6).map((/** @type {any} */ held) => [h('a', { href: to(held.queue.endsWith('/') ? 'queues' : 'queue', held.queue.endsWith('/') ? [] : [held.queue], held.queue.endsWith('/') ? { filter: held.queue } : {}), text: held.queue }), held.leases > 0 ? ` ${held.leases} ` : ' ']))
       heartbeat(row.children[5], each, now)
     })
