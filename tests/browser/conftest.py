@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.integration.conftest import serving_from
+from tests.integration.javascript import find_browser
 from tests.integration.serving import Client, Running
-from tools import provision
 
 PATIENCE_MS = 45_000
 STORES = ["sqlite", "postgres"]
@@ -31,14 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     # For each module anew: while it runs, Playwright's loop is in the way of tests that use one of their own.
-    found = json.loads(provision.CHOICE.read_text()).get("browser")
-    if found is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("there is no browser on this machine, and CI may not do without")
-        pytest.skip("there is no browser on this machine")
+    program = find_browser()
     with sync_playwright() as playwright:
         arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        browser = playwright.chromium.launch(executable_path=found["path"], args=arguments)
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
         yield browser
         browser.close()
 

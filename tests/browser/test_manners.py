@@ -68,7 +68,9 @@ def test_axe_finds_nothing_serious_on_any_screen(
         page = dashboard.go(place)
         page.wait_for_load_state("networkidle")
         page.evaluate(AXE)
-        report = page.evaluate("axe.run({resultTypes: ['violations']})")
+        # In the dark nothing but colours differs.
+        rules = "['color-contrast']" if scheme == "dark" else "undefined"
+        report = page.evaluate(f"axe.run({{resultTypes: ['violations'], runOnly: {rules}}})")
         found[place] = [
             (each["id"], each["nodes"][0]["html"][:160], each["nodes"][0].get("failureSummary", "")[:200])
             for each in report["violations"]

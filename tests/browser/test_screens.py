@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import quote
 
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Dashboard
+from penstock.pipeline.lake import Lake
+from tests.browser.conftest import Dashboard, Open
 from tests.browser.traffic import ack, die, lease, push
-from tests.integration.serving import Client
+from tests.integration.serving import Client, running
 
 
 def test_the_overview_counts_what_waits_and_goes_on_counting_without_a_reload(
@@ -145,6 +147,31 @@ def test_the_pipeline_says_how_to_start_it(dashboard: Dashboard) -> None:
     page = dashboard.go("pipeline")
     expect(page.get_by_text("There is no lake yet")).to_be_visible()
     expect(page.locator("code").filter(has_text="penstock pipeline run").first).to_be_visible()
+
+
+def test_the_pipeline_shows_each_table_of_the_lake(open_page: Open, tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        lake = Lake(server.path.parent / "lake")
+        lake.create()
+        page = open_page(f"http://127.0.0.1:{server.port}/").go("pipeline")
+        tables = page.get_by_role("region", name="Tables").get_by_role("row")
+        expect(tables).to_have_count(len(lake.tables()) + 1)
+        expect(tables.filter(has_text="gold.queue_minutes")).to_be_visible()
+        expect(page.get_by_text("not running")).to_be_visible()
+
+
+def test_workers_are_shown_with_what_they_hold(dashboard: Dashboard, client: Client, name: str) -> None:
+    queue = client.queue(name)
+    push(client, queue, 1, 2, 3)
+    lease(client, queue, 2, worker=f"worker-{name}")
+    page = dashboard.go("workers")
+    consumer = page.get_by_role("region", name="Consumers").get_by_role("row").filter(has_text=f"worker-{name}")
+    expect(consumer.get_by_role("link", name=name, exact=True)).to_be_visible()
+    expect(consumer.get_by_role("cell").nth(3)).to_have_text("2")
+    expect(consumer.get_by_role("cell").last).to_contain_text("ago")
+    expect(page.get_by_role("table").last.get_by_role("row")).to_have_count(2)
+    lease(client, queue, 1, worker=f"worker-{name}")
+    expect(consumer.get_by_role("cell").nth(3)).to_have_text("3")
 
 
 def test_a_queue_is_found_by_part_of_its_name(dashboard: Dashboard, client: Client, name: str) -> None:
