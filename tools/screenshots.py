@@ -29,7 +29,7 @@ from tests.integration.serving import Client, Running, running  # noqa: E402
 from tools import provision  # noqa: E402
 
 FOLDER = ROOT / "docs/images"
-BYTES_MAX = 100_000
+BYTES_MAX = 150_000
 MINUTES = 61
 PATIENCE_MS = 180_000
 QUEUES = {

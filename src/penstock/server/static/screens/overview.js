@@ -36,6 +36,7 @@ export function overview(app, place, signal) {
   }
   const busiest = table('Busiest queues', ['Queue', ['In', 'num'], ['Out', 'num'], ['Failed', 'num wide'], ['Waiting', 'num'], ['Dead', 'num wide']])
   const trouble = h('div')
+  const said = h('span', { class: 'muted small num' })
   const nothing = h('div', { class: 'card', hidden: true }, empty('Nothing has come through yet', 'Make a queue and push a first message. It shows here at once.',
     'penstock queue add emails', `penstock message enqueue --queue emails --payload '{"to": "ada"}'`))
   const feed = h('ol', { class: 'stream-list', 'aria-label': 'Latest events' })
@@ -62,7 +63,8 @@ export function overview(app, place, signal) {
   const draw = (found) => {
     const { totals } = found
     const ended = totals.completed + totals.failed
-    figures.set.waiting(short(totals.pending), '', `${short(totals.processing)} leased · ${plural(found.queues, 'queue')}`)
+    figures.set.waiting(short(totals.pending), '', `${short(totals.processing)} leased`)
+    say(said, plural(found.queues, 'queue'))
     figures.set.oldest(...unit(duration(found.oldestAgeMs)), found.paused > 0 ? `${plural(found.paused, 'queue')} paused` : 'nothing paused')
     figures.set.errors(percent(ended ? totals.failed / ended : 0), '%', `${count(totals.failed)} in ${span[1]}`, totals.failed > 0 ? 'warn' : '')
     figures.set.dead(short(totals.deadLetter), '', `${count(totals.died)} died in ${span[1]}`, totals.deadLetter > 0 ? 'bad' : '')
@@ -92,7 +94,7 @@ export function overview(app, place, signal) {
     delete body.dataset.shown
     void look()
   }
-  return h('div', {}, head('Overview', {}, segmented('Time span', SPANS.map(([name, text]) => [name, text]), span[0], choose)), trouble, nothing, body)
+  return h('div', {}, head('Overview', { after: said }, segmented('Time span', SPANS.map(([name, text]) => [name, text]), span[0], choose)), trouble, nothing, body)
 }
 
 /**
@@ -127,13 +129,13 @@ function now(app, figures, points) {
   const recent = app.live.history.filter((each) => each.at > last - 10_000 && each.at > Date.now() - 15_000)
   const sum = (/** @type {string} */ name) => recent.reduce((total, each) => total + each.totals[name], 0)
   if (app.live.state !== 'off') {
-    figures.set.in(rate(sum('pushed') / 10), '/s', 'pushed, last 10 s')
-    figures.set.out(rate(sum('acked') / 10), '/s', 'completed, last 10 s')
+    figures.set.in(rate(sum('pushed') / 10), '/s', 'over 10 s')
+    figures.set.out(rate(sum('acked') / 10), '/s', 'over 10 s')
   } else if (points !== undefined) {
     const times = points.map((point) => Date.parse(point.timestamp) / 1000)
     const latest = (/** @type {string} */ name) => rates(times, points.map((point) => point[name])).filter((value) => value !== null).at(-1) ?? 0
-    figures.set.in(rate(latest('pushed')), '/s', 'pushed')
-    figures.set.out(rate(latest('completed')), '/s', 'completed')
+    figures.set.in(rate(latest('pushed')), '/s', 'last minute')
+    figures.set.out(rate(latest('completed')), '/s', 'last minute')
   }
 }
 

@@ -22,7 +22,7 @@ export function stream(app, place, signal) {
   const log = app.client.stream(name)
   const figures = tiles('Size', [['records', 'Records kept'], ['first', 'First offset'], ['next', 'Next offset'], ['bytes', 'Size'], ['rate', 'Appended'], ['lag', 'Greatest lag']])
   const segments = h('div', { class: 'segments', role: 'img' })
-  const consumers = table('Consumers', ['Consumer', ['Position', 'num'], ['Lag', 'num'], 'Last seen', ['Kind', 'wide']])
+  const consumers = table('Consumers', ['Consumer', ['Position', 'num'], ['Lag', 'num'], 'Last seen'])
   const none = h('div')
   const trouble = h('div')
   const body = h('div', { class: 'stack' }, figures.element, h('div', { class: 'grid2' },
@@ -44,8 +44,10 @@ export function stream(app, place, signal) {
       figures.set.lag(count(Math.max(0, ...info.consumers.map((/** @type {any} */ each) => each.lag))))
       before = { at: now, next: info.next }
       drawSegments(segments, info.segments)
-      rows(consumers.body, info.consumers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td'), h('td', { class: 'wide' })), (row, each) => {
-        [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.expired ? `${each.kind}, expired` : each.kind].forEach((text, n) => say(row.children[n], text))
+      rows(consumers.body, info.consumers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td')), (row, each) => {
+        const name = each.kind === 'consumer' ? each.consumer : `${each.consumer} (${each.kind})`
+        const seen = ago(each.seen_at, now);
+        [name, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), each.expired ? `${seen}, expired` : seen].forEach((text, n) => say(row.children[n], text))
       })
       consumers.element.hidden = info.consumers.length === 0
       fill(none, info.consumers.length === 0 && empty('Nobody keeps a position here', 'A consumer reads on from where it was, also after a restart.', `curl '${app.client.baseUrl}/streams/${encodeURIComponent(name)}/next?consumer=me'`))
