@@ -34,7 +34,7 @@ export function queue(app, place, signal) {
     h('a', { href: to('queues', [], { filter: `${path.slice(0, n + 1).join('/')}/` }), text: part })])]
   const state = tag('paused')
   state.hidden = true
-  const pause = h('button', { class: 'btn', type: 'button', hidden: !app.mayChange })
+  const pause = h('button', { class: 'btn', type: 'button', hidden: true })
   const figures = tiles('Counts', [['ready', 'Ready'], ['scheduled', 'Scheduled'], ['leased', 'Leased'], ['dead', 'Dead letters'], ['in', 'In'], ['out', 'Out'], ['oldest', 'Oldest'], ['errors', 'Failed']])
   const charts = plots(app, name, signal)
   const trouble = h('div')
@@ -50,6 +50,7 @@ export function queue(app, place, signal) {
       body.hidden = below.hidden = false
       drawStats(figures, stats)
       state.hidden = !stats.paused
+      pause.hidden = !app.mayChange
       fill(pause, icon(stats.paused ? 'play' : 'pause'), stats.paused ? 'Resume' : 'Pause')
       pause.onclick = async () => (await setPaused(app, name, !stats.paused)) && look()
       fill(times, ['wait', 'service'].flatMap((kind) => ['p50', 'p95', 'p99'].map((p) =>
