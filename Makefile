@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast test-postgres-versions lint types format sync docs js-types provision proof mutate audit binary demo demo-install first-hour bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast test-postgres-versions lint types format sync docs js-types provision proof mutate audit binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,12 +37,13 @@ lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(STAMPS)/test ## mypy, strict, and TypeScript on the JavaScript client
+types: $(STAMPS)/test ## mypy, strict, and TypeScript on the JavaScript client and the dashboard
 	$(BIN)/mypy
 	$(BIN)/python tools/javascript.py
 
-sync: ## make the synchronous twins anew
+sync: ## make the synchronous twins, and the dashboard's copy of the JavaScript client, anew
 	$(PYTHON) tools/unasync.py
+	$(PYTHON) tools/copy_client.py
 
 js-types: ## make the JavaScript client's type declarations anew
 	$(PYTHON) tools/javascript.py --write
@@ -55,7 +56,7 @@ format: $(STAMPS)/test ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-provision: $(STAMPS)/test ## find or install the Java and the PostgreSQL that the tests use
+provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the browser that the tests use
 	@$(BIN)/python tools/provision.py
 
 audit: $(STAMPS)/audit ## known vulnerabilities of every lock (asks PyPI)
@@ -72,6 +73,12 @@ demo: demo-install ## a server with traffic through every face, Spark refreshing
 
 first-hour: ## time a newcomer: clone, install, first message, first chart
 	$(PYTHON) -m tools.first_hour
+
+screenshots: provision ## the pictures of the dashboard in docs/images
+	$(BIN)/python tools/screenshots.py $(ARGS)
+
+bench-dashboard: provision ## what the dashboard costs: first render, long tasks, twenty of them on a busy server
+	$(BIN)/python benchmarks/dashboard.py $(ARGS)
 
 bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
 	$(BIN)/python benchmarks/embedded.py $(ARGS)
@@ -123,6 +130,7 @@ define gate
 failed=; \
 $(BIN)/python tools/unasync.py --check || failed="$$failed sync"; \
 $(BIN)/python -m tools.reference --check || failed="$$failed docs"; \
+$(BIN)/python tools/copy_client.py --check || failed="$$failed client"; \
 $(BIN)/ruff check || failed="$$failed lint"; \
 $(BIN)/ruff format --check || failed="$$failed format"; \
 $(BIN)/mypy || failed="$$failed types"; \

@@ -1,4 +1,4 @@
-"""Check the types of the JavaScript client, and that the declarations it publishes are made from its comments.
+"""Check the types of the JavaScript client and the dashboard, and that the declarations are made from its comments.
 
 `--write` makes them anew. TypeScript is installed from clients/js/package-lock.json, for this alone. Where there is no
 Node nothing is checked, and it says so; with CI=true that fails.
@@ -30,7 +30,7 @@ def main() -> int:
     if "--write" in sys.argv[1:]:
         shutil.rmtree(PUBLISHED, ignore_errors=True)
         return declare(PUBLISHED)
-    return compile_("-p", "tsconfig.json") or compare()
+    return compile_("-p", "tsconfig.json") or compile_("-p", "tsconfig.dashboard.json") or compare()
 
 
 def install() -> bool:

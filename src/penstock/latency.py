@@ -48,10 +48,19 @@ def percentiles(counts: Mapping[int, int]) -> dict[str, int | None]:
 
 
 def latency_of(rows: Iterable[Row]) -> Latency:
+    return told(_counted(rows))
+
+
+def told(counts: Mapping[int, Mapping[int, int]]) -> Latency:
+    """Percentiles of counts by kind."""
+    return {name: percentiles(counts.get(kind, {})) for kind, name in NAMES.items()}
+
+
+def _counted(rows: Iterable[Row]) -> dict[int, Counter[int]]:
     counts: dict[int, Counter[int]] = {kind: Counter() for kind in NAMES}
     for _, kind, text in rows:
         counts[kind].update(msgspec.json.decode(text, type=Counts))
-    return {NAMES[kind]: percentiles(seen) for kind, seen in counts.items()}
+    return counts
 
 
 def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
@@ -59,4 +68,6 @@ def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
     rows = list(rows)
     for row in rows:
         steps.setdefault(window.start_of(row[0]), []).append(row)
-    return Latencies(queue, latency_of(rows), {start: latency_of(found) for start, found in steps.items()})
+    counts = {start: _counted(found) for start, found in steps.items()}
+    by_minute = {start: told(found) for start, found in counts.items()}
+    return Latencies(queue, latency_of(rows), by_minute, {start: dict(found) for start, found in counts.items()})

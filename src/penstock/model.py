@@ -294,6 +294,8 @@ class Latencies(Struct):
     queue: str
     latency: Latency
     by_minute: dict[int, Latency]
+    counts: dict[int, dict[int, dict[int, int]]] = {}
+    """By step, kind and bucket, to be added to those of other queues."""
 
 
 class Presence(Struct, frozen=True, kw_only=True):

@@ -20,10 +20,10 @@ import pytest
 
 from penstock.model import system_clock
 from tests.integration.command_line import PENSTOCK, clean_environment
+from tools import provision
 
 CLIENT = Path(__file__).parents[2] / "clients" / "js"
 PATIENCE_SECONDS = 280
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def missing(what: str) -> str:
@@ -94,7 +94,8 @@ def pages() -> Iterator[tuple[str, queue.Queue[Any]]]:
 
 
 def find_browser() -> str:
-    return next(filter(None, map(shutil.which, BROWSERS)), None) or pytest.skip("there is no browser here")
+    found = json.loads(provision.CHOICE.read_text())["browser"]
+    return found["path"] if found else missing("a browser")
 
 
 @contextmanager

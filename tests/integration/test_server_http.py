@@ -167,9 +167,7 @@ def test_a_wrong_method_is_405_with_allow(client: Client) -> None:
         assert answer.headers["Allow"] == allow
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/nothing", "/queues/", "/queues//stats", "/queues/q/nothing", "//queues", "/v1"]
-)
+@pytest.mark.parametrize("path", ["/nothing", "/queues/", "/queues//stats", "/queues/q/nothing", "//queues", "/v1"])
 def test_nothing_at_a_path_is_404(client: Client, path: str) -> None:
     answer = client.get(path)
     assert (answer.status, answer.json["code"]) == (404, "no_such_path")

@@ -11,6 +11,7 @@ from penstock.pipeline.lake import Lake, LakeTable
 from penstock.pipeline.run import CONSUMER, Pipeline
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUES
 from penstock.pipeline.verify import verify
+from tests.integration.serving import running
 from tests.spark.support import Work, check_lake, rows_of
 
 pytestmark = pytest.mark.spark
@@ -81,6 +82,25 @@ def test_its_position_shows_as_a_consumer_of_the_journal(spark: Any, work: Work,
     with Pipeline(spark, work.journal, lake) as pipeline:
         found = pipeline.consumers.get(CONSUMER)
         assert (found.offset, found.kind) == (pipeline.log.next_offset - 1, "pipeline")
+
+
+def test_the_dashboard_tells_how_fresh_tables_are_and_whether_it_runs(spark: Any, work: Work, lake: Lake) -> None:
+    work.some(100)
+    run(spark, work, lake)
+    with Pipeline(spark, work.journal, lake) as pipeline:
+        end = pipeline.log.next_offset
+        with running(work.data) as server, server.client() as client:
+            busy = client.get("/pipeline").json
+    with running(work.data) as server, server.client() as client:
+        found = client.get("/pipeline").json
+    assert (busy["exists"], busy["running"], found["running"]) == (True, True, False)
+    tables = {each["table"]: each for each in found["tables"]}
+    assert tables.keys() == {table.table.name for table in lake.tables()}
+    assert tables[BRONZE.name]["rows"] == len(rows_of(lake, BRONZE)) > 0
+    assert tables[BRONZE.name]["newest_ms"] is not None
+    # What the servers wrote since is not in it yet.
+    assert {each["lag"] for each in tables.values()} == {found["next"] - end}
+    assert CONSUMER in {reader["consumer"] for reader in found["readers"]}
 
 
 def test_errors_that_differ_only_in_numbers_and_names_are_one(spark: Any, work: Work, lake: Lake) -> None:

@@ -1,4 +1,4 @@
-"""The choice of a Java and a PostgreSQL: made once, remembered, and made again when it no longer holds."""
+"""The choice of a Java, a PostgreSQL and a browser: made once, remembered, and made again when it no longer holds."""
 
 import json
 from pathlib import Path
@@ -53,6 +53,57 @@ def test_a_choice_whose_programs_have_gone_is_made_again(tmp_path: Path, monkeyp
     assert provision.still_good("another lock") is None
     postgres.unlink()
     assert provision.still_good("k") is None
+
+
+CHROMIUM = """#!/bin/sh
+case "$1" in --version) echo "Chromium 156.0.1" ;; *) echo "<p>answer 42</p>" ;; esac
+"""
+APT_GET = """#!/bin/sh
+echo "$@" >> {folder}/asked
+[ "$1" = update ] && exit 0
+[ -e {folder}/tried ] || {{ touch {folder}/tried; echo "E: could not fetch"; exit 100; }}
+mv {folder}/waiting {folder}/chromium
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder with programs, for root."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(provision, "BROWSERS", ("chromium-of-this-test",))
+    monkeypatch.setattr(provision.os, "geteuid", lambda: 0)
+    return tmp_path
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_a_browser_is_installed_where_that_is_allowed_and_what_failed_is_tried_again(
+    programs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program(programs / "waiting", CHROMIUM)
+    program(programs / "apt-get", APT_GET.format(folder=programs).replace("/chromium", "/chromium-of-this-test"))
+    found = provision.installed_browser()
+    assert found == {"path": str(programs / "chromium-of-this-test"), "version": "156.0.1"}
+    verbs = [line.split()[0] for line in (programs / "asked").read_text().splitlines()]
+    assert verbs == ["update", "install", "update", "install"]
+    assert "apt-get did not install chromium: E: could not fetch" in capfd.readouterr().err
+
+
+def test_where_no_browser_may_be_installed_it_says_how(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(provision.os, "geteuid", lambda: 1000)
+    assert provision.installed_browser() is None
+    assert "apt-get install chromium" in capfd.readouterr().err
+
+
+def test_a_browser_that_opens_no_page_is_passed_over(programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program(programs / "chromium-of-this-test", "#!/bin/sh\necho 'Chromium 1.0, install it with snap'\n")
+    assert provision.find_browser() is None
+    assert "it does not open a page" in capfd.readouterr().err
 
 
 def test_every_lock_is_hashed_and_names_no_index() -> None:

@@ -18,6 +18,7 @@ const NORMAL = 1000
 /**
  * @typedef {object} EventOptions
  * @property {number} [since] the `offset` of the last event seen; without it, from now on
+ * @property {boolean} [digest] instead of every event, once a second what happened in it; `since` means nothing then
  * @property {number} [bufferMax] events held for a slow reader, before the socket is closed until it has caught up; 10,000
  * @property {(state: 'open' | 'closed', error?: unknown) => void} [onState] told when it connects, and when it does not
  * @property {AbortSignal} [signal] ends it
@@ -30,13 +31,13 @@ const NORMAL = 1000
  * @param {EventOptions} [options]
  * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}
  */
-export async function* eventBatches(http, { since, bufferMax = BUFFER_MAX, onState = () => {}, signal } = {}) {
+export async function* eventBatches(http, { since, digest, bufferMax = BUFFER_MAX, onState = () => {}, signal } = {}) {
   const { controller, release } = http.controller(signal)
   const place = new Place(since)
   try {
     for (let failures = 0; !controller.signal.aborted; ) {
       try {
-        for await (const batch of oneSocket(http, place, bufferMax, onState, controller.signal)) {
+        for await (const batch of oneSocket(http, { place, digest }, bufferMax, onState, controller.signal)) {
           failures = 0
           yield batch
         }
@@ -107,14 +108,14 @@ class Place {
 /**
  * Until the socket closes. Whoever reads too slowly makes it close, and gets what is there.
  * @param {Http} http
- * @param {Place} place
+ * @param {{place: Place, digest?: boolean}} what
  * @param {number} bufferMax
  * @param {(state: 'open' | 'closed') => void} onState
  * @param {AbortSignal} signal
  * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}
  */
-async function* oneSocket(http, place, bufferMax, onState, signal) {
-  const query = place.since === undefined ? {} : { since: place.since }
+async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
+  const query = { since: place.since, digest }
   const socket = await openSocket(http, query)
   /** @type {shapes.LiveEvent[]} */
   let batch = []
@@ -167,7 +168,7 @@ async function* oneSocket(http, place, bufferMax, onState, signal) {
 
 /**
  * @param {Http} http
- * @param {{since?: number}} query
+ * @param {{since?: number, digest?: boolean}} query
  * @returns {Promise<WebSocket>}
  */
 async function openSocket(http, query) {
@@ -182,7 +183,7 @@ async function openSocket(http, query) {
 /**
  * Why the server would not: a browser does not tell, so it is asked the same as a plain request.
  * @param {Http} http
- * @param {{since?: number}} query
+ * @param {{since?: number, digest?: boolean}} query
  * @param {AbortSignal} signal
  * @returns {Promise<PenstockError>}
  */

@@ -6,6 +6,10 @@ export type EventOptions = {
      */
     since?: number;
     /**
+     * instead of every event, once a second what happened in it; `since` means nothing then
+     */
+    digest?: boolean;
+    /**
      * events held for a slow reader, before the socket is closed until it has caught up; 10,000
      */
     bufferMax?: number;
@@ -21,6 +25,7 @@ export type EventOptions = {
 /**
  * @typedef {object} EventOptions
  * @property {number} [since] the `offset` of the last event seen; without it, from now on
+ * @property {boolean} [digest] instead of every event, once a second what happened in it; `since` means nothing then
  * @property {number} [bufferMax] events held for a slow reader, before the socket is closed until it has caught up; 10,000
  * @property {(state: 'open' | 'closed', error?: unknown) => void} [onState] told when it connects, and when it does not
  * @property {AbortSignal} [signal] ends it
@@ -32,7 +37,7 @@ export type EventOptions = {
  * @param {EventOptions} [options]
  * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}
  */
-export declare function eventBatches(http: Http, { since, bufferMax, onState, signal }?: EventOptions): AsyncGenerator<shapes.LiveEvent[], void, void>;
+export declare function eventBatches(http: Http, { since, digest, bufferMax, onState, signal }?: EventOptions): AsyncGenerator<shapes.LiveEvent[], void, void>;
 /**
  * @param {AsyncGenerator<shapes.LiveEvent[], void, void>} batches
  * @returns {AsyncGenerator<shapes.LiveEvent, void, void>}

@@ -257,6 +257,24 @@ def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[E
         )
 
 
+def head_of(payload: bytes) -> tuple[str, int]:
+    """The queue that a record tells of, and of how many messages: a fraction of what its events cost."""
+    count, _, _, _, varies, name_bytes, *_ = _FIELDS.unpack_from(payload)
+    position = FIELD_BYTES + 8 * count * (varies & DETAILS - 1).bit_count()
+    for part in (DETAILS, BODIES):
+        position += 4 * (count + (count & 1)) if varies & part else 0
+    return payload[position : position + name_bytes].decode(), count
+
+
+def ids_of(payload: bytes) -> Sequence[int]:
+    """The messages that a record tells of."""
+    count, _, _, _, varies, _, _, _, first, *_ = _FIELDS.unpack_from(payload)
+    if varies & 1:
+        ids: Sequence[int] = struct.unpack_from(f"<{count}q", payload, FIELD_BYTES)
+        return ids
+    return range(first, first + count)
+
+
 def _part(payload: bytes, start: int, ends: Sequence[int], number: int) -> bytes:
     return payload[start + (ends[number - 1] if number else 0) : start + ends[number]]
 

@@ -10,7 +10,7 @@ from penstock.errors import UnknownStream
 from penstock.journal.drain import NAME
 from penstock.journal.reading import EARLIEST, JournalPage, events_of
 from penstock.log.consumers import Kind, check_consumer_name
-from penstock.log.model import MIB, Consumer, SegmentInfo
+from penstock.log.model import MIB, Consumer, Page, SegmentInfo
 from penstock.log.postgres import reading, upkeep
 from penstock.log.postgres.database import Database, Lost
 from penstock.log.postgres.positions import Move, Positions
@@ -58,11 +58,14 @@ class PostgresJournal:
         queue: str | None = None,
         kinds: Sequence[str] | None = None,
     ) -> JournalPage:
-        try:
-            page = reading.read(self._database, JOURNAL, offset, limit, bytes_max)
-        except UnknownStream:
-            return JournalPage([], max(offset, 0))
+        page = self.records(offset, limit=limit, bytes_max=bytes_max)
         return JournalPage(events_of(page.records, queue, kinds), page.next)
+
+    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+        try:
+            return reading.read(self._database, JOURNAL, offset, limit, bytes_max)
+        except UnknownStream:
+            return Page([], max(offset, 0))
 
     def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         from penstock.journal.arrow import SCHEMA, batches_of

@@ -13,7 +13,7 @@ from penstock.journal.events import Event, decode_events
 from penstock.log.consumers import CommitPosition, Consumers, ForgetConsumer, Kind
 from penstock.log.files import DISK, PRIVATE_FOLDER
 from penstock.log.manifest import STREAM
-from penstock.log.model import MIB, Consumer, Record, SegmentInfo
+from penstock.log.model import MIB, Consumer, Page, Record, SegmentInfo
 from penstock.log.reader import LogReader
 from penstock.model import Clock, system_clock
 
@@ -79,11 +79,15 @@ class JournalReader:
         kinds: Sequence[str] | None = None,
     ) -> JournalPage:
         """Events of up to `limit` records, of which each may tell of many messages."""
+        page = self.records(offset, limit=limit, bytes_max=bytes_max)
+        return JournalPage(events_of(page.records, queue, kinds), page.next)
+
+    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+        """As they were written, for whoever needs little of each."""
         log = self._open()
         if log is None:
-            return JournalPage([], max(offset, 0))
-        page = log.read(log.first_offset if offset == EARLIEST else offset, limit, bytes_max)
-        return JournalPage(events_of(page.records, queue, kinds), page.next)
+            return Page([], max(offset, 0))
+        return log.read(log.first_offset if offset == EARLIEST else offset, limit, bytes_max)
 
     def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         from penstock.journal.arrow import SCHEMA, batches

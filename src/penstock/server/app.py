@@ -16,7 +16,13 @@ from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces import inbox, ops, queues
 from penstock.server.faces.analytics import Analytics
 from penstock.server.faces.dashboard import Dashboard
+from penstock.server.faces.dead_groups import DeadLetterGroups
 from penstock.server.faces.journal import JournalFace
+from penstock.server.faces.lake import LakeFace, lake_folder
+from penstock.server.faces.lives import Lives
+from penstock.server.faces.overview import OverviewFace
+from penstock.server.faces.site import Site
+from penstock.server.faces.sparks import Sparks
 from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
@@ -54,7 +60,7 @@ class App:
         self.settings = settings
         self.metrics = Metrics(broker)
         self.log = LogLines()
-        self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure)
+        self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure, settings.read_token)
         self.tracer = tracer
         kept = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
         self.journal = None if kept is None else JournalFace(kept[0], settings, asyncio.to_thread)
@@ -70,24 +76,36 @@ class App:
         broker.committer.committed = self._committed
 
     def _routes(self) -> Sequence[Route]:
-        operations = ops.Ops(self.broker, self.settings, self.metrics)
+        operations = ops.Ops(
+            self.broker,
+            self.settings,
+            self.metrics,
+            journal=self.journal is not None,
+            streams=self.streams is not None,
+        )
         signatures = Signatures(self.broker)
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
             *queues.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
+            *DeadLetterGroups(self.broker).routes(),
             *analytics_routes(Analytics(self.broker)),
+            *OverviewFace(self.broker).routes(),
+            *Sparks(self.broker).routes(),
             *Workers(self.broker).routes(),
             *operations.routes(),
         ]
         if self.journal is not None:
             routes += self.journal.routes()
-            routes += Dashboard(self.broker, self.settings, self.journal.reader, self.journal.tails).routes()
+            reader = self.journal.reader
+            routes += Dashboard(self.broker, self.settings, reader, self.journal.tails).routes()
+            routes += Lives(self.broker, reader, asyncio.to_thread).routes()
+            routes += LakeFace(lake_folder(self.broker.store, self.settings), reader).routes()
         if self.streams is not None:
             routes += StreamFace(self.streams, self.settings).routes()
             self.metrics.registry.register(StreamCollector(self.streams))
         operations.document = describe(routes, guarded=self.settings.auth_token is not None)
-        return routes
+        return [*routes, *Site().routes()] if self.settings.dashboard else routes
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -181,7 +199,7 @@ class App:
                 return self._options(request)
             route, request.params = self._router.find(request.method, request.raw_path)
             request.route = route.path
-            request.principal = await self.gate.admit(request, route.right)
+            request.principal = await self.gate.admit(request, route)
             return await route.handler(request)
         except PenstockError as error:
             return to_response(error)

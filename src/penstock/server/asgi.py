@@ -66,7 +66,7 @@ class AsgiExchange:
 
     async def send(self, request: Request, response: Response) -> None:
         headers = [(b"x-request-id", request.request_id), *response.headers]
-        if response.status != 204:
+        if response.status not in (204, 304):
             headers.append((b"content-type", response.content_type))
             if response.stream is None:
                 headers.append((b"content-length", str(len(response.body)).encode()))

@@ -16,7 +16,7 @@ from penstock.broker import Broker
 from penstock.model import ApiKey
 from penstock.server.errors import HttpError
 from penstock.server.http import Request
-from penstock.server.routing import Right
+from penstock.server.routing import Right, Route
 from penstock.server.sockets import offered_token
 
 KEY_CACHE_SECONDS = 2.0
@@ -29,20 +29,22 @@ class Principal(Struct, frozen=True):
     queue: str | None = None
     """None: every queue."""
     rights: frozenset[str] = frozenset()
+    reads_only: bool = False
 
     @property
     def is_admin(self) -> bool:
-        return self.queue is None
+        return self.queue is None and not self.reads_only
 
     def may(self, right: Right, queue: str | None) -> bool:
         if self.queue is None:
-            return True
+            return right == "read" or not self.reads_only
         if queue is None or queue.removesuffix(".dlq") != self.queue:
             return False
         return right == "read" or right in self.rights or "admin" in self.rights
 
 
 ADMIN = Principal("admin")
+READER = Principal("reader", reads_only=True)
 ANYONE = Principal("anyone", queue="")
 
 
@@ -61,14 +63,23 @@ def hash_key(secret: str) -> bytes:
 class Gate:
     """Decides once per request. Keys are looked up in the store and remembered for two seconds."""
 
-    def __init__(self, broker: Broker, token: str | None, cors_origins: Sequence[str], public_hosts: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        token: str | None,
+        cors_origins: Sequence[str],
+        public_hosts: bool,
+        read_token: str | None = None,
+    ) -> None:
         self._broker = broker
         self._token = token.encode() if token else None
+        self._read_token = read_token.encode() if read_token else None
         self._origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
         self._any_host = public_hosts or token is not None
         self._keys: dict[str, tuple[float, ApiKey | None]] = {}
 
-    async def admit(self, request: Request, right: Right) -> Principal:
+    async def admit(self, request: Request, route: Route) -> Principal:
+        right = route.right
         if not self._any_host:
             self._check_browser(request, right)
         if self._token is None:
@@ -76,6 +87,8 @@ class Gate:
         if right == "public":
             return ANYONE
         principal = await self._identify(request)
+        if principal.reads_only and request.method in ("GET", "HEAD") and route.safe:
+            return principal
         if right != "known" and not principal.may(right, request.params.get("queue")):
             raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
         return principal
@@ -87,6 +100,8 @@ class Gate:
         assert self._token is not None
         if hmac.compare_digest(credential, self._token):
             return ADMIN
+        if self._read_token is not None and hmac.compare_digest(credential, self._read_token):
+            return READER
         key = await self._find_key(credential.decode("latin-1"))
         if key is None:
             raise _unauthorized("this token is not known here", None)

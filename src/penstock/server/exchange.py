@@ -117,7 +117,7 @@ class HttpExchange:
         if not self.keep_alive or self._connection.stopping:
             self.keep_alive = False
             head += b"connection: close\r\n"
-        if response.status == 204:
+        if response.status in (204, 304):
             return head + b"\r\n"
         if response.stream is None:
             return b"%scontent-type: %s\r\ncontent-length: %d\r\n\r\n" % (

@@ -64,6 +64,10 @@ def opened(settings: Settings) -> tuple[Store, str]:
 
 def check_exposure(settings: Settings) -> None:
     """Beyond this machine only with a token, unless told otherwise."""
+    if settings.read_token and not settings.auth_token:
+        raise InvalidInput(
+            "a token to read with is of no use where nobody needs one", field="read_token", hint="set AUTH_TOKEN, too"
+        )
     if settings.auth_token or settings.insecure:
         return
     with contextlib.suppress(ValueError):
@@ -200,6 +204,7 @@ def announce(settings: Settings, path: str, listener: socket.socket) -> None:
         f"penstock listens on {scheme}://{shown}:{port} {access}\n"
         f"  data        {path}\n"
         f"  durability  {durability}\n"
+        f"  dashboard   {f'{scheme}://{shown}:{port}/' if settings.dashboard else 'off'}\n"
         f"  docs        {scheme}://{shown}:{port}/docs\n"
     )
     sys.stderr.flush()

@@ -23,6 +23,7 @@ from penstock.journal.drain import NAME
 from penstock.journal.events import Event
 from penstock.model import QueueInfo
 from penstock.server.errors import Disconnected, HttpError
+from penstock.server.faces.digest import Digester
 from penstock.server.faces.journal import Journal
 from penstock.server.faces.payloads import rfc3339
 from penstock.server.faces.polling import while_here
@@ -39,6 +40,8 @@ SENT_AT_ONCE = 200
 NAMES_MAX = 20_000
 DEPTHS_MAX = 100
 """Queues whose depth is told at once."""
+CLOSING_SECONDS = 1.0
+"""How long it takes to notice that the server stops."""
 GOING_AWAY, POLICY, TROUBLE = 1001, 1008, 1011
 LAPSED = "the lease ran out"
 KINDS = {
@@ -54,6 +57,8 @@ _encode = msgspec.json.Encoder().encode
 class DashboardQuery(Struct, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     """The `offset` of the last event that was seen; without it, from now on."""
+    digest: bool = False
+    """Instead of every event, once a second what happened in it."""
 
 
 class Told(Struct, omit_defaults=True):
@@ -151,6 +156,7 @@ class Dashboard:
         self._broker = broker
         self._settings = settings
         self._feed = Feed(reader, tails)
+        self._digester = Digester(broker, reader)
         self._watchers: set[Watcher] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -172,10 +178,9 @@ class Dashboard:
 
     async def follow(self, request: Request) -> Response:
         query = request.query(DashboardQuery)
-        if len(self._watchers) >= self._settings.ws_connections_max:
-            raise HttpError(
-                429, "too_many_connections", "too many dashboards are connected", headers={"retry-after": "5"}
-            )
+        if query.digest:
+            return await self._digests(request)
+        self._check_room()
         watcher = Watcher()
         self._watchers.add(watcher)
         if self._looking is None:
@@ -190,6 +195,37 @@ class Dashboard:
             if not self._watchers and self._looking is not None:
                 self._looking.cancel()
                 self._looking = None
+        return Response(101)
+
+    def _check_room(self) -> None:
+        if len(self._watchers) + self._digester.watchers >= self._settings.ws_connections_max:
+            raise HttpError(
+                429, "too_many_connections", "too many dashboards are connected", headers={"retry-after": "5"}
+            )
+
+    async def _digests(self, request: Request) -> Response:
+        self._check_room()
+        socket = await request.exchange.upgrade(request, self._settings.ws_slow_ms / 1000)
+        frames = self._digester.join()
+        beat = self._settings.ws_heartbeat_ms / 1000
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time() + beat
+        try:
+            while not self._feed.tails.closed:
+                if frames:
+                    await socket.send([frames.popleft()])
+                elif (left := beat_at - loop.time()) > 0:
+                    await while_here(request, self._digester.wait(min(left, CLOSING_SECONDS)))
+                elif socket.ping():
+                    beat_at = loop.time() + beat
+                else:
+                    raise Disconnected
+        except TooSlow:
+            await socket.close(POLICY, "too slow")
+        else:
+            await socket.close(GOING_AWAY, "the server stops")
+        finally:
+            self._digester.leave(frames)
         return Response(101)
 
     async def _tell(self, request: Request, socket: Socket, offset: int, depths: deque[bytes]) -> None:

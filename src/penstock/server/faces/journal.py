@@ -14,7 +14,7 @@ from penstock.journal.drain import NAME
 from penstock.journal.events import Event
 from penstock.journal.reading import EARLIEST, JournalPage
 from penstock.log.consumers import Kind
-from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, SegmentInfo
+from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, Page, SegmentInfo
 from penstock.model import Content
 from penstock.server.faces.pages import ARROW, PAGE_BYTES, answer_page, arrow_page, wants_arrow
 from penstock.server.faces.payloads import show
@@ -94,6 +94,8 @@ class Journal(Tailed, Protocol):
         queue: str | None = None,
         kinds: Sequence[str] | None = None,
     ) -> JournalPage: ...
+
+    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page: ...
 
     def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[Any]: ...
 

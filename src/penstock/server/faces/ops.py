@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +12,12 @@ from msgspec import Struct
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError
+from penstock.server.auth import Principal
 from penstock.server.docs import docs_page
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.telemetry import Metrics
+from penstock.store.sqlite import SqliteStore
 
 DISK_BYTES_LOW = 64 << 20
 
@@ -28,11 +31,33 @@ class Ready(Struct):
     checks: dict[str, str]
 
 
+class ServerView(Struct, kw_only=True):
+    """What a client of this server can expect of it."""
+
+    version: str
+    store: Literal["sqlite", "postgresql"]
+    durability: str
+    role: Literal["admin", "reader", "key"]
+    """What this credential allows: all, looking, or what a key of one queue does."""
+    queue: str | None
+    """Of a key."""
+    guarded: bool
+    """Whether it wants a token."""
+    journal: bool
+    """Whether there are live events, lives of messages, and something for a pipeline to read."""
+    streams: bool
+    now: int
+
+
 class Ops:
-    def __init__(self, broker: Broker, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, broker: Broker, settings: Settings, metrics: Metrics, *, journal: bool = False, streams: bool = False
+    ) -> None:
         self._broker = broker
         self._settings = settings
         self._metrics = metrics
+        self._journal = journal
+        self._streams = streams
         self.document: dict[str, Any] = {}
 
     def routes(self) -> list[Route]:
@@ -53,6 +78,15 @@ class Ops:
                 summary="Store, disk and write-ahead log are fit for work",
                 right="public",
                 answers={200: Ready, 503: Ready},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/server",
+                handler=self.server,
+                summary="What this server is, and what you may do here",
+                right="known",
+                answers={200: ServerView},
                 tag="operations",
             ),
             Route(
@@ -83,6 +117,22 @@ class Ops:
                 tag="operations",
             ),
         ]
+
+    async def server(self, request: Request) -> Response:
+        principal: Principal = request.principal
+        return reply(
+            ServerView(
+                version=metadata.version("penstock"),
+                store="sqlite" if isinstance(self._broker.store, SqliteStore) else "postgresql",
+                durability=self._settings.durability,
+                role="admin" if principal.is_admin else "reader" if principal.reads_only else "key",
+                queue=principal.queue,
+                guarded=self._settings.auth_token is not None,
+                journal=self._journal,
+                streams=self._streams,
+                now=self._broker.store.clock(),
+            )
+        )
 
     async def live(self, request: Request) -> Response:
         return reply(Live("ok"))

@@ -1,0 +1,119 @@
+/** Work off messages, several at a time, until told to stop; through outages of the server. */
+import { InvalidInput, isPassing } from './errors.js'
+import { backoffMs, pause } from './http.js'
+
+/** @import { Http } from './http.js' */
+
+const CONCURRENCY_MAX = 10_000
+
+/**
+ * @template Message
+ * @typedef {object} Work
+ * @property {(limit: number, signal: AbortSignal) => Promise<Message[]>} lease waits for the first
+ * @property {(message: Message) => Promise<unknown>} handle
+ * @property {(message: Message) => Promise<unknown>} done
+ * @property {(message: Message, error: unknown) => Promise<unknown>} failed
+ * @property {(messages: Message[]) => Promise<unknown>} [giveBack] those that were not begun
+ */
+
+/**
+ * @typedef {object} ConsumeOptions
+ * @property {number} [concurrency] messages at work at a time; 1
+ * @property {AbortSignal} [signal] stops it, as `stop()` does
+ * @property {(error: unknown) => void} [onError] told of what goes wrong without ending it
+ */
+
+/** @template Message */
+export class Consumer {
+  /**
+   * @param {Work<Message>} work
+   * @param {Http} http
+   * @param {ConsumeOptions} options
+   */
+  constructor(work, http, { concurrency = 1, signal, onError = () => {} }) {
+    if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > CONCURRENCY_MAX) {
+      throw new InvalidInput(`concurrency is a whole number from 1 to ${CONCURRENCY_MAX}`, { field: 'concurrency' })
+    }
+    this._work = work
+    this._concurrency = concurrency
+    this._onError = onError
+    const { controller, release } = http.controller(signal)
+    this._ending = controller
+    /** @type {Set<Promise<void>>} */
+    this._atWork = new Set()
+    /** Settles when it has ended: stopped, or on an error that trying again cannot mend. */
+    this.done = this._run().finally(release)
+    // Whoever looks at it sees the error; nobody has to.
+    this.done.catch(() => {})
+  }
+
+  /**
+   * Lease no more, and finish what is at work.
+   * @returns {Promise<void>}
+   */
+  stop() {
+    this._ending.abort()
+    return this.done
+  }
+
+  async _run() {
+    for (let failures = 0; !this._ending.signal.aborted; ) {
+      try {
+        const room = this._concurrency - this._atWork.size
+        if (room === 0) {
+          await Promise.race(this._atWork)
+          continue
+        }
+        await this._begin(await this._work.lease(room, this._ending.signal))
+        failures = 0
+      } catch (error) {
+        if (this._ending.signal.aborted) break
+        if (!isPassing(error)) {
+          await Promise.all(this._atWork)
+          throw error
+        }
+        this._onError(error)
+        await pause(backoffMs(failures++), this._ending.signal).catch(() => {})
+      }
+    }
+    await Promise.all(this._atWork)
+  }
+
+  /** @param {Message[]} messages */
+  async _begin(messages) {
+    if (this._ending.signal.aborted && this._work.giveBack && messages.length > 0) {
+      await this._work.giveBack(messages).catch(this._onError)
+      return
+    }
+    for (const message of messages) {
+      const working = this._handle(message).finally(() => this._atWork.delete(working))
+      this._atWork.add(working)
+    }
+  }
+
+  /** @param {Message} message */
+  async _handle(message) {
+    try {
+      try {
+        await this._work.handle(message)
+      } catch (error) {
+        this._onError(error)
+        await this._work.failed(message, error)
+        return
+      }
+      await this._work.done(message)
+    } catch (error) {
+      // The lease runs out, and the message comes again.
+      this._onError(error)
+    }
+  }
+}
+
+/**
+ * What to say of a failure.
+ * @param {unknown} error
+ */
+export function errorText(error) {
+  const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error)
+  return text.slice(0, 4_096)
+}

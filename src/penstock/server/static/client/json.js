@@ -1,0 +1,85 @@
+/** JSON in which whole numbers beyond 2^53 are exact: they are BigInts here, and plain digits on the wire. */
+
+const MANY_DIGITS = /\d{16}/
+const NEXT = /"|-?[1-9]\d{15,}/g
+const NAME = Math.random().toString(36).slice(2)
+
+/**
+ * As JSON.parse, but a whole number that a double cannot hold becomes a BigInt.
+ * @param {string} text
+ * @returns {any}
+ */
+export function parse(text) {
+  if (!MANY_DIGITS.test(text)) return JSON.parse(text)
+  let mark = `bigint:${NAME}:`
+  while (text.includes(mark)) mark = `bigint:${Math.random().toString(36).slice(2)}:`
+  const marked = markBig(text, mark)
+  if (marked === text) return JSON.parse(text)
+  return JSON.parse(marked, (_, value) =>
+    typeof value === 'string' && value.startsWith(mark) ? BigInt(value.slice(mark.length)) : value,
+  )
+}
+
+/**
+ * The text with every big whole number as a marked string.
+ * @param {string} text
+ * @param {string} mark
+ */
+function markBig(text, mark) {
+  const parts = []
+  let done = 0
+  NEXT.lastIndex = 0
+  for (let found; (found = NEXT.exec(text)); ) {
+    const [token] = found
+    if (token === '"') {
+      NEXT.lastIndex = endOfString(text, found.index)
+      continue
+    }
+    const end = found.index + token.length
+    const partOfDecimal = /[.eE+\d]/.test(text[found.index - 1] ?? '') || /[.eE]/.test(text[end] ?? '')
+    if (partOfDecimal || Number.isSafeInteger(Number(token))) continue
+    parts.push(text.slice(done, found.index), '"', mark, token, '"')
+    done = end
+  }
+  parts.push(text.slice(done))
+  return parts.join('')
+}
+
+/**
+ * Where the string that begins here is over.
+ * @param {string} text
+ * @param {number} start
+ */
+function endOfString(text, start) {
+  let end = start
+  for (;;) {
+    end = text.indexOf('"', end + 1)
+    if (end < 0) return text.length
+    let slashes = 0
+    while (text[end - 1 - slashes] === '\\') slashes++
+    if (slashes % 2 === 0) return end + 1
+  }
+}
+
+/**
+ * As JSON.stringify, with BigInts as digits.
+ * @param {unknown} value
+ * @param {number | string} [indent]
+ * @returns {string}
+ */
+export function stringify(value, indent) {
+  const mark = `bigint:${NAME}${Math.random().toString(36).slice(2)}:`
+  let any = false
+  const text = JSON.stringify(
+    value,
+    /** @this {any} */
+    function (name, shown) {
+      // A program may have given BigInt a toJSON of its own, so what is asked is the value itself.
+      if (typeof this[name] !== 'bigint') return shown
+      any = true
+      return mark + String(this[name])
+    },
+    indent,
+  )
+  return any ? text.replace(new RegExp(`"${mark}(-?\\d+)"`, 'g'), '$1') : text
+}

@@ -1,0 +1,270 @@
+/** The tree face, `/api/v1`: namespace, task, queue; messages are settled by their transaction id. */
+import { Analytics } from './analytics.js'
+import { newUuid, readPayload, sentPayload } from './bytes.js'
+import { Consumer, errorText } from './consumer.js'
+import { Forbidden, InvalidInput, LeaseLost, NotFound, TryLater, errorOfItem } from './errors.js'
+import { eventBatches, eventsOf } from './events.js'
+import { FULL, Http, remaining } from './http.js'
+import { Joiner, sendOrSplit } from './joiner.js'
+import { stringify } from './json.js'
+
+/** @import { ConnectOptions } from './http.js' */
+/** @import { ConsumeOptions } from './consumer.js' */
+/** @import { EventOptions } from './events.js' */
+/** @import * as shapes from '../shapes.d.ts' */
+
+const API = '/api/v1'
+const JOINED_BYTES_MAX = 4 << 20
+const OVERHEAD_BYTES = 4 << 10
+const JOINED_ITEMS_MAX = 1_000
+const WAIT_MS_MAX = 60_000
+
+/**
+ * @typedef {ReturnType<typeof createTree>} QueenClient
+ * @typedef {{ns: string, task?: string, queue?: string}} Scope
+ * @typedef {{items: (shapes.TreeItem & {transactionId: string})[], named: boolean[], bytes: number}} PushEntry
+ */
+
+/**
+ * @param {ConnectOptions & {baseUrl: string}} options
+ * @returns {QueenClient}
+ */
+export function createQueenClient({ baseUrl, ...options }) {
+  return createTree(new Http(baseUrl, options))
+}
+
+/** @param {Http} http */
+export function createTree(http) {
+  const pushes = { true: pushJoiner(http, true), false: pushJoiner(http, false) }
+  /** @type {Joiner<shapes.Acknowledgment, shapes.Acknowledged>} */
+  const acks = new Joiner((entries) => settle(http, entries), { weigh: () => 1, weightMax: JOINED_ITEMS_MAX })
+
+  return {
+    analytics: new Analytics(http),
+
+    /**
+     * Make a queue, or change the options that are given.
+     * @param {{ns: string, task: string, queue: string, options?: shapes.TreeOptions}} body
+     * @returns {Promise<shapes.Configured>}
+     */
+    configure: (body) => http.json('POST', `${API}/configure`, { body }),
+
+    /**
+     * Push items, to any queues; missing queues are made. Each has a transactionId, given or made here, so that a
+     * repeated request is never a second message. With `config.batchMode`, all or none; otherwise pushes that come at
+     * the same time travel together and each item stands alone. Throws if none could be pushed.
+     * @param {{items: shapes.TreeItem[], config?: {batchMode?: boolean, autoCreate?: boolean}}} body
+     * @returns {Promise<shapes.TreePushed>}
+     */
+    push: async ({ items, config = {} }) => {
+      if (!Array.isArray(items) || items.length === 0) throw new InvalidInput('no items to push', { field: 'items' })
+      const entry = pushEntry(items)
+      const messages = config.batchMode
+        ? (await pushAll(http, [entry], config, false))[0]
+        : await pushes[/** @type {'true' | 'false'} */ (String(config.autoCreate !== false))].join(entry)
+      return { messages, messageIds: messages.map(({ id }) => id) }
+    },
+
+    /**
+     * Lease from a queue, or from all of a task or namespace; with `wait`, for up to `timeout` milliseconds. Of one
+     * message its fields stand beside `messages`; of none, `messages` is empty.
+     * @param {Scope & {wait?: boolean, timeout?: number, batch?: number, worker?: string, signal?: AbortSignal}} options
+     * @returns {Promise<shapes.Popped>}
+     */
+    pop: (options) => pop(http, options),
+
+    /**
+     * Settle one message: completed, or failed, when it may be tried again. Given the message rather than its
+     * transactionId, only the lease it came with is settled.
+     * @param {string | {transactionId: string, leaseToken?: string}} message
+     * @param {'completed' | 'failed'} [status]
+     * @param {string} [error]
+     * @returns {Promise<shapes.Acknowledged>}
+     */
+    ack: async (message, status = 'completed', error) => {
+      const { transactionId, leaseToken } = typeof message === 'string' ? { transactionId: message } : (message ?? {})
+      if (typeof transactionId !== 'string') {
+        throw new InvalidInput('no transactionId to ack', { field: 'transactionId', hint: 'was anything popped?' })
+      }
+      return acks.join({ transactionId, status, error, leaseToken })
+    },
+
+    /**
+     * Settle many, each by itself: `stale` are no longer leased, `unknown` are not there.
+     * @param {shapes.Acknowledgment[] | {acknowledgments: shapes.Acknowledgment[]}} acknowledgments
+     * @returns {Promise<{processed: number, results: shapes.Acknowledged[]}>}
+     */
+    ackBatch: (acknowledgments) =>
+      ackBatch(http, Array.isArray(acknowledgments) ? acknowledgments : acknowledgments.acknowledgments),
+
+    /**
+     * Work off messages until stopped: those whose handler returns are completed, those whose handler throws failed.
+     * @param {Scope & ConsumeOptions & {worker?: string}} options
+     * @param {(message: shapes.TreeMessage) => unknown} handler
+     * @returns {Consumer<shapes.TreeMessage>}
+     */
+    consume: ({ ns, task, queue, worker, ...options }, handler) => {
+      /** @param {shapes.TreeMessage} message @param {'completed' | 'failed'} status @param {string} [error] */
+      const ack = ({ transactionId, leaseToken }, status, error) =>
+        acks.join({ transactionId, leaseToken, status, error })
+      return new Consumer(
+        {
+          lease: async (batch, signal) =>
+            (await pop(http, { ns, task, queue, wait: true, batch, worker, signal })).messages,
+          handle: async (/** @type {shapes.TreeMessage} */ message) => handler(message),
+          done: (message) => ack(message, 'completed'),
+          failed: (message, error) => ack(message, 'failed', errorText(error)),
+        },
+        http,
+        options,
+      )
+    },
+
+    /**
+     * All that happens, as it happens, over a WebSocket that is opened again when it breaks.
+     * @param {EventOptions} [options]
+     * @returns {AsyncGenerator<shapes.LiveEvent, void, void>}
+     */
+    events: (options) => eventsOf(eventBatches(http, options)),
+
+    /** Give up on all that is under way. */
+    close: () => http.close(),
+  }
+}
+
+/**
+ * @param {shapes.TreeItem[]} items
+ * @returns {PushEntry}
+ */
+function pushEntry(items) {
+  const sent = items.map((item) => ({
+    ...item,
+    ...sentPayload(item.payload),
+    transactionId: item.transactionId ?? newUuid(),
+  }))
+  const bytes = sent.reduce((sum, { payload }) => sum + stringify(payload).length + OVERHEAD_BYTES, 0)
+  return { items: sent, named: items.map(({ transactionId }) => transactionId != null), bytes }
+}
+
+/**
+ * @param {Http} http
+ * @param {boolean} autoCreate
+ * @returns {Joiner<PushEntry, shapes.TreePushedItem[]>}
+ */
+function pushJoiner(http, autoCreate) {
+  /** @param {PushEntry[]} entries @param {boolean} share */
+  const send = (entries, share) => pushAll(http, entries, { autoCreate }, share)
+  return new Joiner(
+    async (entries) => {
+      const results = await sendOrSplit(entries, (some) => send(some, some.length > 1), refused)
+      return Promise.all(results.map((result, number) => settlePush(result, () => send([entries[number]], false))))
+    },
+    { weigh: ({ bytes }) => bytes, weightMax: JOINED_BYTES_MAX },
+  )
+}
+
+/**
+ * What a caller is told whose items travelled with others': the same as if they had travelled alone.
+ * @param {shapes.TreePushedItem[] | Error} result
+ * @param {() => Promise<shapes.TreePushedItem[][]>} alone
+ */
+async function settlePush(result, alone) {
+  if (result instanceof Error || result.some(({ status }) => status !== 'failed')) return result
+  const [{ code = '', error = '' }] = result
+  if (!FULL.includes(code)) return errorOfItem(code, error)
+  try {
+    return (await alone())[0]
+  } catch (failure) {
+    return /** @type {Error} */ (failure)
+  }
+}
+
+/** @param {unknown} error */
+function refused(error) {
+  if (error instanceof TryLater) return FULL.includes(error.code)
+  return error instanceof InvalidInput || error instanceof Forbidden || error instanceof NotFound
+}
+
+/**
+ * @param {Http} http
+ * @param {PushEntry[]} entries
+ * @param {object} config
+ * @param {boolean} share
+ * @returns {Promise<shapes.TreePushedItem[][]>}
+ */
+async function pushAll(http, entries, config, share) {
+  const body = { items: entries.flatMap(({ items }) => items), config }
+  /** @type {{messages: shapes.TreePushedItem[]}} */
+  const { messages } = await http.json('POST', `${API}/push`, { body, share })
+  let position = 0
+  return entries.map(({ named }) =>
+    named.map((byCaller) => {
+      const message = messages[position++]
+      // Our own repeated request, which the caller need not know of.
+      return message.status === 'duplicate' && !byCaller ? { ...message, status: 'queued' } : message
+    }),
+  )
+}
+
+/**
+ * @param {Http} http
+ * @param {Scope & {wait?: boolean, timeout?: number, batch?: number, worker?: string, signal?: AbortSignal}} options
+ * @returns {Promise<shapes.Popped>}
+ */
+async function pop(http, { ns, task, queue, wait, timeout, batch, worker, signal }) {
+  if (!ns) throw new InvalidInput('a pop names at least a namespace', { field: 'ns' })
+  if (queue && !task) throw new InvalidInput('a queue is within a task', { field: 'task' })
+  const parts = [`ns/${encodeURIComponent(ns)}`]
+  if (task) parts.push(`task/${encodeURIComponent(task)}`)
+  if (queue) parts.push(`queue/${encodeURIComponent(queue)}`)
+  const left = timeout === undefined ? () => undefined : remaining(timeout)
+  const popped = await http.json('GET', `${API}/pop/${parts.join('/')}`, {
+    query: () => ({ wait, timeout: left(), batch, worker }),
+    waitMs: wait ? Math.min(timeout ?? WAIT_MS_MAX, WAIT_MS_MAX) : 0,
+    signal,
+  })
+  /** @type {shapes.TreeMessage[]} */
+  const messages = (popped?.messages ?? []).map(readPayload)
+  return messages.length === 1 ? { ...messages[0], messages } : { messages }
+}
+
+/**
+ * @param {Http} http
+ * @param {shapes.Acknowledgment[]} acknowledgments
+ * @returns {Promise<{processed: number, results: shapes.Acknowledged[]}>}
+ */
+async function ackBatch(http, acknowledgments) {
+  const sent = acknowledgments.map(({ transactionId, status, error, leaseToken }) => ({
+    transactionId,
+    status,
+    error,
+    leaseToken,
+  }))
+  const { value, repeated } = await http.ask('POST', `${API}/ack/batch`, { body: { acknowledgments: sent } })
+  if (!repeated) return value
+  // What the first attempt did is what the second finds already done.
+  /** @type {shapes.Acknowledged[]} */
+  const results = value.results.map((/** @type {shapes.Acknowledged} */ result, /** @type {number} */ number) => {
+    const { status } = sent[number]
+    const done = result.status === 'unknown' || (result.status === 'stale' && status === 'failed')
+    return done ? { ...result, status } : result
+  })
+  return { processed: results.filter(({ status }) => status !== 'stale' && status !== 'unknown').length, results }
+}
+
+/**
+ * @param {Http} http
+ * @param {shapes.Acknowledgment[]} entries
+ * @returns {Promise<(shapes.Acknowledged | Error)[]>}
+ */
+async function settle(http, entries) {
+  const { results } = await ackBatch(http, entries)
+  return results.map((result) => {
+    const name = JSON.stringify(result.transactionId)
+    if (result.status === 'stale') {
+      return new LeaseLost(`${name} is not leased, or to another`, { code: 'lease_lost', hint: 'pop again' })
+    }
+    if (result.status === 'unknown') return new NotFound(`there is no message ${name}`, { code: 'unknown_message' })
+    return result
+  })
+}

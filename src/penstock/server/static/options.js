@@ -1,0 +1,171 @@
+/** A queue's options as a form. What it accepts is what the server's own description says that it accepts. */
+import { attempt } from './dialog.js'
+import { fill, h } from './dom.js'
+import { duration } from './format.js'
+import { field, problem } from './parts.js'
+
+/** @import { App } from './app.js' */
+
+/** @type {[string, string, string][]} option, title, what it does */
+const OPTIONS = [
+  ['lease_ms', 'Lease time, ms', 'How long a consumer may take'],
+  ['max_attempts', 'Attempts', 'Deliveries before a message is dead'],
+  ['backoff', 'Back-off', 'How waits grow after a failure'],
+  ['backoff_ms', 'Back-off, ms', 'The first wait'],
+  ['backoff_max_ms', 'Longest back-off, ms', ''],
+  ['priority', 'Priority', 'Among the queues of a namespace or task'],
+  ['max_in_flight', 'In flight at most', 'Empty: no limit'],
+  ['delay_ms', 'Delay, ms', 'Before a pushed message is ready'],
+  ['window_ms', 'Window, ms', 'Nothing is leased until the newest is this old'],
+  ['ttl_ms', 'Time to live, ms', 'Empty: for ever'],
+  ['max_size', 'Messages at most', 'Empty: no limit'],
+  ['push_rate', 'Pushes a second', 'Empty: no limit'],
+  ['push_burst', 'Burst', 'Pushes that may come at once'],
+  ['dlq', 'Dead letters', 'Keep what used up its attempts'],
+  ['archive_ms', 'Archive, ms', '0 deletes done messages, empty keeps them'],
+  ['dedupe_ms', 'Keys remembered, ms', 'For how long a repeated key is known'],
+  ['journal', 'Journal', 'What is told of each message'],
+]
+
+/** @type {Promise<Record<string, Rule>> | undefined} */
+let described
+
+/**
+ * @typedef {object} Rule
+ * @property {string[]} [choices]
+ * @property {number} [least]
+ * @property {number} [most]
+ * @property {boolean} whole
+ * @property {boolean} optional
+ * @property {boolean} yesNo
+ * @property {number} [above]
+ */
+
+/** @param {App} app */
+function rules(app) {
+  described ??= app.client.request('GET', '/openapi.json').then((document) => {
+    const { properties } = document.components.schemas.OptionChanges
+    return Object.fromEntries(OPTIONS.map(([name]) => [name, ruleOf(properties[name])]))
+  })
+  described.catch(() => (described = undefined))
+  return described
+}
+
+/** @param {any} schema @returns {Rule} */
+function ruleOf(schema) {
+  const kinds = schema.anyOf ?? [schema]
+  const number = kinds.find((/** @type {any} */ kind) => kind.type === 'integer' || kind.type === 'number')
+  return {
+    choices: kinds.find((/** @type {any} */ kind) => kind.enum)?.enum,
+    least: number?.minimum,
+    above: number?.exclusiveMinimum,
+    most: number?.maximum,
+    whole: number?.type === 'integer',
+    optional: kinds.some((/** @type {any} */ kind) => kind.type === 'null'),
+    yesNo: kinds.some((/** @type {any} */ kind) => kind.type === 'boolean'),
+  }
+}
+
+/**
+ * What is wrong with what was written, or the value itself.
+ * @param {Rule} rule
+ * @param {string} text
+ * @returns {{value?: unknown, wrong?: string}}
+ */
+export function readOption(rule, text) {
+  if (rule.yesNo) return { value: text === 'true' }
+  if (rule.choices) return { value: text }
+  if (text.trim() === '') return rule.optional ? { value: null } : { wrong: 'A number is needed' }
+  const value = Number(text)
+  if (!Number.isFinite(value)) return { wrong: 'Not a number' }
+  if (rule.whole && !Number.isInteger(value)) return { wrong: 'A whole number is needed' }
+  if (rule.least !== undefined && value < rule.least) return { wrong: `At least ${rule.least}` }
+  if (rule.above !== undefined && value <= rule.above) return { wrong: `Above ${rule.above}` }
+  if (rule.most !== undefined && value > rule.most) return { wrong: `At most ${rule.most}` }
+  return { value }
+}
+
+/**
+ * @param {App} app
+ * @param {string} name
+ * @param {AbortSignal} signal
+ */
+export function optionsForm(app, name, signal) {
+  const place = h('div', { class: 'body' }, h('p', { class: 'muted', text: 'Loading…' }))
+  const load = async () => {
+    try {
+      const [known, info] = await Promise.all([rules(app), app.client.queue(name).info()])
+      if (!signal.aborted) fill(place, form(app, name, known, /** @type {any} */ (info).options))
+    } catch (error) {
+      fill(place, problem(error))
+    }
+  }
+  void load()
+  return place
+}
+
+/**
+ * @param {App} app
+ * @param {string} name
+ * @param {Record<string, Rule>} known
+ * @param {Record<string, any>} current
+ */
+function form(app, name, known, current) {
+  const entries = OPTIONS.map(([option, title, why]) => {
+    const rule = known[option]
+    const shown = current[option] === null ? '' : String(current[option])
+    const input = inputFor(rule, shown)
+    input.name = option
+    input.disabled = !app.mayChange
+    const note = option.endsWith('_ms') && current[option] >= 1000 ? `${why ? `${why} · ` : ''}${duration(current[option])}` : why
+    return { option, rule, shown, ...field(title, input, note) }
+  })
+  const check = () => {
+    /** @type {Record<string, unknown>} */
+    const changes = {}
+    let good = true
+    for (const { option, rule, shown, input, refuse } of entries) {
+      const text = /** @type {HTMLInputElement} */ (input).value
+      const { value, wrong } = readOption(rule, text)
+      refuse(wrong)
+      good = good && wrong === undefined
+      if (wrong === undefined && text !== shown) changes[option] = value
+    }
+    save.disabled = !good || Object.keys(changes).length === 0
+    return changes
+  }
+  const save = h('button', { class: 'btn primary', type: 'submit', text: 'Save', disabled: true })
+  return h('form', {
+    class: 'stack',
+    'aria-label': 'Options',
+    novalidate: true,
+    oninput: check,
+    onsubmit: async (/** @type {Event} */ event) => {
+      event.preventDefault()
+      const changes = check()
+      await attempt(async () => {
+        try {
+          const info = /** @type {any} */ (await app.client.queue(name).configure(changes))
+          for (const entry of entries) entry.shown = info.options[entry.option] === null ? '' : String(info.options[entry.option])
+          check()
+          return 'Saved. Lease time, priority, window and limits apply at once; delay and time to live to what is pushed from now on.'
+        } catch (error) {
+          entries.find(({ option }) => option === /** @type {any} */ (error).field)?.refuse(String(/** @type {any} */ (error).message))
+          throw error
+        }
+      })
+    },
+  }, h('div', { class: 'fields' }, entries.map(({ element }) => element)), app.mayChange && h('div', { class: 'row' }, save))
+}
+
+/**
+ * @param {Rule} rule
+ * @param {string} shown
+ * @returns {HTMLInputElement | HTMLSelectElement}
+ */
+function inputFor(rule, shown) {
+  const choices = rule.yesNo ? ['true', 'false'] : rule.choices
+  if (choices === undefined) return h('input', { type: 'text', inputmode: 'decimal', autocomplete: 'off', value: shown })
+  const words = /** @type {Record<string, string>} */ ({ true: 'kept', false: 'off' })
+  return h('select', {}, choices.map((value) => h('option', { value, text: words[value] ?? value, selected: value === shown })))
+}

@@ -1,0 +1,190 @@
+/** Dead letters: by queue, then by what killed them. Redrive and purge act on what was seen, never on what came since. */
+import { ask, attempt, confirmByName, toast, toasts } from '../dialog.js'
+import { fill, h, rows, say } from '../dom.js'
+import { ago, count, plural, short } from '../format.js'
+import { card, empty, field, head, problem, table, tag } from '../parts.js'
+import { go, keep, to } from '../router.js'
+
+/** @import { App } from '../app.js' */
+/** @import { Place } from '../router.js' */
+
+/**
+ * @param {App} app
+ * @param {Place} place
+ * @param {AbortSignal} signal
+ */
+export function dead(app, place, signal) {
+  return place.parts[0] ? ofQueue(app, place.parts[0], place, signal) : byQueue(app, signal)
+}
+
+/**
+ * @param {App} app
+ * @param {AbortSignal} signal
+ */
+function byQueue(app, signal) {
+  const list = table('Queues with dead letters', ['Queue', ['Dead', 'num'], ['Ready', 'num'], ['Leased', 'num']])
+  const none = h('div')
+  const draw = () => {
+    const found = [...app.catalog.queues.values()].filter((entry) => entry.dead > 0).sort((a, b) => b.dead - a.dead || (a.name < b.name ? -1 : 1)).slice(0, 500)
+    rows(list.body, found, (entry) => entry.name, (entry) => h('tr', { class: 'link', onclick: () => go(to('dead', [entry.name])) },
+      h('td', { class: 'main clip' }, h('a', { href: to('dead', [entry.name]), text: entry.name })), h('td', { class: 'num bad' }), h('td', { class: 'num' }), h('td', { class: 'num' })),
+      (row, entry) => [entry.dead, entry.ready, entry.leased].forEach((value, n) => say(row.children[n + 1], short(value))))
+    list.element.hidden = found.length === 0
+    fill(none, app.catalog.error ? problem(app.catalog.error) : found.length === 0 && (app.catalog.complete
+      ? empty('No dead letters', 'A message comes here when it has used up its attempts, with every error it met. Nothing has.')
+      : h('p', { class: 'empty', text: 'Loading…' })))
+  }
+  app.catalog.listen(() => (app.frozen() ? undefined : draw()), signal)
+  void app.catalog.load()
+  draw()
+  return h('div', {}, head('Dead letters'), card('By queue', h('div', {}, list.element, none)))
+}
+
+/**
+ * @param {App} app
+ * @param {string} name
+ * @param {Place} place
+ * @param {AbortSignal} signal
+ */
+function ofQueue(app, name, place, signal) {
+  let contains = place.query.get('contains') ?? ''
+  let seenAt = Date.now()
+  /** @type {Map<string, {error: string, ids: number[]}>} */
+  const chosen = new Map()
+  /** @type {any} */
+  let found
+  const list = h('div', { class: 'scroll' })
+  const said = h('p', { class: 'muted small num', role: 'status' })
+  const redriveAll = h('button', { class: 'btn primary', type: 'button', onclick: () => void redrive(app, name, where, look) })
+  const purge = h('button', { class: 'btn danger', type: 'button', text: 'Purge all…', onclick: () => void attempt(() => purgeAll(app, name, look)) })
+  /** What was seen, by its ids; of more than that, all that match and were dead when they were looked at. */
+  const where = () => {
+    const groups = chosen.size > 0 ? [...chosen.values()] : found.groups
+    const ids = groups.flatMap((/** @type {{ids: number[]}} */ group) => group.ids)
+    if (chosen.size > 0 || (found.complete && ids.length === found.matched)) return { ids }
+    return { error_contains: contains || undefined, older_than_ms: Math.max(0, Date.now() - seenAt) }
+  }
+  const tell = () => {
+    const picked = [...chosen.values()].reduce((sum, group) => sum + group.ids.length, 0)
+    const all = contains ? `Redrive all ${count(found?.matched ?? 0)} that match…` : 'Redrive all…'
+    say(redriveAll, picked > 0 ? `Redrive ${count(picked)} chosen…` : all)
+    redriveAll.disabled = !found || found.matched === 0
+    purge.disabled = !found || found.looked_at === 0
+  }
+  const look = async () => {
+    try {
+      const at = Date.now()
+      const query = { contains: contains || undefined }
+      found = await app.client.request('GET', `/queues/${encodeURIComponent(name)}/dlq/errors`, { query, signal })
+      seenAt = at
+      chosen.clear()
+      const scope = found.complete ? '' : ` of the newest ${count(found.looked_at)}`
+      say(said, `${plural(found.matched, 'dead letter')}${scope} in ${plural(found.groups.length, 'group')}`)
+      fill(list, found.groups.length > 0 ? groups(app, name, found.groups, chosen, tell) : empty(contains ? 'None has that in its error' : `No dead letters in ${name}`,
+        contains ? 'Try a shorter part of it.' : 'What uses up its attempts comes here, with every error it met.'))
+    } catch (error) {
+      if (!signal.aborted) fill(list, problem(error))
+    }
+    tell()
+  }
+  void look()
+  let timer = 0
+  const input = h('input', {
+    type: 'search', placeholder: 'Errors that contain', 'aria-label': 'Errors that contain', value: contains, autocomplete: 'off',
+    oninput: () => {
+      contains = input.value
+      keep({ contains })
+      clearTimeout(timer)
+      timer = window.setTimeout(look, 250)
+    },
+  })
+  const crumbs = [h('a', { href: to('dead'), text: 'Dead letters' })]
+  const fresh = h('button', { class: 'btn', type: 'button', text: 'Look again', onclick: () => void look() })
+  return h('div', {}, head(name, { crumbs }, fresh, app.mayChange && [redriveAll, purge]),
+    card('By error', list, said, h('div', {}, input)), h('p', { class: 'muted small' }, 'Also as ', h('a', { href: to('queue', [name], { state: 'dead' }), text: 'single messages' }), '.'))
+}
+
+/**
+ * @param {App} app
+ * @param {string} name
+ * @param {any[]} found
+ * @param {Map<string, any>} chosen
+ * @param {() => void} tell
+ */
+function groups(app, name, found, chosen, tell) {
+  const list = table('Groups', [['', 'tick'], 'Error', ['Messages', 'num'], ['Newest', 'wide'], ['Oldest', 'wide'], ''])
+  const now = Date.now()
+  const all = h('input', {
+    type: 'checkbox', 'aria-label': 'Choose all groups',
+    onchange: () => {
+      for (const box of list.body.querySelectorAll('input')) if (box.checked !== all.checked) box.click()
+    },
+  })
+  list.element.querySelector('th')?.append(app.mayChange ? all : h('span', { class: 'hidden-label', text: 'Choose' }))
+  list.element.querySelector('th:last-child')?.append(h('span', { class: 'hidden-label', text: 'Examples' }))
+  for (const group of found) {
+    const box = h('input', {
+      type: 'checkbox', 'aria-label': `Choose: ${group.error}`,
+      onchange: () => {
+        if (box.checked) chosen.set(group.error, group)
+        else chosen.delete(group.error)
+        tell()
+      },
+    })
+    list.body.append(h('tr', {}, h('td', {}, app.mayChange && box), h('td', { class: 'wrap mono', text: group.error || 'no error was given' }), h('td', { class: 'num', text: count(group.count) }),
+      h('td', { class: 'wide', text: ago(group.newest_at, now) }), h('td', { class: 'wide', text: ago(group.oldest_at, now) }),
+      h('td', {}, h('a', { href: to('message', [name, group.ids[0]]), text: 'newest', 'aria-label': `Newest message of: ${group.error}` }))))
+  }
+  return list.element
+}
+
+/**
+ * @param {App} app
+ * @param {string} name
+ * @param {() => any} where asked again when it begins, for the time since the look has grown
+ * @param {() => Promise<void>} look
+ */
+async function redrive(app, name, where, look) {
+  const queue = app.client.queue(name)
+  const rate = field('Messages a second', h('input', { type: 'text', inputmode: 'decimal', value: '', placeholder: 'as fast as it goes' }), 'Slowly, so that what failed is not overrun')
+  const input = /** @type {HTMLInputElement} */ (rate.input)
+  const dry = h('p', { class: 'row' }, tag('scheduled', 'dry run'), 'Counting…')
+  void queue.redrive({ where: where(), dry_run: true }).then(
+    ({ matched }) => fill(dry, tag('ok', 'dry run'), `${plural(matched, 'message')} would go back to ${name}`),
+    (error) => fill(dry, String(error.message)))
+  const ready = () => {
+    const good = input.value.trim() === '' || Number(input.value) > 0
+    rate.refuse(good ? '' : 'A number above 0, or nothing')
+    return good
+  }
+  const done = await ask('Redrive', h('div', { class: 'stack' }, h('p', { text: `Dead letters go back to ${name}, each with all its attempts. Those that died since you looked stay.` }), dry, rate.element),
+    { action: 'Redrive', ready, submit: async () => {} })
+  if (!done) return
+  const stop = new AbortController()
+  const rate_per_s = input.value.trim() === '' ? undefined : Number(input.value)
+  const under = toasts().appendChild(h('p', { class: 'toast' }, 'Redriving… ', h('button', { class: 'btn small', type: 'button', text: 'Stop', onclick: () => stop.abort(new Error('stopped')) })))
+  try {
+    const { matched, moved } = await queue.redrive({ where: where(), rate_per_s, signal: stop.signal })
+    toast(`${count(moved)} of ${count(matched)} went back to ${name}`)
+  } catch (error) {
+    toast(stop.signal.aborted ? 'Stopped: what went back stays there' : String(/** @type {any} */ (error).message), !stop.signal.aborted)
+  } finally {
+    under.remove()
+    await look()
+  }
+}
+
+/**
+ * @param {App} app
+ * @param {string} name
+ * @param {() => Promise<void>} look
+ */
+async function purgeAll(app, name, look) {
+  const queue = app.client.queue(name)
+  const { purged } = await queue.purgeDeadLetters({ dry_run: true })
+  await confirmByName('Purge dead letters', `${plural(purged, 'dead letter')} of this queue: removed for good.`, name, 'Purge', async () => {
+    const done = await queue.purgeDeadLetters()
+    toast(`${plural(done.purged, 'dead letter')} removed`)
+  })
+  await look()
+}

@@ -1,0 +1,74 @@
+/** Workers: the servers of this fleet and the consumers that gave a name, and what each holds. */
+import { every, fill, h, rows, say } from '../dom.js'
+import { ago, count, plural } from '../format.js'
+import { card, empty, head, problem, table, tag } from '../parts.js'
+import { to } from '../router.js'
+
+/** @import { App } from '../app.js' */
+/** @import { Place } from '../router.js' */
+
+const REFRESH_MS = 3000
+const SHOWN_MAX = 500
+
+/**
+ * @param {App} app
+ * @param {Place} place
+ * @param {AbortSignal} signal
+ */
+export function workers(app, place, signal) {
+  const servers = table('Servers', ['Server', 'Host', ['Process', 'num wide'], ['Version', 'wide'], ['Started', 'wide'], 'Heartbeat'])
+  const consumers = table('Consumers', ['Consumer', ['Through', 'wide'], ['Host', 'wide'], ['Holds', 'num'], ['Queues', 'wide'], 'Heartbeat'])
+  const noServers = h('div')
+  const noConsumers = h('div')
+  const said = h('span', { class: 'muted small num', role: 'status' })
+  const look = async () => {
+    try {
+      const page = await app.client.request('GET', '/workers', { query: { limit: SHOWN_MAX }, signal })
+      if (signal.aborted) return
+      draw(page.workers)
+    } catch (error) {
+      if (signal.aborted) return
+      if (/** @type {any} */ (error).status === 404) draw([])
+      else fill(noServers, problem(error))
+    }
+  }
+  const draw = (/** @type {any[]} */ all) => {
+    const now = Date.now()
+    const mine = all.filter((each) => each.kind === 'server')
+    const theirs = all.filter((each) => each.kind === 'consumer')
+    const keyOf = (/** @type {any} */ each) => `${each.name} ${each.server ?? ''} ${each.started_at}`
+    const cells = (/** @type {string[]} */ ...kinds) => () => h('tr', {}, kinds.map((kind) => h('td', { class: kind || null })))
+    rows(servers.body, mine, keyOf, cells('main clip', '', 'num wide', 'wide', 'wide', ''), (row, each) => {
+      tell(row, [each.name, each.host ?? '–', String(each.pid ?? '–'), each.version ?? '–', ago(each.started_at, now)])
+      heartbeat(row.children[5], each, now)
+    })
+    rows(consumers.body, theirs, keyOf, cells('main clip', 'wide', 'wide', 'num', 'wide wrap', ''), (row, each) => {
+      tell(row, [each.name, each.server ?? 'the store itself', [each.host, each.pid].filter((part) => part !== null).join(' · ') || '–', count(each.leases)])
+      fill(row.children[4], each.queues.slice(0, 6).map((/** @type {any} */ held) => [h('a', { href: to(held.queue.endsWith('/') ? 'queues' : 'queue', held.queue.endsWith('/') ? [] : [held.queue], held.queue.endsWith('/') ? { filter: held.queue } : {}), text: held.queue }), held.leases > 0 ? ` ${held.leases} ` : ' ']))
+      heartbeat(row.children[5], each, now)
+    })
+    servers.element.hidden = mine.length === 0
+    consumers.element.hidden = theirs.length === 0
+    say(said, `${plural(mine.length, 'server')}, ${plural(theirs.length, 'consumer')}`)
+    fill(noServers, mine.length === 0 && empty('No server has registered', 'Servers tell of themselves when they start.'))
+    fill(noConsumers, theirs.length === 0 && empty('No consumer has given a name', 'Consumers show here while they lease with a name.', 'penstock message poll --queue emails --worker me'))
+  }
+  void every(REFRESH_MS, signal, look, app.frozen)
+  return h('div', {}, head('Workers', { after: said }), card('Consumers', h('div', {}, consumers.element, noConsumers)), card('Servers', h('div', {}, servers.element, noServers)))
+}
+
+/**
+ * @param {Element} row
+ * @param {string[]} texts
+ */
+const tell = (row, texts) => texts.forEach((text, n) => say(row.children[n], text))
+
+/**
+ * @param {Element} cell
+ * @param {any} each
+ * @param {number} now
+ */
+function heartbeat(cell, each, now) {
+  const late = now > (each.seen_at + each.stale_at) / 2
+  fill(cell, tag(late ? 'lapsed' : 'ok', ago(each.seen_at, now)))
+}

@@ -1,0 +1,171 @@
+"""What the dashboard asks for, on both stores: all queues together, some in lines, lives, dead letters by error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from penstock.server.faces.dead_groups import fingerprint
+from tests.integration.conftest import serving_from
+from tests.integration.serving import Client, Running
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving_from(request.param, tmp_path_factory.mktemp("looking")) as server:
+        yield server
+
+
+def push(client: Client, queue: str, *payloads: Any) -> list[int]:
+    ids: list[int] = client.post(f"{queue}/messages", {"messages": [{"payload": each} for each in payloads]}).json[
+        "message_ids"
+    ]
+    return ids
+
+
+def lease(client: Client, queue: str, batch: int = 1) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = client.post(f"{queue}/poll?batch={batch}&wait_ms=0").json["messages"]
+    return messages
+
+
+def nack(client: Client, queue: str, *errors: str) -> None:
+    leased = lease(client, queue, len(errors))
+    items = [{"id": m["id"], "token": m["token"], "error": e} for m, e in zip(leased, errors, strict=True)]
+    assert client.post(f"{queue}/nack", {"items": items}).status == 200
+
+
+def told(client: Client, queue: str, message: int, kinds: int) -> dict[str, Any]:
+    """Its life, once the journal has so much of it: the log is written after the commit."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        life: dict[str, Any] = client.get(f"{queue}/messages/{message}/events").json
+        if len(life["events"]) >= kinds or time.monotonic() > deadline:
+            return life
+
+
+def test_the_overview_adds_up_all_queues(server: Running, client: Client) -> None:
+    queue, other = client.queue("sum.a", max_attempts=1), client.queue("sum/b/c")
+    push(client, queue, 1, 2, 3)
+    push(client, other, 4)
+    nack(client, queue, "bad")
+    items = [{"id": each["id"], "token": each["token"]} for each in lease(client, queue)]
+    client.post(f"{queue}/ack", {"items": items})
+    found = client.get("/api/v1/analytics/overview?minutes=5&step_minutes=1").json
+    deadline = time.monotonic() + PATIENCE
+    while found["totals"]["deadLetter"] == 0 and time.monotonic() < deadline:
+        # One look is shared by all who ask meanwhile, so this may be an earlier one.
+        found = client.get("/api/v1/analytics/overview?minutes=5&step_minutes=1").json
+    mine = next(each for each in found["busiest"] if each["queue"] == "sum.a")
+    assert (mine["pushed"], mine["completed"], mine["failed"], mine["died"]) == (3, 1, 1, 1)
+    assert (mine["pending"], mine["deadLetter"]) == (1, 1)
+    assert len(found["series"]) == 5
+    assert sum(point["pushed"] for point in found["series"]) == found["totals"]["pushed"]
+    assert found["series"][0]["pending"] == found["totals"]["pending"]
+    assert found["oldestAgeMs"] >= 0
+    assert client.get("/api/v1/analytics/overview?minutes=500000").status == 422
+
+
+def test_some_queues_are_told_as_lines_by_name(client: Client) -> None:
+    push(client, client.queue("line"), 1, 2)
+    client.queue("line.longer")
+    found = client.get("/api/v1/analytics/sparks?queues=line,nowhere&minutes=10&step_minutes=5").json["sparks"]
+    assert [each["queue"]["name"] for each in found] == ["line"]
+    assert sum(found[0]["pushed"]) == 2
+    assert found[0]["pending"][-1] == 2
+    assert client.get(f"/api/v1/analytics/sparks?queues={','.join(['q'] * 101)}").status == 422
+
+
+def test_a_life_is_told_in_order_also_when_the_message_is_gone(client: Client) -> None:
+    queue = client.queue("life", max_attempts=2, backoff="fixed", backoff_ms=0)
+    (message, other) = push(client, queue, {"n": 1}, {"n": 2})
+    nack(client, queue, "first")
+    life = told(client, queue, message, 3)
+    assert life["message"]["id"] == message
+    assert [event["kind"] for event in life["events"]] == ["pushed", "leased", "nacked"]
+    assert life["next"] is None
+    for each in lease(client, queue, 2):
+        client.post(f"{queue}/ack", {"id": each["id"], "token": each["token"]})
+    life = told(client, queue, message, 5)
+    assert life["message"] is None
+    assert [event["kind"] for event in life["events"]][-2:] == ["leased", "acked"]
+    assert {event["id"] for event in life["events"]} == {message}
+    assert [event["kind"] for event in told(client, queue, other, 3)["events"]] == ["pushed", "leased", "acked"]
+    assert told(client, queue, message + 1_000_000, 0)["events"] == []
+
+
+def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
+    queue = client.queue("dead", max_attempts=1)
+    ids = push(client, queue, 1, 2, 3)
+    nack(client, queue, "timeout after 12 ms", "no user 'ada'", "timeout after 7 ms")
+    found = client.get(f"{queue}/dlq/errors").json
+    assert [(group["count"], sorted(group["ids"])) for group in found["groups"]] == [
+        (2, [ids[0], ids[2]]),
+        (1, [ids[1]]),
+    ]
+    assert (found["looked_at"], found["matched"], found["complete"]) == (3, 3, True)
+    assert client.get(f"{queue}/dlq/errors?contains=user").json["matched"] == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        ("took 12 ms", "took 9 ms"),
+        ("KeyError: 'a'", "KeyError: 'b'"),
+        ("at 0xdeadbeef", "at 0x12"),
+        ('no "x" here', 'no "y" here'),
+    ],
+)
+def test_errors_that_differ_in_values_are_alike(one: str, another: str) -> None:
+    assert fingerprint(one) == fingerprint(another)
+
+
+def test_digests_tell_what_happened_and_how_queues_stand(server: Running, client: Client) -> None:
+    queue = client.queue("digested")
+    with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
+        assert json.loads(socket.recv(PATIENCE))["event"] == "history"
+        push(client, queue, *range(250))
+        pushed = 0
+        while pushed < 250:
+            digest = json.loads(socket.recv(PATIENCE))["data"]
+            pushed += digest["totals"]["pushed"]
+        mine = next(each for each in digest["queues"] if each["name"] == "digested")
+        assert mine["ready"] == 250
+        assert digest["latest"][0]["queue"] == "digested"
+    with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
+        history = json.loads(socket.recv(PATIENCE))["data"]
+        at = history["fields"].index("pushed") + 1
+        assert sum(point[at] for point in history["points"]) >= 250
+
+
+def test_the_pipeline_is_told_of_before_there_is_one(client: Client) -> None:
+    found = client.get("/pipeline").json
+    assert (found["exists"], found["tables"], found["running"]) == (False, [], False)
+    assert found["installed"]
+
+
+def test_one_look_is_shared_by_all_who_ask_meanwhile(server: Running) -> None:
+    looks = []
+
+    async def ask() -> None:
+        from penstock.server.faces.overview import Shared
+        from penstock.server.http import Response
+
+        async def look(key: int) -> Response:
+            looks.append(key)
+            await asyncio.sleep(0)
+            return Response(200, b"%d" % key)
+
+        shared = Shared(look)
+        answers = await asyncio.gather(*(shared(key) for key in (1, 1, 2, 1)))
+        assert [answer.body for answer in answers] == [b"1", b"1", b"2", b"1"]
+
+    asyncio.run(ask())
+    assert looks == [1, 2]

@@ -1,0 +1,90 @@
+"""The dashboard's files, and what a credential that only reads may do."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+
+from penstock.config import load_settings
+from penstock.errors import InvalidInput
+from penstock.server.faces.site import load
+from penstock.server.serve import check_exposure
+from tests.integration.conftest import Fresh
+from tests.integration.serving import Client
+
+TRANSFER_BYTES_MAX = 200_000
+ADMIN, READER = "the-admin-token", "the-reading-token"
+
+
+def test_the_page_is_served_with_a_strict_policy_and_known_again(client: Client) -> None:
+    page = client.get("/")
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    again = client.get("/", if_none_match=page.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    assert client.get("/").status == 200
+
+
+def test_files_are_gzipped_for_those_who_read_it(client: Client) -> None:
+    plain = client.get("/static/app.js")
+    zipped = client.get("/static/app.js", accept_encoding="br, gzip")
+    assert "content-encoding" not in plain.headers
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(zipped.body) == plain.body
+    assert len(zipped.body) < len(plain.body) / 2
+
+
+def test_all_of_it_is_small_and_refers_to_nothing_elsewhere() -> None:
+    sizes = {path: len(file.zipped or file.plain) for path, file in load().items()}
+    assert sum(sizes.values()) < TRANSFER_BYTES_MAX
+    for path, file in load().items():
+        if "vendor" not in path and not path.endswith(".svg"):
+            assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)", file.plain), path
+
+
+def test_no_file_leads_out_of_the_folder(client: Client) -> None:
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/", "/static/shapes.d.ts"):
+        assert client.get(path).status == 404
+
+
+def test_it_can_be_turned_off(serve: Fresh) -> None:
+    with serve(dashboard=False).client() as client:
+        assert client.get("/").status == 404
+        assert client.get("/server").status == 200
+
+
+def test_a_reader_sees_everything_and_changes_nothing(serve: Fresh) -> None:
+    server = serve(auth_token=ADMIN, read_token=READER)
+    with server.client() as admin, server.client(READER) as reader:
+        queue = admin.queue("emails")
+        assert admin.post(f"{queue}/messages", {"payload": 1}).status == 201
+        assert reader.get("/server").json["role"] == "reader"
+        assert admin.get("/server").json["role"] == "admin"
+        for path in ("/queues", queue, f"{queue}/peek", f"{queue}/stats", "/streams", "/journal", "/metrics"):
+            assert reader.get(path).status == 200, path
+        refused = [
+            ("POST", f"{queue}/messages", {"payload": 2}),
+            ("POST", f"{queue}/poll?wait_ms=0", None),
+            ("POST", f"{queue}/purge", None),
+            ("PATCH", queue, {"max_attempts": 3}),
+            ("DELETE", queue, None),
+            ("GET", "/v1/messages", None),
+            ("GET", "/api/v1/pop/ns/a?wait=false", None),
+            ("POST", "/streams", {"name": "s"}),
+            ("POST", "/queues", {"name": "another"}),
+        ]
+        for method, path, body in refused:
+            assert reader.ask(method, path, body).status == 403, path
+        assert admin.get(queue).json["ready"] == 1
+
+
+def test_a_token_to_read_with_needs_one_to_rule_with() -> None:
+    check_exposure(load_settings({}, {"AUTH_TOKEN": ADMIN, "READ_TOKEN": READER}))
+    with pytest.raises(InvalidInput, match="of no use"):
+        check_exposure(load_settings({}, {"READ_TOKEN": READER}))
