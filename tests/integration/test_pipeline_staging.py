@@ -17,7 +17,7 @@ from penstock.pipeline.logs import place_of
 from penstock.pipeline.options import WriteOptions, write_options
 from penstock.pipeline.parts import Part
 from penstock.pipeline.staging import Batch, stage
-from penstock.pipeline.targets import StoreStream, Target
+from penstock.pipeline.targets import Target, target_of
 from penstock.store.opening import open_streams
 from tests.integration.serving import running
 from tests.postgres import cluster
@@ -75,7 +75,9 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
 ) -> None:
     rows = [b"%d" % (number % 3) for number in range(ROWS)]
     batch = staged(options, rows)
-    send, left = type(_target(options)).send, sent
+    with target_of(options) as target:
+        kind = type(target)
+    send, left = kind.send, sent
 
     def dying(self: Target, *what: Any) -> Any:
         nonlocal left
@@ -86,11 +88,11 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(_target(options)), "send", dying)
+        patched.setattr(kind, "send", dying)
         with pytest.raises(Killed):
             batch.send()
     # Others append the same meanwhile.
-    with closing(StoreStream(where, "a/b/c")) if "://" not in where else closing(_target(options)) as other:
+    with target_of(options) as other:
         other.send([b"0", b"1"], "another", None)
     Batch(options, "run 1").send()
     Batch(options, "run 1").send()
@@ -98,10 +100,6 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
     at = min(10 * sent, ROWS)
     assert found == [*rows[:at], b"0", b"1", *rows[at:]]
     assert not list(options.staging.glob("*.arrow"))
-
-
-def _target(options: WriteOptions) -> Target:
-    return targets.target_of(options)
 
 
 def test_texts_stay_texts_and_a_stream_is_made_if_it_is_not_there(where: str, options: WriteOptions) -> None:
@@ -171,7 +169,8 @@ def test_a_repeat_is_known_from_an_offset_on_however_long_ago_it_was(tmp_path: P
         body = {"records": ["a", "b"]}
         assert client.post("/streams/s/records", body, idempotency_key="k").json["first"] == 0
     with running(tmp_path) as server, server.client() as client:
-        server.app.streams.desk._keys._recall_until = 0.0  # As after a quarter of an hour.
+        assert server.app.streams is not None
+        server.app.streams._keys._recall_until = 0.0  # As after a quarter of an hour.
         assert client.post("/streams/s/records?since=0", body, idempotency_key="k").json["first"] == 0
         assert client.post("/streams/s/records?since=1", body, idempotency_key="k2").json["first"] == 2
         assert client.post("/streams/s/records?since=0", body).status == 422
