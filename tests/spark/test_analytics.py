@@ -13,7 +13,7 @@ import pytest
 from penstock.broker import Broker
 from penstock.commands import Sweep
 from penstock.journal.reading import JournalReader
-from penstock.model import RollUp, Window
+from penstock.model import RollUp, Totals, Window
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.past import Past
 from penstock.pipeline.run import Pipeline
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.spark
 T = TypeVar("T")
 QUEUES = ("mail", "shop/orders/paid")
 FIRST = START_MS // MINUTE_MS
+HOUR_MS = 60 * MINUTE_MS
 DAYS = 3
 
 
@@ -44,11 +45,12 @@ def days_of_work(work: Work, days: int) -> None:
         if leased := work.lease(queue, chance.randint(1, 4)):
             work.clock.advance(chance.randint(1, 500))
             failed = [message for message in leased if chance.random() < 0.2]
-            work.ack(*(message for message in leased if message not in failed))
+            if len(failed) < len(leased):
+                work.ack(*(message for message in leased if message not in failed))
             if failed:
                 work.nack(*failed, error="no")
         work.do(Sweep(minutes_kept=1 << 30))
-        work.clock.advance(60 * MINUTE_MS)
+        work.clock.set((work.clock() // HOUR_MS + 1) * HOUR_MS)
 
 
 def history(work: Work, folder: Path, days_kept: int) -> tuple[Broker, History]:
@@ -75,7 +77,11 @@ def shown(roll_ups: list[RollUp]) -> list[Any]:
         return held.ready + held.scheduled, held.leased, held.dead
 
     return [
-        (each.info.name, depth(each.before), [(span.minute, span.happened, depth(span.depth)) for span in each.spans])
+        (
+            each.info.name,
+            depth(each.before),
+            [(span.minute, span.happened, depth(span.depth)) for span in each.spans if span.happened != Totals()],
+        )
         for each in roll_ups
     ]
 
@@ -142,7 +148,7 @@ def test_a_server_answers_from_the_lake_with_no_spark_running(three_days: Work, 
         assert {each["queue"]: each["stats"]["total"] for each in found["queues"]} == pushed
         assert found["source"]["lakeUntil"].startswith("2023-11-1")
         points = client.get(f"/api/v1/analytics/throughput?{days}&interval=1d").json["throughput"]
-        assert sum(point["messagesPerMinute"] * DAY_MINUTES for point in points) == pytest.approx(acked, abs=3)
+        assert sum(point["messagesPerMinute"] * DAY_MINUTES for point in points) == pytest.approx(acked, abs=5)
         [latency, _] = client.get(f"/api/v1/analytics/latency?{days}&interval=1d").json["latency"]
         assert all(latency[kind]["p50"] > 0 for kind in ("wait", "service", "total"))
         assert len(latency["series"]) >= DAYS

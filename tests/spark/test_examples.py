@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 
 from examples import spark_alerts, spark_sessions, spark_year
@@ -81,10 +83,10 @@ def test_a_year_of_messages_is_told_by_month(spark: Any, work: Work, lake: Lake)
     assert spark_year.lives_of(spark, lake, 2024).count() == 4
 
 
+@pytest.mark.filterwarnings("ignore")  # What Jupyter's own packages say to each other.
 def test_the_notebook_runs_with_no_spark(
     spark: Any, work: Work, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     work.some(150)
     with Pipeline(spark, work.drained(), lake) as pipeline:
         assert list(pipeline.steps())

@@ -123,6 +123,7 @@ def test_a_lake_goes_on_from_a_server_where_it_stood_with_the_folder(spark: Any,
     with running(work.data, auth_token="secret") as server:
         end = sum(1 for _ in work.events())
         work.some(60, seed=1)
+        work.drained()  # The server copies what was told.
         place = ServerPlace(f"http://127.0.0.1:{server.port}", token="secret")
         with closing(place.open()) as log, server.client() as client:
             while log.next_offset < work.journal_bounds()[1]:

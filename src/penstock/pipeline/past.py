@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,9 @@ class Past:
         end: what a queue held is told from its next change."""
         found: dict[str, QueuePast] = {}
         ends = [f"{state}_{part}" for state in STATES for part in ("end", "change")]
-        for batch in self._scan(window, seam, names, [*HAPPENED, *ends]):
+        # A queue's own events, such as that it was made, count nothing.
+        counted = reduce(or_, (ds.field(name) != 0 for name in (*HAPPENED, *(f"{state}_change" for state in STATES))))
+        for batch in self._scan(window, seam, names, [*HAPPENED, *ends], counted):
             for row in _grouped(batch, window, ends):
                 _add(found, row)
         return found
@@ -93,14 +97,19 @@ class Past:
             steps = _steps(batch["minute"], window).tolist()
             columns = {kind: batch[name].to_pylist() for kind, name in SKETCHES.items()}
             for number, queue in enumerate(batch["queue"].to_pylist()):
-                kinds = found.setdefault(queue, {}).setdefault(steps[number], {kind: {} for kind in SKETCHES})
                 for kind, sketches in columns.items():
                     for value, weight in weighted(sketches[number]):
+                        kinds = found.setdefault(queue, {}).setdefault(steps[number], {each: {} for each in SKETCHES})
                         kinds[kind][bucket(value)] = kinds[kind].get(bucket(value), 0) + weight
         return found
 
     def _scan(
-        self, window: Window, seam: int, names: Sequence[str] | None, columns: Sequence[str]
+        self,
+        window: Window,
+        seam: int,
+        names: Sequence[str] | None,
+        columns: Sequence[str],
+        where: ds.Expression | None = None,
     ) -> Iterator[pa.RecordBatch]:
         low, high = _time(window.from_minute), _time(seam)
         with self._lock:
@@ -111,6 +120,8 @@ class Past:
         wanted = (ds.field("minute") >= low) & (ds.field("minute") < high)
         if names is not None:
             wanted &= ds.field("queue").isin(list(names))
+        if where is not None:
+            wanted &= where
         # With the whole schema, so that files written before a column was added read as nulls.
         dataset = ds.dataset(files, schema=QUEUE_MINUTES.schema, format="parquet")
         yield from dataset.to_batches(columns=["queue", "minute", *columns], filter=wanted, batch_size=BATCH_ROWS)
