@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -24,8 +25,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from penstock.journal.drain import journal_folder
 from penstock.journal.events import Kind, encode_events
 from penstock.log.log import Log
-from penstock.pipeline.journal import Part, parts_of, read_events
 from penstock.pipeline.lake import Lake
+from penstock.pipeline.logs import FolderLog, FolderPlace
+from penstock.pipeline.parts import parts_of
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.session import open_session
 from penstock.pipeline.source import PenstockSource
@@ -168,15 +170,16 @@ class TupleReader(DataSourceReader):
         self._path = path
 
     def partitions(self) -> list[InputPartition]:
-        from penstock.log.reader import LogReader
-
-        with LogReader(journal_folder(Path(self._path) / "penstock.db")) as log:
-            return [InputPartition(part) for part in parts_of(log, 0, log.next_offset, 2)]
+        with closing(self._open()) as log:
+            return [InputPartition(part) for part in parts_of(log.segments(), 0, log.next_offset, 2)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        part: Part = partition.value
-        for batch in read_events(part, ["id", "body"]):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        with closing(self._open()) as log:
+            for batch in log.read(partition.value, ["id", "body"]):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def _open(self) -> FolderLog:
+        return FolderPlace(str(journal_folder(Path(self._path) / "penstock.db"))).open()
 
 
 def timed(way: Callable[[], None]) -> float:

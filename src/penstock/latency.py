@@ -48,15 +48,40 @@ def percentiles(counts: Mapping[int, int]) -> dict[str, int | None]:
 
 
 def latency_of(rows: Iterable[Row]) -> Latency:
-    counts: dict[int, Counter[int]] = {kind: Counter() for kind in NAMES}
-    for _, kind, text in rows:
-        counts[kind].update(msgspec.json.decode(text, type=Counts))
-    return {NAMES[kind]: percentiles(seen) for kind, seen in counts.items()}
+    return _latency(_counted(rows))
 
 
 def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
     steps: dict[int, list[Row]] = {}
-    rows = list(rows)
     for row in rows:
         steps.setdefault(window.start_of(row[0]), []).append(row)
-    return Latencies(queue, latency_of(rows), {start: latency_of(found) for start, found in steps.items()})
+    return merged(queue, [{start: _counted(found) for start, found in steps.items()}])
+
+
+def merged(queue: str, parts: Iterable[Mapping[int, Mapping[int, Counts]]]) -> Latencies:
+    """Of counts by step and kind, from several sources."""
+    counts: dict[int, dict[int, Counts]] = {}
+    everything = _nothing()
+    for part in parts:
+        for step, kinds in part.items():
+            there = counts.setdefault(step, _nothing())
+            for kind, seen in kinds.items():
+                for total in (there[kind], everything[kind]):
+                    for number, count in seen.items():
+                        total[number] = total.get(number, 0) + count
+    return Latencies(queue, _latency(everything), {step: _latency(kinds) for step, kinds in counts.items()}, counts)
+
+
+def _nothing() -> dict[int, Counts]:
+    return {kind: {} for kind in NAMES}
+
+
+def _counted(rows: Iterable[Row]) -> dict[int, Counts]:
+    counts: dict[int, Counter[int]] = {kind: Counter() for kind in NAMES}
+    for _, kind, text in rows:
+        counts[kind].update(msgspec.json.decode(text, type=Counts))
+    return {kind: dict(seen) for kind, seen in counts.items()}
+
+
+def _latency(kinds: Mapping[int, Counts]) -> Latency:
+    return {NAMES[kind]: percentiles(seen) for kind, seen in kinds.items()}

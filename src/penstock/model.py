@@ -201,6 +201,9 @@ class Totals(Struct, kw_only=True, gc=False):
     redriven: int = 0
     removed: int = 0
 
+    def plus(self, other: Totals) -> Totals:
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
 
 class ApiKey(Struct, gc=False):
     """A right to use one queue. The secret itself is shown once and never stored."""
@@ -279,6 +282,8 @@ class Latencies(Struct):
     queue: str
     latency: Latency
     by_minute: dict[int, Latency]
+    counts: dict[int, dict[int, dict[int, int]]] = {}
+    """By step, kind and bucket, what these were made of (`penstock.latency`)."""
 
 
 class Presence(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
 from penstock.server.faces.workers import Workers
+from penstock.server.history import History, lake_folder
 from penstock.server.http import Request, Response
 from penstock.server.journal import JournalKeeper, journal_of
 from penstock.server.news import News
@@ -76,7 +77,7 @@ class App:
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
             *queues.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
-            *analytics_routes(Analytics(self.broker)),
+            *analytics_routes(Analytics(self.broker, self._history())),
             *Workers(self.broker).routes(),
             *operations.routes(),
         ]
@@ -88,6 +89,15 @@ class App:
             self.metrics.registry.register(StreamCollector(self.streams))
         operations.document = describe(routes, guarded=self.settings.auth_token is not None)
         return routes
+
+    def _history(self) -> History:
+        journal = self.journal
+        return History(
+            self.broker,
+            days_kept=self.settings.metrics_days,
+            lake=lake_folder(self.settings, self.broker.store),
+            uid=lambda: "" if journal is None else journal.reader.uid,
+        )
 
     def start(self) -> None:
         """Sweep, watch and sing."""
