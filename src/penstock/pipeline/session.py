@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
 SETTLED_SECONDS = 10
+TASK_TRIES = 4
 _LOG4J = """\
 status = off
 appender.file.type = File
@@ -63,7 +65,7 @@ def open_session(
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf = SparkConf(loadDefaults=False)
-    conf.setMaster(master).setAppName("penstock")
+    conf.setMaster(_repeating(master)).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
     conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief)))
     for name, value in {**_settings(master), **(settings or {})}.items():
@@ -74,6 +76,12 @@ def open_session(
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
+
+
+def _repeating(master: str) -> str:
+    """Unlike a cluster, a local master gives up when one task fails once, as when its Python worker is killed."""
+    found = re.fullmatch(r"local\[(\d+|\*)\]", master)
+    return f"local[{found[1]},{TASK_TRIES}]" if found else master
 
 
 def cores_of(session: SparkSession) -> int:
