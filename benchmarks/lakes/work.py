@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -19,9 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.journal.drain import journal_folder
-from penstock.log.reader import LogReader
-from penstock.pipeline.journal import Part, parts_of, read_events
 from penstock.pipeline.lake import Lake
+from penstock.pipeline.logs import FolderPlace
+from penstock.pipeline.parts import parts_of
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.session import open_session
 from penstock.pipeline.source import PenstockSource
@@ -182,16 +183,16 @@ class TupleSource(DataSource):
 
 class TupleReader(DataSourceReader):
     def __init__(self, path: str, columns: list[str]) -> None:
-        self._journal, self._columns = journal_folder(Path(path) / "penstock.db"), columns
+        self._place, self._columns = FolderPlace(str(journal_folder(Path(path) / "penstock.db"))), columns
 
     def partitions(self) -> list[InputPartition]:
-        with LogReader(self._journal) as log:
-            return [InputPartition(part) for part in parts_of(log, 0, log.next_offset, 2)]
+        with closing(self._place.open()) as log:
+            return [InputPartition(part) for part in parts_of(log.segments(), 0, log.next_offset, 2)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        part: Part = partition.value
-        for batch in read_events(part, self._columns):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        with closing(self._place.open()) as log:
+            for batch in log.read(partition.value, self._columns):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 if __name__ == "__main__":

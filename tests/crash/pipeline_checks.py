@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Iterable
 
 import duckdb
 import pyarrow.compute as pc
 
+from penstock.journal.events import Event
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, SILVER
-from penstock.store.sqlite import SqliteStore
 from tests.crash.pipeline_traffic import QUEUES, History
 from tests.spark.support import arrow_of, lives_in, rows_of
 
 
-def check_silver(lake: Lake, journal: Path) -> int:
+def check_silver(lake: Lake, events: Iterable[Event]) -> int:
     """What following every message, one event at a time, gives."""
-    expected = sorted(lives_in(journal), key=lambda life: (life["offset"], life["id"]))
+    expected = sorted(lives_in(events), key=lambda life: (life["offset"], life["id"]))
     found = sorted(rows_of(lake, SILVER), key=lambda life: (life["offset"], life["id"]))
     assert len(found) == len(expected)
     for row, life in zip(found, expected, strict=True):
@@ -27,8 +26,8 @@ def check_silver(lake: Lake, journal: Path) -> int:
     return len(found)
 
 
-def check_history(lake: Lake, history: History, database: Path) -> str:
-    """Each message that a client pushed ended once, as it was told, or is still in its queue; and there is no other."""
+def check_history(lake: Lake, history: History, held: Counter[str]) -> str:
+    """Each message that a client pushed ended once, as it was told, or is one of those held; and there is no other."""
     lives = {row["id"]: row for row in rows_of(lake, SILVER)}
     assert len(lives) == arrow_of(lake, SILVER).num_rows, "no message here has two lives"
     bodies = _bodies(lake)
@@ -48,8 +47,6 @@ def check_history(lake: Lake, history: History, database: Path) -> str:
             assert [(each["attempt"], each["error"]) for each in lives[id_]["errors"]][-1] == (delivery, error)
             told["dead"] += 1
     alive = Counter(bodies[id_][0] for id_ in bodies.keys() - lives.keys())
-    with closing(SqliteStore(database)) as store:
-        held = Counter({info.name: info.ready + info.scheduled + info.leased for info in store.list_queues()})
     assert +alive == +held, "what has not ended is in its queue"
     return f"{dict(told)}, {alive.total()} not ended, {len(unanswered)} pushed without an answer"
 

@@ -40,13 +40,13 @@ class History:
 class Traffic:
     """Some clients that share a history, and push no more than they are allowed to."""
 
-    def __init__(self, port: int, clients: int, seed: int) -> None:
+    def __init__(self, ports: list[int], clients: int, seed: int) -> None:
         self.history = History()
         self.allowed = 0
         self.given = 0
         self.turn = threading.Lock()
         self.stop = threading.Event()
-        self.clients = [Consumer(self, port, number, seed + number) for number in range(clients)]
+        self.clients = [Consumer(self, ports[number % len(ports)], number, seed + number) for number in range(clients)]
         for client in self.clients:
             client.start()
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -17,16 +16,17 @@ from penstock.journal.events import Event, Mark
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.tables import BRONZE, TABLES, Table
 from tests.integration.command_line import PENSTOCK, clean_environment
-from tests.spark.support import arrow_of, events_in
+from tests.spark.support import arrow_of
 
 CHUNK_ROWS = 50_000
 Digest = tuple[str, int, str]
 """A table's name, its rows, and a sum over all of them that does not depend on their order."""
 
 
-def digests_by_spark(data: Path, *flags: str) -> list[Digest]:
+def digests_by_spark(*flags: str) -> list[Digest]:
+    """Through `pipeline sql`."""
     query = " UNION ALL ".join(_query(table, table.name, _SPARK) for table in TABLES.values())
-    command = [PENSTOCK, "pipeline", "sql", f"{query} ORDER BY name", "--json", "--data", str(data), *flags]
+    command = [PENSTOCK, "pipeline", "sql", f"{query} ORDER BY name", "--json", *flags]
     ran = subprocess.run(command, capture_output=True, text=True, env=clean_environment())
     assert ran.returncode == 0, ran.stderr
     return [(row["name"], row["rows"], row["digest"]) for row in map(json.loads, ran.stdout.splitlines())]
@@ -104,10 +104,10 @@ def _query(table: Table, source: str, words: dict[str, str]) -> str:
     return f"SELECT '{table.name}' AS name, count(*) AS rows, {total} AS digest FROM {source}"
 
 
-def check_bronze(lake: Lake, journal: Path) -> int:
+def check_bronze(lake: Lake, events: Iterator[Event]) -> int:
     """Every column of every row is what the plain decoder finds in the journal; how many rows there are."""
     rows = arrow_of(lake, BRONZE).sort_by([(key, "ascending") for key in BRONZE.keys])
-    events, at = events_in(journal), 0
+    at = 0
     while chunk := list(islice(events, CHUNK_ROWS)):
         found = list(_comparable(rows.slice(at, len(chunk))))
         expected = [_row(event) for event in chunk]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import CannotOpen
-from penstock.log.reader import LogReader
 from penstock.pipeline.lake import Lake
+from penstock.pipeline.logs import FolderPlace
 from penstock.pipeline.run import DERIVED, app_of
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.cluster import LOCALLY, Standalone
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 200
 
 
 def wait_until_all_is_in(lake: Path, journal: Path, pipeline: subprocess.Popen[bytes]) -> None:
-    with LogReader(journal) as log:
+    with closing(FolderPlace(str(journal)).open()) as log:
         app, end = app_of(log), log.next_offset
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:

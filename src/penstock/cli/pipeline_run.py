@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,6 @@ import click
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import Places, on_spark, session
 from penstock.cli.pipeline_progress import Display
-from penstock.errors import CannotOpen
 
 if TYPE_CHECKING:
     from penstock.pipeline.run import Pipeline, Step
@@ -50,9 +50,9 @@ def run(
     out = Output(as_json)
     began = time.monotonic()
     told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
-    with Display("pipeline") as display:
+    with Display("pipeline") as display, closing(places.drainer()) as drainer:
         note(f"Spark's own log: {places.log}")
-        _drain(places)
+        drainer.drain()
         with session(places, display, master, memory) as spark:
             from penstock.pipeline.run import Pipeline
 
@@ -66,25 +66,11 @@ def run(
                         break
                     display.doing("waiting")
                     _wait(pipeline, every)
-                    _drain(places)
+                    drainer.drain()
     told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
     if told["offset"] == 0:
         note("the journal is empty; a file that LiteQueue made has one only with journal=True")
     out.show(told, lambda: out.fields(told))
-
-
-def _drain(places: Places) -> None:
-    """What no server has brought to the journal yet."""
-    from contextlib import closing
-
-    from penstock.journal.drain import drain_once
-    from penstock.store.sqlite import SqliteStore
-
-    if places.database.exists():
-        with closing(SqliteStore(places.database)) as store:
-            drain_once(store, str(places.database))
-    elif not places.journal.exists():
-        raise CannotOpen(f"there is no file {places.database}", hint="--data names a server's folder, --db a file")
 
 
 def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ SCHEMA = pa.schema(
     ]
 )
 
+BATCH_EVENTS = 32 << 10
 _WORD = 8
 _COLUMNS_AT = (HEADER_BYTES + 24) // _WORD
 _ARRAYS_AT = (HEADER_BYTES + FIELD_BYTES) // _WORD
@@ -69,11 +71,30 @@ def batches(log: LogReader, offset: int, end: int | None, columns: Sequence[str]
 
 
 def batches_of(pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The events of all these records."""
+    """The events of all these records, in batches of whole records, however many events a record tells of."""
     for piece in pieces:
-        ends = piece.ends[1:]
-        start = int(piece.ends[0])
-        yield from events_table(piece.view[start:], ends - start, piece.first, columns).to_batches()
+        for first, last in _runs(piece):
+            low, high = int(piece.ends[first]), int(piece.ends[last])
+            ends = piece.ends[first + 1 : last + 1] - low
+            yield from events_table(piece.view[low:high], ends, piece.first + first, columns).to_batches()
+
+
+def _runs(piece: Piece) -> Iterator[tuple[int, int]]:
+    """Records, by number, that are whole and hold few enough events for one batch."""
+    kept = piece.kept()
+    counts = np.zeros(len(piece), dtype=np.int64)
+    # What was given up may be too short to have a count.
+    counts[slice(None) if kept is None else kept] = piece.gather(HEADER_BYTES, "<u4", kept)
+    # A new run begins where the events so far fill another batch, and on both sides of what was given up.
+    before = np.cumsum(counts) - counts
+    group = before // BATCH_EVENTS
+    breaks = np.diff(group) != 0
+    if kept is not None:
+        breaks |= np.diff(kept.astype(np.int8)) != 0
+    cuts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(counts)]
+    for first, last in pairwise(cuts):
+        if kept is None or kept[first]:
+            yield first, last
 
 
 class _Records:
