@@ -18,9 +18,8 @@ from typing import Any
 
 import psutil
 
-from penstock.errors import CannotOpen
 from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import QUEUE_MINUTES, QUEUES
+from penstock.pipeline.tables import QUEUE_MINUTES
 
 from .start import PENSTOCK
 
@@ -67,7 +66,8 @@ def following(folder: Path, cores: list[int] | None = None) -> Iterator[psutil.P
         if cores is not None:
             psutil.Process(process.pid).cpu_affinity(cores)
         deadline = monotonic() + READY_S_MAX
-        while not _pushed(folder / "lake"):
+        watch = Watch(folder / "lake")
+        while not watch.pushed():
             if process.poll() is not None or monotonic() > deadline:
                 raise RuntimeError((folder / "pipeline.out").read_text())
             time.sleep(0.2)
@@ -86,14 +86,20 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _pushed(lake: Path) -> int:
-    """As anyone sees it now who reads the totals of queues; minutes of the same offset come right after."""
-    try:
-        tables = Lake(lake)
-        rows = tables[QUEUES].delta.to_pyarrow_table(columns=["pushed"])
-        return sum(rows["pushed"].to_pylist()) if tables[QUEUE_MINUTES].delta.version() > 0 else 0
-    except CannotOpen:
-        return 0
+class Watch:
+    """How many pushes gold tells of, for anyone who reads it now; looking costs little until there is news."""
+
+    def __init__(self, lake: Path) -> None:
+        self._table = Lake(lake)[QUEUE_MINUTES]
+        self._version, self._found = -1, 0
+
+    def pushed(self) -> int:
+        news = self._table.folder / "_delta_log" / f"{self._version + 1:020}.json"
+        if news.exists():
+            delta = self._table.refresh().delta
+            self._found = sum(delta.to_pyarrow_table(columns=["pushed"])["pushed"].to_pylist())
+            self._version = delta.version()
+        return self._found
 
 
 class Load(Thread):
@@ -156,10 +162,11 @@ def freshness(folder: Path, events_s: int, seconds: float) -> Row:
 
 def _ages(lake: Path, load: Load, seconds: float) -> list[float]:
     ages: list[float] = []
-    seen, told, warm = _pushed(lake), 0, monotonic() + seconds / 3
+    watch = Watch(lake)
+    seen, told, warm = watch.pushed(), 0, monotonic() + seconds / 3
     deadline = monotonic() + seconds * 4 / 3
     while monotonic() < deadline:
-        found, now = _pushed(lake), time.time()
+        found, now = watch.pushed(), time.time()
         while told < len(load.pushed) and load.pushed[told][0] <= found:
             if load.pushed[told][0] > seen and monotonic() > warm:
                 ages.append(now - load.pushed[told][1])
@@ -185,7 +192,8 @@ def server_cost(folder: Path, events_s: int, window_s: float, windows: int) -> R
                 with following(folder) as pipeline:
                     for number in range(2 * windows):
                         kind = "followed" if number % 2 else "alone"
-                        for each in family(pipeline.pid):
+                        # Not the driver: it may be just draining the journal, with the file locked.
+                        for each in family(pipeline.pid)[1:]:
                             each.send_signal(signal.SIGCONT if kind == "followed" else signal.SIGSTOP)
                         found[kind].append(_cpu_us_per_message(process, load, window_s))
             finally:

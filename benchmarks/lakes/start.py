@@ -22,23 +22,23 @@ Row = dict[str, Any]
 
 
 def start(folder: Path, rounds: int) -> list[Row]:
-    """On a small lake that is up to date. The bare session has the Java and the Python that ours has."""
+    """On a small journal, which `run` brings into a new lake each time. All have the same Java and Python."""
     from penstock.pipeline.java import find_java
 
     java = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     asked = [PENSTOCK, "pipeline", "sql", "SELECT sum(pushed) FROM gold.queues", "--json", "--data", str(folder)]
-    run = [PENSTOCK, "pipeline", "run", "--once", "--json", "--data", str(folder)]
+    run = [PENSTOCK, "pipeline", "run", "--once", "--json", "--data", str(folder), "--lake"]
     warm = folder / "cache-warm"
-    _warm_up(run, warm)
+    _warm_up([*run, str(folder / "lake")], warm)
     taken: dict[str, list[float]] = {}
     for number in range(rounds):
         cold = folder / f"cache-{number}"
         for name, command, cache in (
             ("bare Spark session", [sys.executable, "-c", BARE], warm),
             ("pipeline sql, cold", asked, cold),
-            ("pipeline run --once, cold", run, folder / f"cache-run-{number}"),
+            ("pipeline run --once, cold", [*run, str(folder / f"cold-{number}")], folder / f"cache-run-{number}"),
             ("pipeline sql, warm", asked, warm),
-            ("pipeline run --once, warm", run, warm),
+            ("pipeline run --once, warm", [*run, str(folder / f"warm-{number}")], warm),
         ):
             taken.setdefault(name, []).append(first_line_s(command, java | {"XDG_CACHE_HOME": str(cache)}))
     return [
