@@ -25,8 +25,8 @@ def bare(tmp_path: Path) -> dict[str, str]:
     programs = tmp_path / "programs"
     programs.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):
-        for program in Path(folder).iterdir() if Path(folder).is_dir() else ():
-            if not _of_java(program) and not (programs / program.name).exists():
+        for program in Path(folder).glob("*"):
+            if program.is_file() and not _of_java(program) and not (programs / program.name).exists():
                 (programs / program.name).symlink_to(program)
     env = clean_environment(PATH=str(programs), XDG_CACHE_HOME=str(tmp_path / "cache"))
     env.pop("JAVA_HOME", None)
@@ -35,7 +35,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def _of_java(program: Path) -> bool:
-    return program.name == "java" or "jvm" in program.resolve().parts
+    return program.name == "java" or "jvm" in Path(os.path.realpath(program)).parts
 
 
 @pytest.fixture
