@@ -50,6 +50,8 @@ class Replay:
         self.names: dict[int, str] = {}
         self.states: dict[int, dict[int, str]] = {}
         self.totals: dict[int, Counter[str]] = {}
+        self._leases: dict[int, tuple[int, int | None, bool]] = {}
+        """By message, of its last lease: which it was, when, and whether of a dead letter."""
 
     def play(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -82,6 +84,11 @@ class Replay:
         assert before is not None or event.kind == "pushed", event
         assert before in _BEFORE.get(event.kind, (before,)), event
         assert event.kind != "removed" or before == _removed_from(event), event
+        lease = (event.attempts, event.leased_at, "dead_letter" in event.marks)
+        if event.kind == "leased":
+            self._leases[event.id] = lease
+        elif event.kind in ("acked", "nacked", "lapsed"):
+            assert self._leases.pop(event.id) == lease, event
         after = self._after(event)
         if after is not None:
             states[event.id] = after

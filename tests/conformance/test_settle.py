@@ -255,3 +255,15 @@ def test_settling_nothing_is_fine(store: StoreUnderTest) -> None:
     store.make()
     for verb in (Ack, Nack, Extend, Release):
         assert store.do(verb(queue="q", items=[])).results == []
+
+
+def test_an_ack_is_told_with_the_lease_that_it_ends_though_an_earlier_one_lapsed(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    """The journal is played again after the test, and each ending held against its lease."""
+    store.push("a", "b")
+    store.lease(limit=2, lease_ms=10)
+    clock.advance(10)
+    again = store.lease(limit=2)
+    clock.advance(1)
+    assert store.ack(*again) == [OK, OK]

@@ -286,7 +286,10 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
 
 def _remembered(tx: Transaction, lease: Ended) -> Ended:
     fresh = tx.fresh.pop(lease.id, None)
-    return lease if fresh is None else lease._replace(pushed_at=fresh[3])
+    if fresh is None or lease.attempts > 1 or lease.from_dead:
+        # What is remembered may be of an earlier lease, which lapsed.
+        return lease
+    return lease._replace(pushed_at=fresh[3])
 
 
 def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
