@@ -66,7 +66,7 @@ bench-journal: $(STAMPS)/bench-server $(STAMPS)/bench ## what the journal costs
 bench-postgres: provision ## the PostgreSQL store against the usual table layouts
 	$(BIN)/python benchmarks/postgres.py $(ARGS)
 
-bench-spark: $(STAMPS)/test ## Spark on the journal: our source against Parquet, tuples and DuckDB
+bench-spark: $(STAMPS)/test $(STAMPS)/bench ## the pipeline against Parquet, tuples and DuckDB; cores, first answers, freshness
 	$(BIN)/python benchmarks/spark.py $(ARGS)
 
 lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every pin)

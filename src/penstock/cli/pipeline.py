@@ -74,9 +74,12 @@ class Places:
 
     @property
     def journal(self) -> Place:
-        from penstock.pipeline.logs import place_of
+        from penstock.journal.drain import journal_folder
+        from penstock.pipeline.logs import FolderPlace, place_of
 
-        return place_of(self.remote or str(self.database.absolute()), token=self.token)
+        if self.remote is not None:
+            return place_of(self.remote, token=self.token)
+        return FolderPlace(str(journal_folder(self.database.absolute())))  # The file itself may be gone.
 
     def drainer(self) -> Drainer:
         from penstock.pipeline.draining import drainer_of

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.run import Pipeline, Step
 
 IDLE_SECONDS = 1.0
+LITTLE_BYTES = 16 << 20
 
 
 class Every(click.ParamType[float]):
@@ -53,7 +54,8 @@ def run(
     with Display("pipeline") as display, closing(places.drainer()) as drainer:
         note(f"Spark's own log: {places.log}")
         drainer.drain()
-        with session(places, display, master, memory) as spark:
+        once = mode == "once" and every is None
+        with session(places, display, master, memory, brief=once and _is_little(places)) as spark:
             from penstock.pipeline.run import Pipeline
 
             lake = places.lake(existing=False)
@@ -62,15 +64,28 @@ def run(
             ) as pipeline:
                 while True:
                     _catch_up(pipeline, display, told)
-                    if mode == "once" and every is None:
+                    if once:
                         break
                     display.doing("waiting")
                     _wait(pipeline, every)
                     drainer.drain()
-    told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
-    if told["offset"] == 0:
-        note("the journal is empty; a file that LiteQueue made has one only with journal=True")
-    out.show(told, lambda: out.fields(told))
+            display.clear()
+            told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
+            if told["offset"] == 0:
+                note("the journal is empty; a file that LiteQueue made has one only with journal=True")
+            out.show(told, lambda: out.fields(told))  # Spark takes its time to stop.
+
+
+def _is_little(places: Places) -> bool:
+    """Is it done before a Java that compiles everything twice would be faster?"""
+    from penstock.pipeline.parts import bytes_between
+    from penstock.pipeline.run import app_of
+    from penstock.pipeline.tables import BRONZE
+
+    lake = places.lake(existing=False)
+    with closing(places.journal.open()) as log:
+        start = (lake[BRONZE].position(app_of(log)) or 0) if lake.exists() else 0
+        return bytes_between(log.segments(), start, log.next_offset) < LITTLE_BYTES
 
 
 def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:

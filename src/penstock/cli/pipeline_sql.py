@@ -40,7 +40,8 @@ def sql(
                 frame = spark.sql(query)
                 whole = as_csv or as_json or parquet is not None
                 found = (frame if whole else frame.limit(ROWS_SHOWN + 1)).toArrow()
-    _show(found, as_csv, as_json, parquet)
+        display.clear()
+        _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
 
 
 def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) -> None:

@@ -36,6 +36,11 @@ def parts_of(segments: Sequence[SegmentInfo], start: int, end: int, count: int) 
     return parts
 
 
+def bytes_between(segments: Sequence[SegmentInfo], start: int, end: int) -> int:
+    """About how many bytes the records between two offsets have."""
+    return round(sum((high - low) * weight for low, high, weight in _pieces(segments, start, end)))
+
+
 def end_within(segments: Sequence[SegmentInfo], start: int, end: int, bytes_max: int) -> int:
     """The offset up to which about so many bytes of records lie; at least one record."""
     left = float(bytes_max)
