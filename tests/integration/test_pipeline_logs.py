@@ -73,18 +73,20 @@ def test_parts_together_are_the_journal_once(reached: Reached) -> None:
     with closing(reached.open()) as log:
         found = all_of(log)
     assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in found] == [
-        (event.offset, event.number, event.kind, event.id, event.body) for event in reached.work.events()
+        (event.offset, event.number, event.kind, event.id, event.body)
+        for event in reached.work.events()
+        if event.offset <= found[-1]["offset"]  # A server tells of itself, too.
     ]
+    assert len(found) > 80
 
 
 def test_only_the_columns_asked_for_are_read_in_their_order(reached: Reached) -> None:
     reached.work.push("a", "b")
     reached.work.drained()
     with closing(reached.open()) as log:
-        found = all_of(log, "id", "kind")
-    assert [list(row.items()) for row in found[-2:]] == [
-        [("id", id_), ("kind", "pushed")] for id_ in range(found[-1]["id"] - 1, found[-1]["id"] + 1)
-    ]
+        found = [list(row.items()) for row in all_of(log, "id", "kind") if row["kind"] == "pushed"]
+    (_, first), _ = found[0]
+    assert found == [[("id", first), ("kind", "pushed")], [("id", first + 1), ("kind", "pushed")]]
 
 
 def test_what_was_trimmed_is_named_or_passed_over(reached: Reached) -> None:
@@ -97,8 +99,9 @@ def test_what_was_trimmed_is_named_or_passed_over(reached: Reached) -> None:
         with pytest.raises(OffsetTrimmed, match="offset 0 of stream 'journal'") as error:
             list(log.read(everything, ["offset"]))
         assert error.value.first_offset == log.first_offset > 0
-        [batch] = log.read(everything, ["offset", "body"], skip_lost=True)
-    assert batch.to_pylist() == [{"offset": everything.end - 1, "body": b"new"}]
+        batches = log.read(everything, ["offset", "body"], skip_lost=True)
+        found = [row for batch in batches for row in batch.to_pylist()]
+    assert found[0] == {"offset": error.value.first_offset, "body": b"new"}
 
 
 def test_a_position_that_is_reported_shows_where_the_log_is(reached: Reached) -> None:
@@ -132,7 +135,8 @@ def test_a_wait_ends_when_there_is_something(reached: Reached) -> None:
         reached.work.drained()
         waiting.join(30)
         assert not waiting.is_alive()
-        assert log.next_offset == end + 1
+        while b"b" not in _bodies(log, end):  # A server's own events end a wait, too.
+            log.wait(log.next_offset, 30)
 
 
 def test_a_stream_is_read_like_the_journal(reached: Reached) -> None:

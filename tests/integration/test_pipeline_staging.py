@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_a_queue_that_is_smaller_than_a_chunk_makes_it_slower_not_fail(tmp_path:
         found: list[str] = []
         while len(found) < 30:
             polled = client.post(f"{path}/poll?batch=5&wait_ms=20000").json["messages"]
-            found += [message["payload"] for message in polled]
+            found += [b64decode(message["payload"]).decode() for message in polled]
             acked = [{"id": message["id"], "token": message["token"]} for message in polled]
             assert client.post(f"{path}/ack", {"items": acked}).status == 200
         sending.join()

@@ -15,11 +15,20 @@ import pyarrow as pa
 
 from penstock import connect
 from penstock.arrow_records import COLUMN
-from penstock.errors import InvalidInput, StoreBusy, StreamExists, TryLater
+from penstock.errors import (
+    InvalidInput,
+    PenstockError,
+    ServerFault,
+    StoreBusy,
+    StoreUnreachable,
+    StreamExists,
+    TryLater,
+    Unreachable,
+)
 from penstock.log.model import NewRecord, Payload
 from penstock.log.once import append_once
 from penstock.model import Content, NewMessage
-from penstock.pipeline.http import ARROW, JSON, Refused, Server
+from penstock.pipeline.http import ARROW, JSON, PASSING, Refused, Server
 from penstock.pipeline.logs import SERVERS
 from penstock.pipeline.options import WriteOptions
 from penstock.store.opening import open_streams
@@ -92,8 +101,12 @@ class QueueTarget(Target):
 
     def __init__(self, url: str, queue: str, token: str | None) -> None:
         self._queue = queue
-        self._client = connect(url, token=token)
-        self._client.create_queue(queue, exist_ok=True)
+        # The client would try the same again for a while, where fewer messages would have found room.
+        self._client = connect(url, token=token, retry_for=0)
+        with ExitStack() as undo:
+            undo.callback(self._client.close)
+            _patiently(lambda: self._client.create_queue(queue, exist_ok=True))
+            undo.pop_all()
 
     def item(self, row: dict[str, Any], key: str) -> tuple[NewMessage, int]:
         message = message_of(row, key)
@@ -109,11 +122,12 @@ class QueueTarget(Target):
         while at < len(chunk):
             try:
                 self._client.transport.push(self._queue, chunk[at : at + size])
-            except TryLater as error:
-                if time.monotonic() > deadline:
+            except PenstockError as error:
+                if not _passes(error) or time.monotonic() > deadline:
                     raise
-                size = max(1, size // 2)
-                time.sleep(max(PAUSE_SECONDS, error.retry_after_ms / 1000))
+                if isinstance(error, TryLater):
+                    size = max(1, size // 2)
+                _pause(error)
             else:
                 at += size
                 deadline = time.monotonic() + STALLED_SECONDS_MAX
@@ -209,10 +223,22 @@ def _patiently(do: Callable[[], T]) -> T:
     while True:
         try:
             return do()
-        except (StoreBusy, TryLater):
-            if time.monotonic() > deadline:
+        except PenstockError as error:
+            if not _passes(error) or time.monotonic() > deadline:
                 raise
-            time.sleep(PAUSE_SECONDS)
+            _pause(error)
+
+
+def _passes(error: PenstockError) -> bool:
+    """What is sent has keys, so that it may be sent again though it may have arrived."""
+    if isinstance(error, ServerFault):
+        return error.status in PASSING
+    return isinstance(error, TryLater | StoreBusy | StoreUnreachable | Unreachable)
+
+
+def _pause(error: PenstockError) -> None:
+    told_ms = error.retry_after_ms if isinstance(error, TryLater) else 0
+    time.sleep(max(PAUSE_SECONDS, told_ms / 1000))
 
 
 def record_of(row: dict[str, Any]) -> tuple[Payload, int]:
