@@ -13,8 +13,9 @@ import pyspark
 
 from penstock.pipeline.java import find_java
 
-PATIENCE_SECONDS = 120
-LOCALLY = {"SPARK_LOCAL_IP": "127.0.0.1"}
+PATIENCE_SECONDS = 600
+# Five Javas of some seconds each: compiling well is not worth their while.
+LOCALLY = {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 _CLASSES = "org.apache.spark.deploy"
 _LOCALLY = ("--host", "127.0.0.1", "--webui-port", "0")
 
@@ -39,15 +40,7 @@ class Standalone:
         environment = os.environ | {"SPARK_HOME": str(home), "JAVA_HOME": str(find_java().home)} | LOCALLY
         with (self._folder / "cluster.log").open("ab") as log:
             return subprocess.Popen(
-                [
-                    home / "bin/spark-class",
-                    f"{_CLASSES}.{name}",
-                    "--host",
-                    "127.0.0.1",
-                    "--webui-port",
-                    "0",
-                    *arguments,
-                ],
+                [home / "bin/spark-class", f"{_CLASSES}.{name}", *_LOCALLY, *arguments],
                 env=environment,
                 stdout=log,
                 stderr=log,

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CannotOpen
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake import Lake, app_of
 from penstock.pipeline.logs import FolderPlace
-from penstock.pipeline.run import DERIVED, app_of
+from penstock.pipeline.run import DERIVED
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.cluster import LOCALLY, Standalone
 from tests.spark.support import Work, check_lake
 
-pytestmark = pytest.mark.spark
-PATIENCE_SECONDS = 200
+PATIENCE_SECONDS = 600
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3 * PATIENCE_SECONDS)]
 
 
 def wait_until_all_is_in(lake: Path, journal: Path, pipeline: subprocess.Popen[bytes]) -> None:
     with closing(FolderPlace(str(journal)).open()) as log:
-        app, end = app_of(log), log.next_offset
+        app, end = app_of(log.uid), log.next_offset
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         assert pipeline.poll() is None

@@ -78,13 +78,13 @@ def run(
 
 def _is_little(places: Places) -> bool:
     """Is it done before a Java that compiles everything twice would be faster?"""
+    from penstock.pipeline.lake import app_of
     from penstock.pipeline.parts import bytes_between
-    from penstock.pipeline.run import app_of
     from penstock.pipeline.tables import BRONZE
 
     lake = places.lake(existing=False)
     with closing(places.journal.open()) as log:
-        start = (lake[BRONZE].position(app_of(log)) or 0) if lake.exists() else 0
+        start = (lake[BRONZE].position(app_of(log.uid)) or 0) if lake.exists() else 0
         return bytes_between(log.segments(), start, log.next_offset) < LITTLE_BYTES
 
 

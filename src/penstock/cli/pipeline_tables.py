@@ -26,11 +26,11 @@ def status(places: Places, as_json: bool) -> None:
 
     JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms"}]
     """
-    from penstock.pipeline.run import app_of
+    from penstock.pipeline.lake import app_of
 
     out, lake = Output(as_json), places.lake()
     with closing(places.journal.open()) as log:
-        app, end = app_of(log), log.next_offset
+        app, end = app_of(log.uid), log.next_offset
     now = time.time() * 1000
     rows: list[dict[str, Any]] = []
     for table in lake.tables():

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.latency import SERVICE, TOTAL, WAIT, Counts, bucket
 from penstock.model import Depth, Span, Totals, Window
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake import Lake, app_of
 from penstock.pipeline.sketches import weighted
 from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, STATES
 
@@ -48,7 +48,7 @@ class Past:
 
     def __init__(self, folder: Path, uid: str) -> None:
         self._lake = Lake(folder)
-        self._app = f"penstock:{uid}"
+        self._app = app_of(uid)
         self._lock = threading.Lock()
         self._looked_at = -REFRESH_SECONDS
         self._until: datetime | None = None

@@ -19,8 +19,8 @@ from msgspec import Struct
 from penstock.errors import Conflict, OffsetTrimmed
 from penstock.pipeline import gold, silver
 from penstock.pipeline.files import write_files, write_parts
-from penstock.pipeline.lake import Lake, LakeTable
-from penstock.pipeline.logs import AnyLog, FolderPlace, Place
+from penstock.pipeline.lake import Lake, LakeTable, app_of
+from penstock.pipeline.logs import FolderPlace, Place
 from penstock.pipeline.parts import Part, end_within, parts_of
 from penstock.pipeline.session import cores_of
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
@@ -75,7 +75,7 @@ class Pipeline:
         try:
             self._place = FolderPlace(str(journal)) if isinstance(journal, Path) else journal
             self.log = self._place.open()
-            self.app = app_of(self.log)
+            self.app = app_of(self.log.uid)
             lake.create()
             lake.check_belongs(self.app)
         except BaseException:
@@ -233,11 +233,6 @@ class Pipeline:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def app_of(log: AnyLog) -> str:
-    """Under which name a table keeps its position in this journal."""
-    return f"penstock:{log.uid}"
 
 
 def _read(place: Place, skip_lost: bool, part: Part) -> Iterator[pa.RecordBatch]:
