@@ -155,16 +155,16 @@ class _Records:
         return self._details_at + (self._field(5) >> 32)
 
     def _parts(self, has_ends: Ints, ends_at: Ints, starts: Ints) -> pa.BinaryArray:
-        """A part of each event's own, where its record has such parts; nothing elsewhere."""
+        """A part of each event's own, where its record has such parts; null elsewhere."""
         of, number = self._of, self._number
         there = has_ends[of] != 0
         ends, begins = starts[of], starts[of]
         places = 2 * ends_at[of[there]] + number[there]
         ends[there] += self._halves[places]
         begins[there] += np.where(number[there] == 0, 0, self._halves[places - (number[there] > 0)])
-        return self._slices(begins, ends)
+        return self._slices(begins, ends, ~there)
 
-    def _slices(self, begins: Ints, ends: Ints) -> pa.BinaryArray:
+    def _slices(self, begins: Ints, ends: Ints, nulls: np.ndarray[Any, Any] | None = None) -> pa.BinaryArray:
         """Bytes between places that go up: one array of what is wanted and of what lies between, then every other."""
         bounds = np.empty(2 * len(begins) + 1, dtype=np.int32)
         bounds[0:-1:2], bounds[1::2] = begins, ends
@@ -172,7 +172,12 @@ class _Records:
         both = pa.BinaryArray.from_buffers(
             pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(self._buffer)]
         )
-        return both.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+        found = both.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+        if nulls is None:
+            return found
+        # Nothing is copied again for that.
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+        return pa.BinaryArray.from_buffers(pa.binary(), len(found), [valid, *found.buffers()[1:]])
 
     def column(self, name: str) -> pa.Array:
         found: pa.Array = _GATHER[name](self)
@@ -227,9 +232,7 @@ class _Records:
         return pc.if_else(pa.array(self._kinds == Kind.PUSHED), found, None)
 
     def body(self) -> pa.Array:
-        there = self._varies & BODIES
-        found = self._parts(there, self._body_ends_at, self._bodies_at)
-        return pc.if_else(pa.array(there[self._of] != 0), found, None)
+        return self._parts(self._varies & BODIES, self._body_ends_at, self._bodies_at)
 
 
 def _time_of(column: int) -> Any:
