@@ -57,6 +57,11 @@ class Traffic:
             self.given += count
             return count
 
+    def give_back(self, count: int) -> None:
+        """There was no answer."""
+        with self.turn:
+            self.given -= count
+
     def close(self) -> None:
         self.stop.set()
         for client in self.clients:
@@ -111,7 +116,11 @@ class Consumer(threading.Thread):
         self._count += count
         with self._traffic.turn:
             self._traffic.history.attempted.update(payloads)
-        ids = self._ask(f"{path}/messages", {"messages": [{"payload": each} for each in payloads]})["message_ids"]
+        try:
+            ids = self._ask(f"{path}/messages", {"messages": [{"payload": each} for each in payloads]})["message_ids"]
+        except TROUBLE:
+            self._traffic.give_back(count)
+            raise
         with self._traffic.turn:
             self._traffic.history.pushed.update(
                 (id_, (queue, payload)) for id_, payload in zip(map(int, ids), payloads, strict=True)
