@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from penstock.journal.events import Event
 from penstock.model import QueueOptions
 from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, SILVER
-from tests.crash.pipeline_traffic import QUEUES, History
+from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER
+from tests.crash import pipeline_traffic
+from tests.crash.pipeline_traffic import History
 from tests.spark.support import arrow_of, lives_in, rows_of
 
 
@@ -41,7 +42,7 @@ def check_history(lake: Lake, history: History, held: Counter[str]) -> str:
         assert (lives[id_]["outcome"], lives[id_]["attempts"]) == ("acked", delivery)
         told["acked"] += 1
     for (id_, delivery), error in history.nacked.items():
-        most = QUEUES[bodies[id_][0]].get("max_attempts", QueueOptions().max_attempts)
+        most = pipeline_traffic.QUEUES[bodies[id_][0]].get("max_attempts", QueueOptions().max_attempts)
         told["nacked"] += 1
         if delivery == most:
             assert lives[id_]["outcome"] == "dead"
@@ -77,3 +78,16 @@ def check_gold_against_silver(lake: Lake) -> int:
         assert {name: gold[name] for name in counts} == {name: row[name] for name in counts}
     assert not any(row[name] for row in kept.values() for name in counts)
     return found.num_rows
+
+
+def check_queues(lake: Lake, held: Counter[str]) -> int:
+    """Each queue is there once, with all that its minutes add up to and with what it holds."""
+    sums: dict[str, Counter[str]] = {}
+    for row in rows_of(lake, QUEUE_MINUTES):
+        sums.setdefault(row["queue"], Counter()).update({name: row[name] for name in COUNTS})
+    found = rows_of(lake, QUEUES)
+    assert [row["queue"] for row in found] == sorted(sums)
+    for row in found:
+        assert {name: row[name] for name in COUNTS} == {name: sums[row["queue"]][name] for name in COUNTS}
+        assert row["waiting_now"] + row["leased_now"] == held[row["queue"]], row["queue"]
+    return len(found)

@@ -26,7 +26,7 @@ import psutil
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.crash.pipeline_checks import check_gold_against_silver, check_history, check_silver
+from tests.crash.pipeline_checks import check_gold_against_silver, check_history, check_queues, check_silver
 from tests.crash.pipeline_places import HOMES, Place
 from tests.crash.pipeline_traffic import History, Traffic
 from tests.spark.readers import check_bronze, digests_by_delta_rs, digests_by_duckdb, digests_by_spark
@@ -81,7 +81,8 @@ def check(place: Place, history: History) -> None:
     lives = check_silver(lake, home.events())
     say(f"silver is what the clients were told: {lives} lives, {check_history(lake, history, home.held())}")
     check_minutes(lake)
-    say(f"gold is what DuckDB makes of it: {check_gold_against_silver(lake)} minutes of queues")
+    minutes, queues = check_gold_against_silver(lake), check_queues(lake, home.held())
+    say(f"gold is what DuckDB makes of it: {minutes} minutes of {queues} queues")
     found = digests_by_delta_rs(lake)
     assert digests_by_duckdb(lake) == found
     assert digests_by_spark(*place.flags) == found
