@@ -101,7 +101,7 @@ proof: provision ## faults, soak, load and nonsense on both stores, and a report
 mutate: provision ## break the code behind each promise, and see its test fail
 	$(BIN)/python tools/mutate.py $(ARGS)
 
-bench-spark: $(STAMPS)/test ## Spark on the journal: our source against Parquet, tuples and DuckDB
+bench-spark: $(STAMPS)/test $(STAMPS)/bench ## the pipeline against Parquet, tuples and DuckDB; cores, first answers, freshness
 	$(BIN)/python benchmarks/spark.py $(ARGS)
 
 lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every pin)

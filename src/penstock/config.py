@@ -32,6 +32,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A SQLite file elsewhere than in the data folder."""
     store: str | None = None
     """A database instead of a file: sqlite:///path or postgresql://…"""
+    lake: str | None = None
+    """The tables that `penstock pipeline` keeps, for analytics of times long past; by default beside the file, or in
+    the data folder."""
     pool_size: Annotated[int, Meta(ge=2, le=1_000)] | None = None
     """Connections to a PostgreSQL; by default as many as are of use."""
     auth_token: str | None = None

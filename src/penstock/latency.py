@@ -51,23 +51,38 @@ def latency_of(rows: Iterable[Row]) -> Latency:
     return told(_counted(rows))
 
 
-def told(counts: Mapping[int, Mapping[int, int]]) -> Latency:
+def told(kinds: Mapping[int, Counts]) -> Latency:
     """Percentiles of counts by kind."""
-    return {name: percentiles(counts.get(kind, {})) for kind, name in NAMES.items()}
-
-
-def _counted(rows: Iterable[Row]) -> dict[int, Counter[int]]:
-    counts: dict[int, Counter[int]] = {kind: Counter() for kind in NAMES}
-    for _, kind, text in rows:
-        counts[kind].update(msgspec.json.decode(text, type=Counts))
-    return counts
+    return {name: percentiles(kinds.get(kind, {})) for kind, name in NAMES.items()}
 
 
 def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
     steps: dict[int, list[Row]] = {}
-    rows = list(rows)
     for row in rows:
         steps.setdefault(window.start_of(row[0]), []).append(row)
-    counts = {start: _counted(found) for start, found in steps.items()}
-    by_minute = {start: told(found) for start, found in counts.items()}
-    return Latencies(queue, latency_of(rows), by_minute, {start: dict(found) for start, found in counts.items()})
+    return merged(queue, [{start: _counted(found) for start, found in steps.items()}])
+
+
+def merged(queue: str, parts: Iterable[Mapping[int, Mapping[int, Counts]]]) -> Latencies:
+    """Of counts by step and kind, from several sources."""
+    counts: dict[int, dict[int, Counts]] = {}
+    everything = _nothing()
+    for part in parts:
+        for step, kinds in part.items():
+            there = counts.setdefault(step, _nothing())
+            for kind, seen in kinds.items():
+                for total in (there[kind], everything[kind]):
+                    for number, count in seen.items():
+                        total[number] = total.get(number, 0) + count
+    return Latencies(queue, told(everything), {step: told(kinds) for step, kinds in counts.items()}, counts)
+
+
+def _nothing() -> dict[int, Counts]:
+    return {kind: {} for kind in NAMES}
+
+
+def _counted(rows: Iterable[Row]) -> dict[int, Counts]:
+    counts: dict[int, Counter[int]] = {kind: Counter() for kind in NAMES}
+    for _, kind, text in rows:
+        counts[kind].update(msgspec.json.decode(text, type=Counts))
+    return {kind: dict(seen) for kind, seen in counts.items()}

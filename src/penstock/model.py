@@ -216,6 +216,9 @@ class Totals(Struct, kw_only=True, gc=False):
     redriven: int = 0
     removed: int = 0
 
+    def plus(self, other: Totals) -> Totals:
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
 
 class ApiKey(Struct, gc=False):
     """A right to use one queue. The secret itself is shown once and never stored."""
@@ -295,7 +298,7 @@ class Latencies(Struct):
     latency: Latency
     by_minute: dict[int, Latency]
     counts: dict[int, dict[int, dict[int, int]]] = {}
-    """By step, kind and bucket, to be added to those of other queues."""
+    """By step, kind and bucket, what these were made of (`penstock.latency`)."""
 
 
 class Presence(Struct, frozen=True, kw_only=True):

@@ -101,6 +101,13 @@ def test_over_a_window_the_roll_ups_tell_the_same(client: Client, busy: str) -> 
     assert "series" not in long_ago["queues"][0]
 
 
+@pytest.mark.parametrize("path", ["queues", "ns/any", "ns/any/task/t", "queue-depths", "throughput", "latency"])
+def test_an_answer_about_times_that_nobody_knows_says_so(client: Client, path: str) -> None:
+    source = look(client, f"{path}?from=2020-01-01T00:00:00Z&to=2020-01-01T00:05:00Z")["source"]
+    assert "there is no lake of this journal" in source["note"]
+    assert "source" not in look(client, f"{path}?interval=minute")
+
+
 def test_depths_over_a_window_are_those_at_the_end_of_each_step(client: Client, busy: str) -> None:
     found = {each["queue"]: each for each in look(client, "queue-depths?interval=hour")["depths"]}[f"{busy}/t/q"]
     assert (found["depth"], found["processing"]) == (2, 1)

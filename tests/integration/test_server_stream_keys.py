@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.log.model import NewRecord
+from penstock.log.once import tag_of
 from penstock.log.streams import FileStreams, streams_beside
 from penstock.model import Content
-from penstock.server import appended
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client, process
 from tests.integration.streaming import ARROW, append, arrow, create, data_of
@@ -100,7 +100,7 @@ def test_a_key_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
 def test_the_rest_of_a_torn_append_is_added_and_a_look_alike_is_not_taken_for_it(serve: Fresh) -> None:
     server = serve()
     server.stop()
-    tag = appended.crc32(b"k")
+    tag = tag_of("k")
     with closing(FileStreams(streams_beside(server.path))) as streams:
         streams.create("torn")
         streams.create("other")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +14,43 @@ import pyarrow as pa
 from penstock.commands import Drop, Purge, Remove
 from penstock.journal.drain import drain_once, journal_folder
 from penstock.journal.events import Event, decode_events
+from penstock.journal.postgres import PostgresDrain, PostgresJournal
 from penstock.log.log import Log
+from penstock.log.postgres.positions import Positions
+from penstock.log.postgres.streams import PostgresStreams
+from penstock.log.postgres.upkeep import Upkeep
 from penstock.log.reader import LogReader
 from penstock.log.retention import Wish, trim
 from penstock.model import State
 from penstock.pipeline.lake import Lake
+from penstock.pipeline.logs import Place, place_of
 from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
+from penstock.store.postgres.schema import JOURNAL
+from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import StoreUnderTest
 
 ERRORS = ("timeout after 30 s", "no user 4711", "no user 12", "host '10.0.0.1' refused", "")
 
 
-class Work(StoreUnderTest):
-    """A server's data folder without a server: what it does to its store goes into the journal beside it."""
+class Busy(StoreUnderTest):
+    """What it does to its store goes into a journal, which its own suite looks at."""
 
-    def __init__(self, data: Path) -> None:
-        data.mkdir(parents=True, exist_ok=True)
-        self.data = data
-        self.last_id = 0
-        super().__init__(data / "penstock.db", persists=True)
+    last_id = 0
 
     def check(self) -> None:
-        """The journal is drained; its own suite looks at it."""
+        pass
 
-    @property
-    def journal(self) -> Path:
-        return journal_folder(self.path)
+    def drained(self) -> Path | Place:
+        """Where all that happened so far is."""
+        raise NotImplementedError
 
-    def drained(self) -> Path:
-        drain_once(self.store, str(self.path))
-        return self.journal
+    def events(self) -> Iterator[Event]:
+        """All that the journal tells."""
+        raise NotImplementedError
 
     def forget_all_but_new(self) -> None:
         """As retention would: the journal begins after all that happened so far."""
-        self.drained()
-        with Log(self.journal) as log:
-            with log.turn:
-                log.roll()
-            trim(log, [], Wish(before=log.next_offset, force=True), self.clock())
+        raise NotImplementedError
 
     def some(self, count: int, seed: int = 0, queues: tuple[str, ...] = ("mail", "shop/orders/paid", "q")) -> None:
         """Whatever may happen to messages and queues, at random, over some minutes."""
@@ -99,6 +99,71 @@ class Work(StoreUnderTest):
                 self.do(Drop(queue=queue, force=True))
 
 
+class Work(Busy):
+    """A server's data folder without a server."""
+
+    def __init__(self, data: Path) -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = data
+        super().__init__(data / "penstock.db", persists=True)
+
+    @property
+    def journal(self) -> Path:
+        return journal_folder(self.path)
+
+    @property
+    def where(self) -> str:
+        return str(self.data)
+
+    def drained(self) -> Path:
+        drain_once(self.store, str(self.path))
+        return self.journal
+
+    def events(self) -> Iterator[Event]:
+        return events_in(self.journal)
+
+    def forget_all_but_new(self) -> None:
+        self.drained()
+        with Log(self.journal) as log:
+            with log.turn:
+                log.roll()
+            trim(log, [], Wish(before=log.next_offset, force=True), self.clock())
+
+
+class PostgresWork(Busy, PostgresUnderTest):
+    """The same in a database."""
+
+    def __init__(self) -> None:
+        PostgresUnderTest.__init__(self)
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}&schema={self.schema}"
+
+    def drained(self) -> Place:
+        with closing(PostgresStreams(self.where, clock=self.clock)) as streams:
+            PostgresDrain(streams.database).drain()
+        return place_of(self.where)
+
+    def events(self) -> Iterator[Event]:
+        with closing(PostgresStreams(self.where)) as streams:
+            journal = PostgresJournal(streams.database)
+            offset = journal.first_offset
+            while offset < journal.next_offset():
+                page = journal.read(offset)
+                yield from page.events
+                offset = page.next
+
+    def forget_all_but_new(self) -> None:
+        self.drained()
+        with closing(PostgresStreams(self.where)) as streams:
+            database = streams.database
+            end = PostgresJournal(database).next_offset()
+            database.ask("stream.seal", database.ask("stream.find", JOURNAL)[0][0], 1 << 60)
+            consumers, options, now_ms = Positions(database).all(JOURNAL)
+            Upkeep(database).trim(JOURNAL, consumers, options, now_ms, Wish(before=end, force=True), None)
+
+
 def events_in(journal: Path) -> Iterator[Event]:
     with LogReader(journal) as log:
         offset = log.first_offset
@@ -109,11 +174,13 @@ def events_in(journal: Path) -> Iterator[Event]:
             offset = page.next
 
 
-def lives_in(journal: Path) -> list[dict[str, Any]]:
+def lives_in(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Finished lives, by following every message, one event at a time."""
     alive: dict[int, Event] = {}
     found = []
-    for event in events_in(journal):
+    for event in events:
+        if event.kind == "worker":
+            continue
         if event.kind == "queue":
             if event.details["what"] == "removed":
                 for each in [each for each in alive.values() if each.queue == event.queue]:
@@ -172,7 +239,7 @@ def minutes_by_duckdb(lake: Lake) -> list[dict[str, Any]]:
                   list_sort(list(epoch_ms(leased_at) - epoch_ms(pushed_at))
                     FILTER (kind = 'leased' AND attempts = 1 AND marks & 4 = 0)) AS waits,
                   list_sort(list(epoch_ms("at") - epoch_ms(leased_at)) FILTER (kind = 'acked')) AS services
-                FROM events GROUP BY ALL)
+                FROM events WHERE kind <> 'worker' GROUP BY ALL)
               SELECT *, {ends} FROM minutes ORDER BY queue, minute"""
         ).to_arrow_table()
     return found.to_pylist()
@@ -212,13 +279,17 @@ def check_minutes(lake: Lake) -> None:
                     assert below - 0.02 <= share / 100 <= up_to + 0.02
 
 
-def check_lake(work: Work, lake: Lake) -> None:
+def check_lake(work: Busy, lake: Lake) -> None:
     """Every table says what the journal says."""
     bronze = rows_of(lake, BRONZE)
+    events = list(work.events())
+    # A server that ended since tells so.
+    while events[-1].kind == "worker" and events[-1].offset > bronze[-1]["offset"]:
+        events.pop()
     assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in bronze] == [
-        (event.offset, event.number, event.kind, event.id, event.body) for event in events_in(work.journal)
+        (event.offset, event.number, event.kind, event.id, event.body) for event in events
     ]
-    expected = sorted(lives_in(work.journal), key=lambda life: (life["offset"], life["id"]))
+    expected = sorted(lives_in(events), key=lambda life: (life["offset"], life["id"]))
     found = sorted(rows_of(lake, SILVER), key=lambda life: (life["offset"], life["id"]))
     shown = [{**row, "errors": [each["error"] for each in row["errors"] or []]} for row in found]
     assert [{name: row[name] for name in expected[0]} for row in shown] == expected

@@ -11,18 +11,26 @@ from typing import Any
 import pytest
 
 from tests.integration.command_line import PENSTOCK, clean_environment
-from tests.spark.support import Work
+from tests.integration.serving import running
+from tests.spark.support import PostgresWork, Work
 
 pytestmark = pytest.mark.spark
 
 
-def pipeline(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [PENSTOCK, "pipeline", *arguments, "--data", str(data)]
+def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [PENSTOCK, "pipeline", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=clean_environment())
 
 
+def pipeline(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return typed(*arguments, "--data", str(data))
+
+
 def told(data: Path, *arguments: str) -> list[Any]:
-    ran = pipeline(data, *arguments, "--json")
+    return _lines(pipeline(data, *arguments, "--json"))
+
+
+def _lines(ran: subprocess.CompletedProcess[str]) -> list[Any]:
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
@@ -83,3 +91,34 @@ def test_a_folder_without_queues_is_refused_before_spark_starts(tmp_path: Path) 
     assert ran.returncode == 1
     assert "there is no file" in ran.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lake_is_filled_from_a_database_with_no_server(tmp_path: Path) -> None:
+    work, lake = PostgresWork(), str(tmp_path / "lake")
+    try:
+        work.push("a", "b")
+        where = ("--store", work.where, "--lake", lake)
+        [ran] = _lines(typed("run", "--once", "--json", "--master", "local[1]", *where))
+        assert (ran["events"], ran["lag"]) == (3, 0)
+        work.push("c")
+        work.drained()
+        [tables] = _lines(typed("status", "--json", *where))
+        assert [row["lag"] for row in tables] == [1, 1, 1, 1, 1]
+    finally:
+        work.close_all()
+
+
+def test_a_server_is_asked_how_far_its_journal_goes(filled: Work) -> None:
+    [before] = told(filled.data, "status")
+    with running(filled.data, auth_token="secret") as server:
+        where = ("--url", f"http://127.0.0.1:{server.port}", "--token", "secret", "--lake", str(filled.data / "lake"))
+        [tables] = _lines(typed("status", "--json", *where))
+    assert [row["position"] for row in tables] == [row["position"] for row in before]
+    [end] = {row["position"] + row["lag"] for row in tables}
+    assert before[0]["position"] <= end <= filled.journal_bounds()[1]
+
+
+def test_queues_are_in_one_place() -> None:
+    ran = typed("status", "--data", "here", "--store", "postgresql://there/queues")
+    assert ran.returncode == 2
+    assert "name one of them" in ran.stderr

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Conflict, OffsetTrimmed, StoreBusy
+from penstock.journal.reading import JournalReader
 from penstock.pipeline.lake import Lake, LakeTable
 from penstock.pipeline.run import CONSUMER, Pipeline
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUES
@@ -79,9 +80,9 @@ def test_a_lake_takes_no_other_journal(spark: Any, work: Work, lake: Lake, tmp_p
 def test_its_position_shows_as_a_consumer_of_the_journal(spark: Any, work: Work, lake: Lake) -> None:
     work.push("a", "b")
     run(spark, work, lake)
-    with Pipeline(spark, work.journal, lake) as pipeline:
-        found = pipeline.consumers.get(CONSUMER)
-        assert (found.offset, found.kind) == (pipeline.log.next_offset - 1, "pipeline")
+    reader = JournalReader(work.journal)
+    [found] = reader.consumers()
+    assert (found.name, found.offset, found.kind) == (CONSUMER, reader.next_offset() - 1, "pipeline")
 
 
 def test_the_dashboard_tells_how_fresh_tables_are_and_whether_it_runs(spark: Any, work: Work, lake: Lake) -> None:

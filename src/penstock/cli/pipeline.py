@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import DB_NAME, JSON, Command, Failed, reporting, with_options
+from penstock.cli.common import DB_NAME, JSON, STORE, Command, Failed, reporting, server_of, where_of, with_options
 from penstock.cli.lazy import LazyGroup
 from penstock.cli.pipeline_progress import Display
 from penstock.errors import CannotOpen
@@ -19,7 +19,10 @@ from penstock.errors import CannotOpen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.model import QueueInfo
+    from penstock.pipeline.draining import Drainer
     from penstock.pipeline.lake import Lake
+    from penstock.pipeline.logs import Place
 
 COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Few large files in the place of many small ones."),
@@ -32,6 +35,8 @@ COMMANDS = {
     "verify": ("penstock.cli.pipeline_tables:verify", "Compute every table anew from bronze, and compare."),
 }
 DEFAULT_DATA = "./penstock-data"
+QUEUES_MAX = 100_000
+QUEUES_PAGE = 1_000
 
 
 @click.group("pipeline", cls=LazyGroup, late=COMMANDS)
@@ -42,22 +47,61 @@ def command() -> None:
 class Places:
     """Where the queues and the lake are."""
 
-    def __init__(self, data: str | None, db: str | None, lake: str | None) -> None:
-        if data is not None and db is not None:
-            raise click.UsageError("--db is a file and --data a server's folder: name one of them")
-        self.database = Path(db) if db is not None else Path(data or DEFAULT_DATA) / DB_NAME
-        self._lake = lake
+    def __init__(
+        self,
+        *,
+        data: str | None,
+        db: str | None,
+        store: str | None,
+        url: str | None,
+        token: str | None,
+        lake: str | None,
+    ) -> None:
+        where = where_of(url, db, data, store)
+        if url is not None:
+            url, token = server_of(url, token)
+        self.remote = store or url
+        """A database or a server, if it is not a file."""
+        self.token = token
+        self.database = Path(DEFAULT_DATA, DB_NAME) if where is None or self.remote else Path(where)
+        self.lake_folder = Path(lake) if lake is not None else self.database.parent / "lake"
         self.log = self.lake_folder / "logs" / "spark.log"
 
     @property
-    def lake_folder(self) -> Path:
-        return Path(self._lake) if self._lake is not None else self.database.parent / "lake"
+    def url(self) -> str:
+        """As `penstock.connect` takes it."""
+        return self.remote or f"sqlite:///{self.database.absolute()}"
 
     @property
-    def journal(self) -> Path:
+    def journal(self) -> Place:
         from penstock.journal.drain import journal_folder
+        from penstock.pipeline.logs import FolderPlace, place_of
 
-        return journal_folder(self.database)
+        if self.remote is not None:
+            return place_of(self.remote, token=self.token)
+        return FolderPlace(str(journal_folder(self.database.absolute())))  # The file itself may be gone.
+
+    def drainer(self) -> Drainer:
+        from penstock.pipeline.draining import drainer_of
+
+        return drainer_of(self.remote, self.database)
+
+    def queues(self) -> list[QueueInfo]:
+        """As they are now."""
+        from penstock import connect
+
+        if self.remote is None and not self.database.exists():
+            return []
+        found: list[QueueInfo] = []
+        with connect(self.url, token=self.token) as client:
+            after: str | None = None
+            while len(found) < QUEUES_MAX:
+                page = client.queues(limit=QUEUES_PAGE, after=after)
+                found += page
+                after = page.next
+                if after is None:
+                    break
+        return found
 
     def lake(self, *, existing: bool = True) -> Lake:
         from penstock.pipeline.lake import Lake
@@ -72,13 +116,14 @@ def on_lake(command: Command) -> Command:
     """A command that is given places."""
 
     @wraps(command)
-    def run(data: str | None, db: str | None, lake: str | None, **rest: Any) -> None:
+    def run(**given: Any) -> None:
+        places = {name: given.pop(name) for name in ("data", "db", "store", "url", "token", "lake")}
         with reporting():
             if find_spec("deltalake") is None or find_spec("pyspark") is None:
                 raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock[spark]'")
-            command(Places(data, db, lake), **rest)
+            command(Places(**places), **given)
 
-    return with_options(run, [DATA, DB, LAKE, JSON])
+    return with_options(run, [DATA, DB, STORE, URL, TOKEN, LAKE, JSON])
 
 
 def on_spark(command: Command) -> Command:
@@ -87,6 +132,8 @@ def on_spark(command: Command) -> Command:
 
 DATA = click.option("--data", type=click.Path(file_okay=False), help=f"A server's folder.  [default: {DEFAULT_DATA}]")
 DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, if it is not in such a folder.")
+URL = click.option("--url", help="A server, whose journal is read over HTTP.")
+TOKEN = click.option("--token", help="Its admin token.  [env: PENSTOCK_TOKEN]")
 LAKE = click.option("--lake", type=click.Path(file_okay=False), help="The tables.  [default: lake, beside the file]")
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 MEMORY = click.option("--memory", default="1g", show_default=True, help="Of Spark's driver.")

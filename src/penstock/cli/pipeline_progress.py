@@ -47,8 +47,13 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._task, advance=count, told=told)
 
+    def clear(self) -> None:
+        """Off the terminal, for an answer to be printed; what is told from then on is not shown."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self.clear()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import QUEUE, server_of
+from penstock.cli.common import QUEUE
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import Places, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
@@ -21,8 +21,6 @@ TO = click.option("--to", type=QUEUE, required=True, help="The queue; made if it
 RATE = click.option("--rate", type=click.FloatRange(0.001, 1e9), help="At most so many messages a second.")
 NAME = click.option("--run", "run", help="What this run is called; a run adds its messages once.")
 DRY = click.option("--dry-run", is_flag=True, help="Only count.")
-URL = click.option("--url", help="Push to this server instead of the file.")
-TOKEN = click.option("--token", help="Its admin token or an API key.")
 
 Rows = Callable[["SparkSession"], "DataFrame"]
 
@@ -33,8 +31,6 @@ Rows = Callable[["SparkSession"], "DataFrame"]
 @RATE
 @NAME
 @DRY
-@URL
-@TOKEN
 @on_spark
 def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) -> None:
     """Push messages of the lake again, as they were pushed then.
@@ -63,8 +59,6 @@ def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) ->
 @RATE
 @NAME
 @DRY
-@URL
-@TOKEN
 @on_spark
 def load(places: Places, files: str, to: str, run: str | None, **rest: Any) -> None:
     """Push the rows of FILES (a path or a pattern; Parquet, CSV, JSON lines).
@@ -87,16 +81,14 @@ def _push(
     what: str,
     rate: float | None,
     dry_run: bool,
-    url: str | None,
-    token: str | None,
     as_json: bool,
     master: str,
     memory: str,
 ) -> None:
     out = Output(as_json)
-    options = _options(places, to, run, url, token)
+    options = _options(places, to, run)
     with Display(what) as display:
-        from penstock.pipeline.sink import Batch
+        from penstock.pipeline.staging import Batch
 
         batch = Batch(options, run)
         manifest = batch.manifest()
@@ -118,19 +110,17 @@ def _push(
         if not dry_run:
             display.doing("pushing")
             display.more(manifest.rows - before)
-            manifest = batch.push(rate=rate, advance=display.done)
+            manifest = batch.send(rate=rate, advance=display.done)
     _tell(out, manifest.rows, manifest.done - before, run)
 
 
-def _options(places: Places, to: str, run: str, url: str | None, token: str | None) -> WriteOptions:
+def _options(places: Places, to: str, run: str) -> WriteOptions:
     from penstock.pipeline.options import WriteOptions
 
-    if url is not None:
-        url, token = server_of(url, token)
     return WriteOptions(
-        url=url or f"sqlite:///{places.database.absolute()}",
+        url=places.url,
         queue=to,
-        token=token,
+        token=places.token,
         name=run,
         staging=places.lake_folder / "staging",
     )

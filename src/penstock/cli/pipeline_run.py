@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -11,12 +12,12 @@ import click
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import Places, on_spark, session
 from penstock.cli.pipeline_progress import Display
-from penstock.errors import CannotOpen
 
 if TYPE_CHECKING:
     from penstock.pipeline.run import Pipeline, Step
 
 IDLE_SECONDS = 1.0
+LITTLE_BYTES = 16 << 20
 
 
 class Every(click.ParamType[float]):
@@ -50,10 +51,11 @@ def run(
     out = Output(as_json)
     began = time.monotonic()
     told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
-    with Display("pipeline") as display:
+    with Display("pipeline") as display, closing(places.drainer()) as drainer:
         note(f"Spark's own log: {places.log}")
-        _drain(places)
-        with session(places, display, master, memory) as spark:
+        drainer.drain()
+        once = mode == "once" and every is None
+        with session(places, display, master, memory, brief=once and _is_little(places)) as spark:
             from penstock.pipeline.run import Pipeline
 
             lake = places.lake(existing=False)
@@ -62,29 +64,28 @@ def run(
             ) as pipeline:
                 while True:
                     _catch_up(pipeline, display, told)
-                    if mode == "once" and every is None:
+                    if once:
                         break
                     display.doing("waiting")
                     _wait(pipeline, every)
-                    _drain(places)
-    told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
-    if told["offset"] == 0:
-        note("the journal is empty; a file that LiteQueue made has one only with journal=True")
-    out.show(told, lambda: out.fields(told))
+                    drainer.drain()
+            display.clear()
+            told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
+            if told["offset"] == 0:
+                note("the journal is empty; a file that LiteQueue made has one only with journal=True")
+            out.show(told, lambda: out.fields(told))  # Spark takes its time to stop.
 
 
-def _drain(places: Places) -> None:
-    """What no server has brought to the journal yet."""
-    from contextlib import closing
+def _is_little(places: Places) -> bool:
+    """Is it done before a Java that compiles everything twice would be faster?"""
+    from penstock.pipeline.lake import app_of
+    from penstock.pipeline.parts import bytes_between
+    from penstock.pipeline.tables import BRONZE
 
-    from penstock.journal.drain import drain_once
-    from penstock.store.sqlite import SqliteStore
-
-    if places.database.exists():
-        with closing(SqliteStore(places.database)) as store:
-            drain_once(store, str(places.database))
-    elif not places.journal.exists():
-        raise CannotOpen(f"there is no file {places.database}", hint="--data names a server's folder, --db a file")
+    lake = places.lake(existing=False)
+    with closing(places.journal.open()) as log:
+        start = (lake[BRONZE].position(app_of(log.uid)) or 0) if lake.exists() else 0
+        return bytes_between(log.segments(), start, log.next_offset) < LITTLE_BYTES
 
 
 def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:

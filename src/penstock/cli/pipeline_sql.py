@@ -15,10 +15,7 @@ from penstock.cli.pipeline_progress import Display
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.model import QueueInfo
-
 ROWS_SHOWN = 1_000
-QUEUES_MAX = 100_000
 
 
 @click.command("sql")
@@ -37,13 +34,14 @@ def sql(
     with Display("sql") as display, session(places, display, master, memory, brief=True) as spark:
         from penstock.pipeline.sql import tables_in
 
-        with tables_in(spark, lake, _queues(places)):
+        with tables_in(spark, lake, places.queues()):
             display.doing("asking")
             with asking():
                 frame = spark.sql(query)
                 whole = as_csv or as_json or parquet is not None
                 found = (frame if whole else frame.limit(ROWS_SHOWN + 1)).toArrow()
-    _show(found, as_csv, as_json, parquet)
+        display.clear()
+        _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
 
 
 def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) -> None:
@@ -73,14 +71,3 @@ def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) ->
 
 def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _queues(places: Places) -> list[QueueInfo]:
-    from contextlib import closing
-
-    from penstock.store.sqlite import SqliteStore
-
-    if not places.database.exists():
-        return []
-    with closing(SqliteStore(places.database)) as store:
-        return store.list_queues(limit=QUEUES_MAX)

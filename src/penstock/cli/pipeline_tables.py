@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,11 @@ def status(places: Places, as_json: bool) -> None:
 
     JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms"}]
     """
-    from penstock.log.reader import LogReader
-    from penstock.pipeline.run import app_of
+    from penstock.pipeline.lake import app_of
 
     out, lake = Output(as_json), places.lake()
-    with LogReader(places.journal) as log:
-        app, end = app_of(log), log.next_offset
+    with closing(places.journal.open()) as log:
+        app, end = app_of(log.uid), log.next_offset
     now = time.time() * 1000
     rows: list[dict[str, Any]] = []
     for table in lake.tables():

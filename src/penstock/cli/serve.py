@@ -18,6 +18,9 @@ from penstock.config import load_settings
 )
 @click.option("--db", type=click.Path(dir_okay=False), help="A SQLite file elsewhere than in the data folder.")
 @click.option("--store", help="A database by URL: sqlite:///path or postgresql://user@host/database.")
+@click.option(
+    "--lake", type=click.Path(file_okay=False), help="The pipeline's tables.  [default: lake, beside the file]"
+)
 @click.option("--journal/--no-journal", default=None, help="Keep a journal of all that happens.  [default: yes]")
 @click.option("--durability", type=click.Choice(["full", "relaxed"]), help="[default: full]")
 @click.option("--insecure", is_flag=True, default=None, help="Listen beyond this machine without a token.")

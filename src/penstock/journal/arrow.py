@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ SCHEMA = pa.schema(
     ]
 )
 
+BATCH_EVENTS = 32 << 10
 _WORD = 8
 _COLUMNS_AT = (HEADER_BYTES + 24) // _WORD
 _ARRAYS_AT = (HEADER_BYTES + FIELD_BYTES) // _WORD
@@ -69,11 +71,30 @@ def batches(log: LogReader, offset: int, end: int | None, columns: Sequence[str]
 
 
 def batches_of(pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The events of all these records."""
+    """The events of all these records, in batches of whole records, however many events a record tells of."""
     for piece in pieces:
-        ends = piece.ends[1:]
-        start = int(piece.ends[0])
-        yield from events_table(piece.view[start:], ends - start, piece.first, columns).to_batches()
+        for first, last in _runs(piece):
+            low, high = int(piece.ends[first]), int(piece.ends[last])
+            ends = piece.ends[first + 1 : last + 1] - low
+            yield from events_table(piece.view[low:high], ends, piece.first + first, columns).to_batches()
+
+
+def _runs(piece: Piece) -> Iterator[tuple[int, int]]:
+    """Records, by number, that are whole and hold few enough events for one batch."""
+    kept = piece.kept()
+    counts = np.zeros(len(piece), dtype=np.int64)
+    # What was given up may be too short to have a count.
+    counts[slice(None) if kept is None else kept] = piece.gather(HEADER_BYTES, "<u4", kept)
+    # A new run begins where the events so far fill another batch, and on both sides of what was given up.
+    before = np.cumsum(counts) - counts
+    group = before // BATCH_EVENTS
+    breaks = np.diff(group) != 0
+    if kept is not None:
+        breaks |= np.diff(kept.astype(np.int8)) != 0
+    cuts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(counts)]
+    for first, last in pairwise(cuts):
+        if kept is None or kept[first]:
+            yield first, last
 
 
 class _Records:
@@ -134,16 +155,16 @@ class _Records:
         return self._details_at + (self._field(5) >> 32)
 
     def _parts(self, has_ends: Ints, ends_at: Ints, starts: Ints) -> pa.BinaryArray:
-        """A part of each event's own, where its record has such parts; nothing elsewhere."""
+        """A part of each event's own, where its record has such parts; null elsewhere."""
         of, number = self._of, self._number
         there = has_ends[of] != 0
         ends, begins = starts[of], starts[of]
         places = 2 * ends_at[of[there]] + number[there]
         ends[there] += self._halves[places]
         begins[there] += np.where(number[there] == 0, 0, self._halves[places - (number[there] > 0)])
-        return self._slices(begins, ends)
+        return self._slices(begins, ends, ~there)
 
-    def _slices(self, begins: Ints, ends: Ints) -> pa.BinaryArray:
+    def _slices(self, begins: Ints, ends: Ints, nulls: np.ndarray[Any, Any] | None = None) -> pa.BinaryArray:
         """Bytes between places that go up: one array of what is wanted and of what lies between, then every other."""
         bounds = np.empty(2 * len(begins) + 1, dtype=np.int32)
         bounds[0:-1:2], bounds[1::2] = begins, ends
@@ -151,7 +172,12 @@ class _Records:
         both = pa.BinaryArray.from_buffers(
             pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(self._buffer)]
         )
-        return both.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+        found = both.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+        if nulls is None:
+            return found
+        # Nothing is copied again for that.
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+        return pa.BinaryArray.from_buffers(pa.binary(), len(found), [valid, *found.buffers()[1:]])
 
     def column(self, name: str) -> pa.Array:
         found: pa.Array = _GATHER[name](self)
@@ -206,9 +232,7 @@ class _Records:
         return pc.if_else(pa.array(self._kinds == Kind.PUSHED), found, None)
 
     def body(self) -> pa.Array:
-        there = self._varies & BODIES
-        found = self._parts(there, self._body_ends_at, self._bodies_at)
-        return pc.if_else(pa.array(there[self._of] != 0), found, None)
+        return self._parts(self._varies & BODIES, self._body_ends_at, self._bodies_at)
 
 
 def _time_of(column: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UnknownStream
 from penstock.journal.drain import NAME
@@ -29,6 +29,11 @@ class PostgresJournal:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._positions = Positions(database)
+
+    @property
+    def uid(self) -> str:
+        rows = self._database.ask("stream.show", JOURNAL)
+        return uid_of(self._database, rows[0]) if rows else ""
 
     @property
     def first_offset(self) -> int:
@@ -92,6 +97,12 @@ class PostgresJournal:
 
     def close(self) -> None:
         """The database is its owner's to close."""
+
+
+def uid_of(database: Database, shown: Sequence[Any]) -> str:
+    """By what `stream.show` tells: a database that was made anew is another."""
+    stream_id, _, _, created_ms, *_ = shown
+    return f"{database.context.salt:08x}{created_ms:012x}{stream_id:x}"
 
 
 class PostgresDrain:

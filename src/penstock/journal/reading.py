@@ -54,6 +54,11 @@ class JournalReader:
         return self._log
 
     @property
+    def uid(self) -> str:
+        log = self._open()
+        return "" if log is None else f"{log.identity.uid:016x}"
+
+    @property
     def first_offset(self) -> int:
         log = self._open()
         return 0 if log is None else log.first_offset

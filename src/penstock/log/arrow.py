@@ -49,11 +49,12 @@ class Piece:
     def __len__(self) -> int:
         return len(self.ends) - 1
 
-    def gather(self, at: int, kind: str) -> np.ndarray[Any, Any]:
-        """The number at a byte of each record: one strided view over all of them, one gather."""
+    def gather(self, at: int, kind: str, which: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """The number at a byte of each record, or of some: one strided view over all of them, one gather."""
         dtype = np.dtype(kind)
         view = np.ndarray((len(self.bytes) - dtype.itemsize + 1,), dtype, self.bytes.data, strides=(1,))
-        found: np.ndarray[Any, Any] = view[self.starts + at]
+        starts = self.starts if which is None else self.starts[which]
+        found: np.ndarray[Any, Any] = view[starts + at]
         return found
 
     def payloads(self, skip: int = 0) -> pa.Array:

@@ -22,6 +22,7 @@ def minutes_of(events: DataFrame) -> DataFrame:
     letter = has(Mark.DEAD_LETTER)
     waits = F.when((kind == "leased") & (F.col("attempts") == 1) & ~letter, between_ms("pushed_at", "leased_at"))
     serves = F.when(kind == "acked", between_ms("leased_at", "at"))
+    totals = F.when(kind == "acked", between_ms("pushed_at", "at"))
     changes = _changes()
     return (
         events.where(kind != "worker")
@@ -34,6 +35,7 @@ def minutes_of(events: DataFrame) -> DataFrame:
             *(F.sum(changes[state]).cast("long").alias(f"{state}_change") for state in STATES),
             F.kll_sketch_agg_bigint(waits).alias("wait_sketch"),
             F.kll_sketch_agg_bigint(serves).alias("service_sketch"),
+            F.kll_sketch_agg_bigint(totals).alias("total_sketch"),
         )
     )
 
@@ -70,7 +72,7 @@ def minutes_with(kept: DataFrame, added: DataFrame, queues: DataFrame) -> DataFr
         .unionByName(later.select(columns))
         .groupBy("queue", "minute")
         .agg(
-            *_sums(columns[2:-2]),
+            *_sums(columns[2 : -len(LATENCIES)]),
             *(F.kll_merge_agg_bigint(f"{latency}_sketch").alias(f"{latency}_sketch") for latency in LATENCIES),
         )
     )

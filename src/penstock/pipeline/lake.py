@@ -236,6 +236,11 @@ class Lake:
             )
 
 
+def app_of(uid: str) -> str:
+    """Under which name tables keep their position in this journal."""
+    return f"penstock:{uid}"
+
+
 def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> DataFrame:
     """With the whole schema, so that files written before a column was added read as nulls."""
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -1,33 +1,46 @@
-"""A log as Spark's source sees it: ranges of offsets, wherever it lies. In a folder, or behind a server."""
+"""A log as Spark's source sees it: ranges of offsets, wherever it lies. In a folder, in a database, behind a server.
+
+A *place* says where one is; it travels to Spark's tasks, each of which opens the log for itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
-from penstock.errors import InvalidInput, OffsetTrimmed, ServerFault, Unauthorized, UnknownStream, Unreachable
+from penstock.errors import CannotOpen, InvalidInput
+from penstock.journal.arrow import SCHEMA as EVENTS
+from penstock.journal.arrow import batches as event_batches
+from penstock.journal.drain import journal_folder
 from penstock.log.arrow import SCHEMA as RECORDS
-from penstock.log.arrow import batches
-from penstock.log.consumers import CommitPosition, Consumers
+from penstock.log.arrow import batches as record_batches
+from penstock.log.consumers import CommitPosition, Consumers, Kind
 from penstock.log.files import DISK
+from penstock.log.model import SegmentInfo
 from penstock.log.reader import LogReader
+from penstock.log.streams import FLAT, TREE, check_stream_name, streams_beside
 from penstock.model import system_clock
-from penstock.pipeline.journal import Part, parts_of, read_events
+from penstock.pipeline.parts import Part
+from penstock.store.opening import POSTGRES
 
-ARROW = "application/vnd.apache.arrow.stream"
-PAGE_RECORDS = 10_000
-ANSWER_SECONDS_MAX = 60
+if TYPE_CHECKING:
+    from penstock.pipeline.postgres_log import PostgresLog
+    from penstock.pipeline.server_log import ServerLog
+
+SERVERS = ("http://", "https://")
+DB_NAME = "penstock.db"
 
 
 class AnyLog(Protocol):
     name: str
+
+    @property
+    def uid(self) -> str:
+        """The same for as long as offsets mean the same records."""
 
     @property
     def first_offset(self) -> int: ...
@@ -35,23 +48,96 @@ class AnyLog(Protocol):
     @property
     def next_offset(self) -> int: ...
 
-    def parts(self, start: int, end: int, count: int) -> list[Part]: ...
+    def segments(self) -> Sequence[SegmentInfo]:
+        """What is kept, and how many bytes it has, oldest first."""
 
-    def read(self, part: Part, columns: Sequence[str], skip_lost: bool) -> Iterator[pa.RecordBatch]: ...
+    def read(self, part: Part, columns: Sequence[str], *, skip_lost: bool = False) -> Iterator[pa.RecordBatch]:
+        """In order. Offsets that are no longer there are an error, or passed over."""
 
-    def report(self, consumer: str, offset: int) -> None:
+    def report(self, consumer: str, offset: int, kind: Kind = "consumer") -> None:
         """The last record that a consumer has processed."""
 
+    def wait(self, offset: int, seconds: float) -> None:
+        """Until there may be a record at this offset, or the time has passed."""
+
     def close(self) -> None: ...
+
+
+class Place(Protocol):
+    """Where a log is."""
+
+    def open(self) -> AnyLog: ...
+
+
+class FolderPlace(Struct, frozen=True):
+    folder: str
+    events: bool = True
+
+    def open(self) -> FolderLog:
+        return FolderLog(Path(self.folder), events=self.events)
+
+
+class PostgresPlace(Struct, frozen=True):
+    url: str
+    stream: str | None = None
+    """None for the journal."""
+
+    def open(self) -> PostgresLog:
+        try:
+            from penstock.pipeline.postgres_log import PostgresLog
+        except ImportError as error:
+            raise CannotOpen("psycopg is not installed", hint="pip install 'penstock[postgres]'") from error
+        return PostgresLog(self.url, self.stream)
+
+
+class ServerPlace(Struct, frozen=True):
+    url: str
+    stream: str | None = None
+    token: str | None = None
+
+    def open(self) -> ServerLog:
+        from penstock.pipeline.server_log import ServerLog
+
+        return ServerLog(self.url, self.stream, self.token)
+
+
+def place_of(where: str, stream: str | None = None, token: str | None = None) -> Place:
+    """The journal, or a stream, of a database, a server, a server's folder, or a file of queues."""
+    name = None if stream is None else check_stream_name(stream)
+    if where.startswith(POSTGRES):
+        return PostgresPlace(where, name)
+    if where.startswith(SERVERS):
+        return ServerPlace(where, name, token)
+    if "://" in where:
+        raise InvalidInput(f"{where!r} is no place of a log", field="url", hint="postgresql://…, http(s)://…, a folder")
+    database = database_of(where)
+    if name is None:
+        return FolderPlace(str(journal_folder(database)))
+    folder = Path(streams_beside(database), TREE if "/" in name else FLAT, *name.split("/"))
+    return FolderPlace(str(folder), events=False)
+
+
+def database_of(where: str) -> Path:
+    """A server's folder, or the file itself."""
+    path = Path(where)
+    return path if path.is_file() else path / DB_NAME
+
+
+def schema_of(stream: str | None) -> pa.Schema:
+    return EVENTS if stream is None else RECORDS
 
 
 class FolderLog:
     """A journal, or a stream, that this machine can map."""
 
     def __init__(self, folder: Path, *, events: bool) -> None:
-        self._events = events
         self._log = LogReader(folder)
+        self._batches = event_batches if events else record_batches
         self.name = self._log.name
+
+    @property
+    def uid(self) -> str:
+        return f"{self._log.identity.uid:016x}"
 
     @property
     def first_offset(self) -> int:
@@ -61,90 +147,26 @@ class FolderLog:
     def next_offset(self) -> int:
         return self._log.next_offset
 
-    def parts(self, start: int, end: int, count: int) -> list[Part]:
-        return parts_of(self._log, start, end, count)
+    def segments(self) -> list[SegmentInfo]:
+        return self._log.segments()
 
-    def read(self, part: Part, columns: Sequence[str], skip_lost: bool) -> Iterator[pa.RecordBatch]:
-        if self._events:
-            return read_events(part, columns, skip_lost=skip_lost)
-        return batches(self._log, part.start, part.end, columns)
+    def read(self, part: Part, columns: Sequence[str], *, skip_lost: bool = False) -> Iterator[pa.RecordBatch]:
+        for start, end in self._unbroken(part) if skip_lost else [(part.start, part.end)]:
+            yield from self._batches(self._log, start, end, columns)
 
-    def report(self, consumer: str, offset: int) -> None:
+    def _unbroken(self, part: Part) -> Iterator[tuple[int, int]]:
+        for info in self._log.segments():
+            segment = self._log.segment_of(info.first)
+            start, end = max(part.start, info.first), min(part.end, info.first + segment.count)
+            if start < end:
+                yield start, end
+
+    def report(self, consumer: str, offset: int, kind: Kind = "consumer") -> None:
         consumers = Consumers(self._log.folder, self.name, files=DISK, clock=system_clock)
-        consumers.submit(CommitPosition(consumer, offset, force=True))
+        consumers.submit(CommitPosition(consumer, offset, force=True, kind=kind))
+
+    def wait(self, offset: int, seconds: float) -> None:
+        self._log.wait(offset, seconds)
 
     def close(self) -> None:
         self._log.close()
-
-
-class ServerLog:
-    """A stream that a server hands out in pages of Arrow."""
-
-    def __init__(self, url: str, stream: str, token: str | None) -> None:
-        self.name = stream
-        self._url = f"{url.rstrip('/')}/streams/{quote(stream, safe='')}"
-        self._token = token
-
-    @property
-    def first_offset(self) -> int:
-        return int(self._show()["first"])
-
-    @property
-    def next_offset(self) -> int:
-        return int(self._show()["next"])
-
-    def parts(self, start: int, end: int, count: int) -> list[Part]:
-        size = -(-(end - start) // count)
-        return [Part(self._url, low, min(end, low + size)) for low in range(start, end, size)]
-
-    def read(self, part: Part, columns: Sequence[str], skip_lost: bool) -> Iterator[pa.RecordBatch]:
-        at = part.start
-        while at < part.end:
-            limit = min(PAGE_RECORDS, part.end - at)
-            body, following = self._ask("GET", f"/records?from={at}&limit={limit}", accept=ARROW, offset=at)
-            for batch in pa.ipc.open_stream(body):
-                yield batch.select(list(columns)).cast(pa.schema([RECORDS.field(name) for name in columns]))
-            if following is None or following <= at:
-                raise ServerFault(f"the server ends stream {self.name!r} at offset {at}", status=200)
-            at = following
-
-    def report(self, consumer: str, offset: int) -> None:
-        body = msgspec.json.encode({"offset": offset, "force": True})
-        self._ask("PUT", f"/consumers/{quote(consumer, safe='')}", body)
-
-    def close(self) -> None:
-        """Nothing is kept open between calls."""
-
-    def _show(self) -> dict[str, Any]:
-        body, _ = self._ask("GET", "")
-        return msgspec.json.decode(body, type=dict[str, Any])
-
-    def _ask(
-        self, method: str, path: str, body: bytes | None = None, accept: str = "*/*", offset: int = 0
-    ) -> tuple[bytes, int | None]:
-        request = Request(self._url + path, body, {"Accept": accept}, method=method)
-        if body is not None:
-            request.add_header("Content-Type", "application/json")
-        if self._token is not None:
-            request.add_header("Authorization", f"Bearer {self._token}")
-        try:
-            with urlopen(request, timeout=ANSWER_SECONDS_MAX) as response:
-                following = response.headers.get("x-penstock-next")
-                return response.read(), None if following is None else int(following)
-        except HTTPError as error:
-            raise self._refused(error, offset) from None
-        except (URLError, TimeoutError) as error:
-            raise Unreachable(f"no answer from {self._url}: {error}", maybe_done=False) from None
-
-    def _refused(self, error: HTTPError, offset: int) -> Exception:
-        text = error.read(2000).decode(errors="replace")
-        match error.code:
-            case 401 | 403:
-                return Unauthorized(f"the server refuses this token: {text}", hint="the option token")
-            case 404:
-                return UnknownStream(self.name)
-            case 410:
-                return OffsetTrimmed(self.name, offset, self.first_offset)
-            case 400 | 422:
-                return InvalidInput(text)
-        return ServerFault(f"the server answered {error.code}: {text}", status=error.code)

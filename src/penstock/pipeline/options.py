@@ -9,32 +9,32 @@ from typing import Literal, cast
 from msgspec import Struct
 
 from penstock.errors import InvalidInput, OffsetTrimmed
-from penstock.journal.drain import journal_folder
+from penstock.identity import check_queue_name
 from penstock.log.consumers import check_consumer_name
-from penstock.log.streams import FLAT, TREE, check_stream_name
-from penstock.pipeline.logs import AnyLog, FolderLog, ServerLog
+from penstock.log.streams import check_stream_name
+from penstock.pipeline.logs import SERVERS, AnyLog, database_of, place_of
+from penstock.store.opening import POSTGRES
 
 READ_OPTIONS = {
-    "url": "a server's data folder, or http(s)://… for a stream (or as the argument of load)",
+    "url": "a server's data folder, postgresql://… or http(s)://… (or as the argument of load)",
     "token": "a server's admin token or API key",
     "stream": "a stream's name; the journal if there is none",
     "startingOffsets": "earliest (default), latest, or an offset",
     "endingOffsets": "latest (default) or an offset, which is not read; for a batch",
     "maxOffsetsPerTrigger": "at most so many records in a micro-batch",
     "minPartitions": "at least so many tasks, if there are as many records",
-    "failOnDataLoss": "true (default) or false: what to do about records that are no longer kept",
+    "failOnDataLoss": "true (default) or false: records that are no longer kept are an error, or counted",
     "consumer": "under which name a streaming query reports its position; none if not given",
 }
 WRITE_OPTIONS = {
-    "url": "a server's data folder, or http(s)://… (or as the argument of save)",
+    "url": "a server's data folder, postgresql://… or http(s)://… (or as the argument of save)",
     "queue": "the queue to push into",
+    "stream": "the stream to append to, if it is no queue",
     "token": "a server's admin token or API key",
     "name": "what this write is called: the same write under the same name adds nothing",
     "staging": "a folder that all tasks share, for rows on their way; in the data folder if not given",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
-DB_NAME = "penstock.db"
-SERVERS = ("http://", "https://")
 OFFSET_MAX = 2**53
 
 Edge = Literal["earliest", "latest"]
@@ -52,32 +52,23 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     consumer: str | None
 
     def open(self) -> AnyLog:
-        if self.place.startswith(SERVERS):
-            if self.stream is None:
-                raise _bad("a server has no journal to read; name a stream", "stream", READ_OPTIONS)
-            return ServerLog(self.place, check_stream_name(self.stream), self.token)
-        database = database_of(self.place)
-        if self.stream is None:
-            return FolderLog(journal_folder(database), events=True)
-        name = check_stream_name(self.stream)
-        folder = Path(f"{database}.streams", TREE if "/" in name else FLAT, *name.split("/"))
-        return FolderLog(folder, events=False)
+        return place_of(self.place, self.stream, self.token).open()
 
     def first(self, log: AnyLog) -> int:
         """Where to begin."""
-        start = _at(log, self.start)
-        return self.checked(log, start)
+        return _at(log, self.start)
 
     def last(self, log: AnyLog) -> int:
         return min(_at(log, self.end), log.next_offset)
 
-    def checked(self, log: AnyLog, start: int) -> int:
-        """What was trimmed away is an error that names it, or passed over."""
-        if start >= log.first_offset:
-            return start
-        if self.fail_on_data_loss:
-            raise OffsetTrimmed(log.name, start, log.first_offset)
-        return log.first_offset
+    def lost(self, log: AnyLog, start: int) -> int:
+        """How many records from an offset on were trimmed away: an error that names it, or that many."""
+        first = log.first_offset
+        if start < first and self.fail_on_data_loss:
+            error = OffsetTrimmed(log.name, start, first)
+            error.hint = f"offsets {start} to {first - 1} are gone; failOnDataLoss=false goes on without them"
+            raise error
+        return max(0, first - start)
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -98,34 +89,35 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 class WriteOptions(Struct, frozen=True, kw_only=True):
     url: str
-    queue: str
+    queue: str | None = None
+    stream: str | None = None
     token: str | None
     name: str | None
     staging: Path
 
+    @property
+    def into(self) -> str:
+        """In words."""
+        return f"queue {self.queue!r}" if self.queue is not None else f"stream {self.stream!r}"
+
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     told = _told(given, WRITE_OPTIONS)
-    if "queue" not in told:
-        raise _bad("the option queue is missing", "queue", WRITE_OPTIONS)
+    if ("queue" in told) == ("stream" in told):
+        raise _bad("one of the options queue and stream is needed", "queue", WRITE_OPTIONS)
     place = _place(told)
-    remote = place.startswith(SERVERS)
+    remote = place.startswith((*SERVERS, *POSTGRES))
     if remote and "staging" not in told:
-        raise _bad("with a server, the option staging is needed", "staging", WRITE_OPTIONS)
+        raise _bad("with a server or a database, the option staging is needed", "staging", WRITE_OPTIONS)
     database = database_of(place)
     return WriteOptions(
         url=place if remote else f"sqlite:///{database.absolute()}",
-        queue=told["queue"],
+        queue=check_queue_name(told["queue"]) if "queue" in told else None,
+        stream=check_stream_name(told["stream"]) if "stream" in told else None,
         token=told.get("token"),
         name=told.get("name"),
         staging=Path(told["staging"]) if "staging" in told else Path(f"{database}.staging"),
     )
-
-
-def database_of(place: str) -> Path:
-    """A server's folder, or the file itself."""
-    path = Path(place)
-    return path if path.is_file() else path / DB_NAME
 
 
 def _told(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.errors import InvalidInput
-from penstock.pipeline.sink import COLUMNS, check_columns, stage
+from penstock.pipeline.staging import stage
+from penstock.pipeline.targets import QUEUE_COLUMNS, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,7 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
         raise InvalidInput(f"{pattern} is of no known kind", field="file", hint=f"one of {', '.join(FORMATS)}")
     reader = spark.read.option("header", "true") if suffix == ".csv" else spark.read
     frame = reader.format(FORMATS[suffix]).load(pattern)
-    if "payload" in frame.columns and all(name in COLUMNS for name in frame.columns):
+    if "payload" in frame.columns and all(name in QUEUE_COLUMNS for name in frame.columns):
         return frame
     from pyspark.sql import functions as F
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from penstock.errors import OffsetTrimmed
-from penstock.log.consumers import CommitPosition, Consumers
-from penstock.log.files import DISK
-from penstock.log.reader import LogReader
-from penstock.model import system_clock
+from penstock.errors import Conflict, OffsetTrimmed
 from penstock.pipeline import gold, silver
 from penstock.pipeline.files import write_files, write_parts
-from penstock.pipeline.journal import end_within, parts_of, read_events
-from penstock.pipeline.lake import Lake, LakeTable
+from penstock.pipeline.lake import Lake, LakeTable, app_of
+from penstock.pipeline.logs import FolderPlace, Place
+from penstock.pipeline.parts import Part, end_within, parts_of
 from penstock.pipeline.session import cores_of
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 CONSUMER = "spark:pipeline"
@@ -54,12 +54,12 @@ Doing = Callable[[str], None]
 
 
 class Pipeline:
-    """One at a time for a lake; `close` lets another begin."""
+    """One at a time for a lake; `close` lets another begin. A journal is in a folder, or where a place says."""
 
     def __init__(
         self,
         spark: SparkSession,
-        journal: Path,
+        journal: Path | Place,
         lake: Lake,
         *,
         fail_on_data_loss: bool = True,
@@ -73,9 +73,9 @@ class Pipeline:
         self._doing = doing
         self._lock = lake.lock()
         try:
-            self.log = LogReader(journal)
-            self.app = app_of(self.log)
-            self.consumers = Consumers(journal, self.log.name, files=DISK, clock=system_clock)
+            self._place = FolderPlace(str(journal)) if isinstance(journal, Path) else journal
+            self.log = self._place.open()
+            self.app = app_of(self.log.uid)
             lake.create()
             lake.check_belongs(self.app)
         except BaseException:
@@ -105,12 +105,13 @@ class Pipeline:
         start, lost = self._start()
         events = 0
         if start < until:
-            until = end_within(self.log, start, until, self._step_bytes)
+            until = end_within(self.log.segments(), start, until, self._step_bytes)
             events = self._bronze(start, until)
         else:
             until = start
         self._derive(until)
-        self.consumers.submit(CommitPosition(CONSUMER, until - 1, force=True, kind="pipeline"))
+        if until > 0:
+            self.log.report(CONSUMER, until - 1, "pipeline")
         return Step(
             start=start,
             end=until,
@@ -121,7 +122,12 @@ class Pipeline:
         )
 
     def _start(self) -> tuple[int, int]:
-        start, first = self.position(), self.log.first_offset
+        start, first, end = self.position(), self.log.first_offset, self.log.next_offset
+        if start > end:
+            raise Conflict(
+                f"the lake has come to offset {start} of a journal that ends at {end}",
+                hint="was an older state of the database put back? its journal needs a new --lake",
+            )
         if start >= first:
             return start, 0
         if self._fail_on_data_loss:
@@ -133,8 +139,9 @@ class Pipeline:
     def _bronze(self, start: int, end: int) -> int:
         self._doing("bronze")
         table = self._lake[BRONZE]
-        parts = parts_of(self.log, start, end, cores_of(self._spark))
-        files = write_parts(self._spark, parts, read_events, table.folder, BRONZE)
+        parts = parts_of(self.log.segments(), start, end, cores_of(self._spark))
+        read = partial(_read, self._place, not self._fail_on_data_loss)
+        files = write_parts(self._spark, parts, read, table.folder, BRONZE)
         table.append(files, self.app, end)
         return sum(file.rows for file in files)
 
@@ -228,6 +235,6 @@ class Pipeline:
         self.close()
 
 
-def app_of(log: LogReader) -> str:
-    """Under which name a table keeps its position in this journal."""
-    return f"penstock:{log.identity.uid:016x}"
+def _read(place: Place, skip_lost: bool, part: Part) -> Iterator[pa.RecordBatch]:
+    with closing(place.open()) as log:
+        yield from log.read(part, BRONZE.schema.names, skip_lost=skip_lost)

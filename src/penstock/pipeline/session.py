@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
 SETTLED_SECONDS = 10
+TASK_TRIES = 4
+ARCHIVES_MAX = 4
 _LOG4J = """\
 status = off
 appender.file.type = File
@@ -63,7 +67,7 @@ def open_session(
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf = SparkConf(loadDefaults=False)
-    conf.setMaster(master).setAppName("penstock")
+    conf.setMaster(_repeating(master)).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
     conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief)))
     for name, value in {**_settings(master), **(settings or {})}.items():
@@ -74,6 +78,12 @@ def open_session(
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
+
+
+def _repeating(master: str) -> str:
+    """Unlike a cluster, a local master gives up when one task fails once, as when its Python worker is killed."""
+    found = re.fullmatch(r"local\[(\d+|\*)\]", master)
+    return f"local[{found[1]},{TASK_TRIES}]" if found else master
 
 
 def cores_of(session: SparkSession) -> int:
@@ -111,15 +121,26 @@ def _java_options(java: Java, log: Path, brief: bool) -> list[str]:
 
 def _class_archive(java: Java) -> list[str]:
     """Classes as they were after an earlier run: most of a start is loading them. The first run leaves them behind."""
-    from pyspark import __version__
+    import pyspark
 
-    archive = cache_folder() / f"spark-{__version__}-java-{java.version}.jsa"
+    # Java passes over an archive of classes that lay elsewhere, without a word.
+    place = hashlib.sha256(f"{pyspark.__file__} {java.home}".encode()).hexdigest()[:12]
+    archive = cache_folder() / f"spark-{pyspark.__version__}-java-{java.version}-{place}.jsa"
     quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off"]
     for left in archive.parent.glob(f"{archive.name}.*"):
         # Written by a Java at its end, which may come after that of the Python that started it.
         with suppress(FileNotFoundError):  # Another took it.
             if time.time() - left.stat().st_mtime > SETTLED_SECONDS:
                 left.rename(archive)
+                _forget_old_archives(archive.parent)
     if archive.exists():
         return [f"-XX:SharedArchiveFile={archive}", *quiet]
     return [f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}", *quiet]
+
+
+def _forget_old_archives(folder: Path) -> None:
+    """Each installation of Spark has one of its own, of nearly 200 MB."""
+    with suppress(FileNotFoundError):
+        found = sorted(folder.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in found[ARCHIVES_MAX:]:
+            old.unlink()

@@ -1,9 +1,10 @@
-"""`format("penstock")`: the journal, or a stream, for Spark; and rows of Spark into a queue.
+"""`format("penstock")`: the journal, or a stream, for Spark; and rows of Spark into a queue or a stream.
 
     spark.dataSource.register(PenstockSource)        # not needed where the package is installed
     spark.read.format("penstock").load("/var/lib/penstock")
     spark.read.format("penstock").option("stream", "clicks").schema("offset bigint, data binary").load("/var/lib/…")
     spark.read.format("penstock").option("stream", "clicks").load("http://127.0.0.1:8888")
+    spark.read.format("penstock").load("postgresql://penstock@db/queues")
     spark.readStream.format("penstock").option("startingOffsets", "latest").load("/var/lib/penstock")
     frame.write.format("penstock").option("queue", "mail").mode("append").save("/var/lib/penstock")
 
@@ -12,6 +13,7 @@ A schema with fewer columns reads fewer: without the body, events take half the 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -31,13 +33,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
-from penstock.journal.arrow import SCHEMA as EVENTS
-from penstock.log.arrow import SCHEMA as RECORDS
-from penstock.pipeline.logs import AnyLog
+from penstock.pipeline.logs import AnyLog, schema_of
 from penstock.pipeline.options import ReadOptions, read_options, write_options
-from penstock.pipeline.sink import QueueStreamWriter, QueueWriter
+from penstock.pipeline.parts import parts_of
+from penstock.pipeline.sink import StreamWriter, Writer
 
-OFFSET = "offset"
+OFFSET, LOST = "offset", "lost"
 
 
 class PenstockSource(DataSource):
@@ -46,7 +47,7 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(_schema_of(read_options(self.options)))
+        return from_arrow_schema(schema_of(read_options(self.options).stream))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return Reader(read_options(self.options), schema)
@@ -55,10 +56,10 @@ class PenstockSource(DataSource):
         return StreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return QueueWriter(write_options(self.options), schema, overwrite)
+        return Writer(write_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return QueueStreamWriter(write_options(self.options), schema, overwrite)
+        return StreamWriter(write_options(self.options), schema, overwrite)
 
 
 class _Reading:
@@ -66,21 +67,26 @@ class _Reading:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        known = _schema_of(options)
+        known = schema_of(options.stream)
         unknown = [name for name in schema.names if name not in known.names]
         if unknown:
             raise InvalidInput(f"there is no column {unknown[0]!r}", field="schema", hint=", ".join(known.names))
         self.columns = list(schema.names)
 
     def plan(self, log: AnyLog, start: int, end: int) -> list[InputPartition]:
+        lost = self.options.lost(log, start)
+        if lost:
+            # What a task or a driver prints goes to Spark's log.
+            logging.getLogger(__name__).warning("%d records of %s from offset %d are gone", lost, log.name, start)
+        start += lost
         if start >= end:
             return []
         count = max(self.options.partitions_min, os.cpu_count() or 1)
-        return [InputPartition(part) for part in log.parts(start, end, min(count, end - start))]
+        return [InputPartition(part) for part in parts_of(log.segments(), start, end, min(count, end - start))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with closing(self.options.open()) as log:
-            yield from log.read(partition.value, self.columns, not self.options.fail_on_data_loss)
+            yield from log.read(partition.value, self.columns, skip_lost=not self.options.fail_on_data_loss)
 
 
 class Reader(_Reading, DataSourceReader):
@@ -90,7 +96,8 @@ class Reader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"offset": n}`: everything before n has been read. Any range can be read again, exactly."""
+    """Offsets are `{"offset": n, "lost": k}`: everything before n has been read, but for k records that were gone by
+    then. Any range can be read again, exactly."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -107,7 +114,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._log
 
     def initialOffset(self) -> dict[str, int]:
-        return {OFFSET: self.options.first(self.log)}
+        return {OFFSET: self.options.first(self.log), LOST: 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.offsets_max
@@ -118,15 +125,17 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         end = self.log.next_offset if self._until is None else self._until
+        lost = self.options.lost(self.log, start[OFFSET])
+        first = start[OFFSET] + lost
         if isinstance(limit, ReadMaxRows):
-            end = min(end, start[OFFSET] + limit.max_rows)
-        return {OFFSET: max(end, start[OFFSET])}
+            end = min(end, first + limit.max_rows)
+        return {OFFSET: max(end, first), LOST: start[LOST] + lost}
 
     def reportLatestOffset(self) -> dict[str, int]:
         return {OFFSET: self.log.next_offset}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return self.plan(self.log, self.options.checked(self.log, start[OFFSET]), end[OFFSET])
+        return self.plan(self.log, start[OFFSET], end[OFFSET])
 
     def commit(self, end: dict[str, int]) -> None:
         """Only a report: what is not yet in a checkpoint is read again, and must still be there."""
@@ -136,7 +145,3 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def stop(self) -> None:
         if self._log is not None:
             self._log.close()
-
-
-def _schema_of(options: ReadOptions) -> pa.Schema:
-    return EVENTS if options.stream is None else RECORDS

@@ -15,7 +15,7 @@ ERRORS = pa.list_(pa.struct([("attempt", pa.int32()), ("at", TIME), ("error", pa
 COUNTS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "removed", "redriven", "released")
 """Events by kind, in gold."""
 STATES = ("waiting", "leased", "dead")
-LATENCIES = ("wait", "service")
+LATENCIES = ("wait", "service", "total")
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 

@@ -18,7 +18,7 @@ from penstock.server.faces.analytics import Analytics
 from penstock.server.faces.dashboard import Dashboard
 from penstock.server.faces.dead_groups import DeadLetterGroups
 from penstock.server.faces.journal import JournalFace
-from penstock.server.faces.lake import LakeFace, lake_folder
+from penstock.server.faces.lake import LakeFace
 from penstock.server.faces.lives import Lives
 from penstock.server.faces.overview import OverviewFace
 from penstock.server.faces.site import Site
@@ -27,6 +27,7 @@ from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
 from penstock.server.faces.workers import Workers
+from penstock.server.history import History, lake_folder
 from penstock.server.http import Request, Response
 from penstock.server.journal import JournalKeeper, journal_of
 from penstock.server.news import News
@@ -89,7 +90,7 @@ class App:
             *queues.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
             *DeadLetterGroups(self.broker).routes(),
-            *analytics_routes(Analytics(self.broker)),
+            *analytics_routes(Analytics(self.broker, self._history())),
             *OverviewFace(self.broker).routes(),
             *Sparks(self.broker).routes(),
             *Workers(self.broker).routes(),
@@ -100,7 +101,7 @@ class App:
             reader = self.journal.reader
             routes += Dashboard(self.broker, self.settings, reader, self.journal.tails).routes()
             routes += Lives(self.broker, reader, asyncio.to_thread).routes()
-            routes += LakeFace(lake_folder(self.broker.store, self.settings), reader).routes()
+            routes += LakeFace(lake_folder(self.settings, self.broker.store), reader).routes()
         if self.streams is not None:
             routes += StreamFace(self.streams, self.settings).routes()
             self.metrics.registry.register(StreamCollector(self.streams))
@@ -110,6 +111,15 @@ class App:
     @property
     def routes(self) -> Sequence[Route]:
         return self._router.routes
+
+    def _history(self) -> History:
+        journal = self.journal
+        return History(
+            self.broker,
+            days_kept=self.settings.metrics_days,
+            lake=lake_folder(self.settings, self.broker.store),
+            uid=lambda: "" if journal is None else journal.reader.uid,
+        )
 
     def start(self) -> None:
         """Sweep, watch and sing."""

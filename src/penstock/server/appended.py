@@ -10,12 +10,10 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from zlib import crc32
 
-import msgspec
-
-from penstock.errors import Conflict, CorruptRecord
-from penstock.log.model import READ_RECORDS_MAX, Appended, NewRecord, Payload
+from penstock.errors import Conflict
+from penstock.log.model import Appended, Payload
+from penstock.log.once import find, same, tag_of, tagged, tags_from
 from penstock.log.protocol import Streams
 from penstock.model import Clock
 from penstock.server.tails import Call
@@ -54,8 +52,10 @@ class AppendedKeys:
         self._recalled: dict[str, asyncio.Future[dict[int, int]]] = {}
         self._recall_until = time.monotonic() + REMEMBER_SECONDS
 
-    async def append(self, stream: str, key: str, payloads: Sequence[Payload], append: Append) -> tuple[Appended, bool]:
-        """What was appended, and whether that was earlier."""
+    async def append(
+        self, stream: str, key: str, payloads: Sequence[Payload], append: Append, since: int | None = None
+    ) -> tuple[Appended, bool]:
+        """What was appended, and whether that was earlier: as far back as is remembered, or as the offset `since`."""
         self._forget_old()
         known = self._known.get((stream, key))
         if known is not None:
@@ -63,27 +63,35 @@ class AppendedKeys:
                 raise KeyReused
             return (await asyncio.shield(known.doing))[0], True
         # On its own, so that a client that goes away meanwhile can still ask again.
-        doing = asyncio.ensure_future(self._append(stream, key, payloads, append))
+        doing = asyncio.ensure_future(self._append(stream, key, payloads, append, since))
         self._known[stream, key] = Once(len(payloads), doing)
         doing.add_done_callback(lambda done: self._settle(stream, key, done))
         return await asyncio.shield(doing)
 
     async def _append(
-        self, stream: str, key: str, payloads: Sequence[Payload], append: Append
+        self, stream: str, key: str, payloads: Sequence[Payload], append: Append, since: int | None
     ) -> tuple[Appended, bool]:
-        tag = crc32(key.encode()) or 1
-        tagged = [_tagged(payloads[0], tag), *payloads[1:]]
-        first = (await self._recall(stream)).get(tag)
-        if first is None:
-            return await append(tagged), False
-        there = await self._call(lambda: _same(self._streams, stream, first, payloads))
-        if not there:
-            return await append(tagged), False
+        found = await self._find(stream, key, payloads, since)
+        if found is None:
+            return await append(tagged(payloads, tag_of(key))), False
+        first, there = found
         if there < len(payloads):
             # A power cut took the rest of it.
             rest = await append(payloads[there:])
             return Appended(first, rest.last, rest.time_ms), False
         return Appended(first, first + there - 1, 0), True
+
+    async def _find(
+        self, stream: str, key: str, payloads: Sequence[Payload], since: int | None
+    ) -> tuple[int, int] | None:
+        """Where this append begins, if it was done, and how many of its records are there."""
+        if since is not None:
+            return await self._call(lambda: find(self._streams, stream, key, payloads, since))
+        first = (await self._recall(stream)).get(tag_of(key))
+        if first is None:
+            return None
+        there = await self._call(lambda: same(self._streams, stream, first, payloads))
+        return (first, there) if there else None
 
     async def _recall(self, stream: str) -> dict[int, int]:
         """Tags of what was appended before this server began, with their offsets."""
@@ -93,7 +101,7 @@ class AppendedKeys:
         recalling = self._recalled.get(stream)
         if recalling is None or (recalling.done() and recalling.exception() is not None):
             since_ms = self._clock() - round(REMEMBER_SECONDS * 1000)
-            recalling = asyncio.ensure_future(self._call(lambda: _tags(self._streams, stream, since_ms)))
+            recalling = asyncio.ensure_future(self._call(lambda: _recalled(self._streams, stream, since_ms)))
             self._recalled[stream] = recalling
         return await asyncio.shield(recalling)
 
@@ -117,41 +125,9 @@ class AppendedKeys:
             self._known.popitem(last=False)
 
 
-def _tagged(payload: Payload, tag: int) -> NewRecord:
-    if isinstance(payload, bytes):
-        return NewRecord(payload, tag=tag)
-    return msgspec.structs.replace(payload, tag=tag)
-
-
-def _tags(streams: Streams, name: str, since_ms: int) -> dict[int, int]:
-    """Of the newest records, as far back as that time, or as many as can be looked at in a moment."""
+def _recalled(streams: Streams, name: str, since_ms: int) -> dict[int, int]:
+    """Tags of the newest records, as far back as that time, or as many as can be looked at in a moment."""
     info = streams.show(name)
     records = info.next - info.first
     fitting = records if info.bytes <= RECALL_BYTES else max(1, records * RECALL_BYTES // info.bytes)
-    at = info.next - min(RECALL_RECORDS, fitting)
-    tags: dict[int, int] = {}
-    while at < info.next:
-        try:
-            page = streams.read(name, at, limit=READ_RECORDS_MAX)
-        except CorruptRecord as error:
-            at = error.offset + 1
-            continue
-        tags |= {each.tag: each.offset for each in page.records if each.tag and each.time_ms >= since_ms}
-        at = page.next
-    return tags
-
-
-def _same(streams: Streams, name: str, first: int, payloads: Sequence[Payload]) -> int:
-    """How many of these are there already, one after the other."""
-    there = 0
-    while there < len(payloads):
-        page = streams.read(name, first + there, limit=min(READ_RECORDS_MAX, len(payloads) - there))
-        for record in page.records:
-            payload = payloads[there]
-            sent = NewRecord(payload) if isinstance(payload, bytes) else payload
-            if (record.offset, record.data, record.content) != (first + there, sent.data, sent.content):
-                return there
-            there += 1
-        if not page.records:
-            break
-    return there
+    return dict(tags_from(streams, name, info.next - min(RECALL_RECORDS, fitting), since_ms))

@@ -39,11 +39,13 @@ class StreamDesk:
         self.appended: Callable[[str, int, int, float], None] | None = None
         """Told of each append: stream, records, bytes, and the seconds until it was on disk."""
 
-    async def append(self, name: str, payloads: Sequence[Payload], key: str | None = None) -> tuple[Appended, bool]:
-        """Answered when on disk; and whether an earlier append with this key was it."""
+    async def append(
+        self, name: str, payloads: Sequence[Payload], key: str | None = None, since: int | None = None
+    ) -> tuple[Appended, bool]:
+        """Answered when on disk; and whether an earlier append with this key, from an offset on, was it."""
         if key is None:
             return await self._append(name, payloads), False
-        return await self._keys.append(name, key, payloads, lambda these: self._append(name, these))
+        return await self._keys.append(name, key, payloads, lambda these: self._append(name, these), since)
 
     async def _append(self, name: str, payloads: Sequence[Payload]) -> Appended:
         size = sum(len(each if isinstance(each, bytes) else each.data) for each in payloads)

@@ -35,7 +35,9 @@ class Database:
         relaxed: bool,
         busy_ms: int,
         connections: int,
+        listens: bool = True,
     ) -> None:
+        """One that only reads need not listen, which takes a connection and a thread."""
         self.target = target
         self._relaxed = relaxed
         self._busy_ms = busy_ms
@@ -50,7 +52,8 @@ class Database:
         self._pool = Pool(self._open_wire, connections, target.shown)
         self.listeners = Listeners(self)
         self._waker = Waker(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
-        self._waker.start()
+        if listens:
+            self._waker.start()
         forks.register(self)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:

@@ -1,10 +1,10 @@
-"""The tree face's analytics: kept counters for now, roll-ups for a window of time. Nothing is counted on asking."""
+"""The tree face's analytics: kept counters for now, history for a window of time. Nothing is counted on asking."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ from penstock.server.errors import HttpError
 from penstock.server.faces import analytics_shapes as shapes
 from penstock.server.faces.payloads import rfc3339
 from penstock.server.faces.tree_shapes import options_view
+from penstock.server.history import History
 from penstock.server.http import Request, Response, reply
 
 POINTS_MAX = 100_000
@@ -29,25 +30,27 @@ Point = TypeVar("Point")
 
 
 class Analytics:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, history: History) -> None:
         self._broker = broker
+        self._history = history
 
     async def queues(self, request: Request) -> Response:
         query = request.query(shapes.PageQuery)
         window = self._window(query)
         found, following = await self._page(query, window, "")
         shown = [_queue(each, window, query) for each in found]
-        return reply(shapes.AllQueues(queues=shown, next=following), rows=len(shown))
+        source = await self._history.source(window)
+        return reply(shapes.AllQueues(queues=shown, next=following, source=source), rows=len(shown))
 
     async def namespace(self, request: Request) -> Response:
         namespace = check_scope(request.params["ns"])
-        totals, shown, following = await self._scope(request, namespace)
-        return reply(shapes.NamespaceStats(namespace=namespace, totals=totals, queues=shown, next=following))
+        totals, shown, rest = await self._scope(request, namespace)
+        return reply(shapes.NamespaceStats(namespace=namespace, totals=totals, queues=shown, **rest))
 
     async def task(self, request: Request) -> Response:
         namespace, task = request.params["ns"], request.params["task"]
-        totals, shown, following = await self._scope(request, check_scope(f"{namespace}/{task}"))
-        return reply(shapes.TaskStats(namespace=namespace, task=task, totals=totals, queues=shown, next=following))
+        totals, shown, rest = await self._scope(request, check_scope(f"{namespace}/{task}"))
+        return reply(shapes.TaskStats(namespace=namespace, task=task, totals=totals, queues=shown, **rest))
 
     async def depths(self, request: Request) -> Response:
         query = request.query(shapes.PageQuery)
@@ -62,29 +65,27 @@ class Analytics:
                     queue=each.info.name, depth=depth.ready + depth.scheduled, processing=depth.leased, series=series
                 )
             )
-        return reply(shapes.Depths(depths=shown, next=following), rows=len(shown))
+        source = await self._history.source(window)
+        return reply(shapes.Depths(depths=shown, next=following, source=source), rows=len(shown))
 
     async def throughput(self, request: Request) -> Response:
         query = request.query(shapes.HistoryQuery)
         window = self._window(query, step=1)
         assert window is not None
-        done = dict.fromkeys(window.starts, 0)
-        async for page in self._pages(window, ""):
-            for each in page:
-                for span in each.spans:
-                    done[span.minute] += span.happened.acked
+        done = await self._history.completed(window)
         points = [_throughput(window, minute, count) for minute, count in done.items()]
-        return reply(shapes.Throughput(points[::-1]), rows=len(points))
+        return reply(shapes.Throughput(points[::-1], await self._history.source(window)), rows=len(points))
 
     async def latency(self, request: Request) -> Response:
         query = request.query(shapes.PageQuery)
         window = self._window(query, step=LONGEST)
         assert window is not None
         limit = _page_limit(query, window)
-        found = await self._broker.latencies(window, after=query.after, limit=limit)
+        found = await self._history.latencies(window, after=query.after, limit=limit)
         shown = [_latency(each, window, query) for each in found]
         following = found[-1].queue if len(found) == limit else None
-        return reply(shapes.Latencies(latency=shown, next=following), rows=len(shown))
+        source = await self._history.source(window)
+        return reply(shapes.Latencies(latency=shown, next=following, source=source), rows=len(shown))
 
     def _window(self, query: shapes.HistoryQuery, *, step: int | None = None) -> Window | None:
         """What the query asks for, in whole minutes, by default in steps of `step`; without one, None for now."""
@@ -106,17 +107,20 @@ class Analytics:
             )
         return window
 
-    async def _scope(self, request: Request, scope: str) -> tuple[shapes.Stats, list[shapes.QueueStats], str | None]:
+    async def _scope(
+        self, request: Request, scope: str
+    ) -> tuple[shapes.Stats, list[shapes.QueueStats], dict[str, Any]]:
         query = request.query(shapes.PageQuery)
         window, prefix = self._window(query), scope + "/"
         found, following = await self._page(query, window, prefix)
         shown = [_queue(each, window, query) for each in found]
+        rest = {"next": following, "source": await self._history.source(window)}
         if query.after is None and following is None:
-            return _sum(queue.stats for queue in shown), shown, following
+            return _sum(queue.stats for queue in shown), shown, rest
         everything: list[shapes.Stats] = []
         async for page in self._pages(window, prefix):
             everything.append(_sum(_stats(each, window) for each in page))
-        return _sum(everything), shown, following
+        return _sum(everything), shown, rest
 
     async def _page(
         self, query: shapes.PageQuery, window: Window | None, prefix: str
@@ -140,7 +144,7 @@ class Analytics:
         if window is None:
             infos = await self._broker.list_queues(prefix=prefix, after=after, limit=limit)
             return [RollUp(info, _depth_now(info), []) for info in infos]
-        return await self._broker.roll_ups(window, prefix=prefix, after=after, limit=limit)
+        return await self._history.roll_ups(window, prefix=prefix, after=after, limit=limit)
 
 
 def _ms(text: str, name: str) -> int:

@@ -7,13 +7,14 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from penstock.server.faces.tree_shapes import Options
+from penstock.server.history import Source
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Interval = Annotated[str, Meta(pattern="^([1-9][0-9]{0,4}[mhd]|minute|hour|day)$")]
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """With any of these, what is answered comes from the roll-ups."""
+    """With any of these, what is answered comes from the roll-ups, and for what is older from the lake."""
 
     from_: Time | None = field(default=None, name="from")
     """By default an hour before `to`."""
@@ -58,6 +59,7 @@ class QueueStats(Struct, kw_only=True, omit_defaults=True):
 class AllQueues(Struct, kw_only=True, omit_defaults=True):
     queues: list[QueueStats]
     next: str | None = None
+    source: Source | None = None
 
 
 class NamespaceStats(Struct, kw_only=True, omit_defaults=True):
@@ -66,6 +68,7 @@ class NamespaceStats(Struct, kw_only=True, omit_defaults=True):
     """Of all its queues, also those on other pages."""
     queues: list[QueueStats]
     next: str | None = None
+    source: Source | None = None
 
 
 class TaskStats(Struct, kw_only=True, omit_defaults=True):
@@ -74,6 +77,7 @@ class TaskStats(Struct, kw_only=True, omit_defaults=True):
     totals: Stats
     queues: list[QueueStats]
     next: str | None = None
+    source: Source | None = None
 
 
 class DepthPoint(Struct):
@@ -92,6 +96,7 @@ class QueueDepth(Struct, kw_only=True, omit_defaults=True):
 class Depths(Struct, kw_only=True, omit_defaults=True):
     depths: list[QueueDepth]
     next: str | None = None
+    source: Source | None = None
 
 
 class ThroughputPoint(Struct, rename="camel"):
@@ -100,10 +105,11 @@ class ThroughputPoint(Struct, rename="camel"):
     messages_per_second: float
 
 
-class Throughput(Struct):
+class Throughput(Struct, omit_defaults=True):
     """Messages completed, in all queues."""
 
     throughput: list[ThroughputPoint]
+    source: Source | None = None
 
 
 class Percentiles(Struct):
@@ -133,3 +139,4 @@ class QueueLatency(Struct, kw_only=True, omit_defaults=True):
 class Latencies(Struct, kw_only=True, omit_defaults=True):
     latency: list[QueueLatency]
     next: str | None = None
+    source: Source | None = None

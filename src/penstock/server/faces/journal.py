@@ -16,10 +16,10 @@ from penstock.journal.reading import EARLIEST, JournalPage
 from penstock.log.consumers import Kind
 from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, Page, SegmentInfo
 from penstock.model import Content
-from penstock.server.faces.pages import ARROW, PAGE_BYTES, answer_page, arrow_page, wants_arrow
+from penstock.server.faces.pages import ARROW, PAGE_BYTES, answer_page, arrow_page, chosen, wants_arrow
 from penstock.server.faces.payloads import show
 from penstock.server.faces.queue_shapes import Done
-from penstock.server.faces.stream_shapes import ConsumerView, Position, consumer_view
+from penstock.server.faces.stream_shapes import Columns, ConsumerView, Position, consumer_view
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.tails import Tailed, Tails
@@ -39,6 +39,8 @@ class EventsQuery(Struct, forbid_unknown_fields=True):
     queue: str | None = None
     kind: str | None = None
     """Several, separated by commas."""
+    columns: Columns | None = None
+    """In Arrow: those wanted, separated by commas; `offset` is always there."""
 
 
 class EventView(Struct, kw_only=True, omit_defaults=True):
@@ -68,6 +70,8 @@ class EventPage(Struct):
 
 
 class JournalView(Struct):
+    uid: str
+    """The same for as long as offsets mean the same events; empty before the first."""
     first: int
     next: int
     bytes: int
@@ -77,6 +81,10 @@ class JournalView(Struct):
 
 class Journal(Tailed, Protocol):
     """Where it is read: the log beside a file, or tables."""
+
+    @property
+    def uid(self) -> str:
+        """The same for as long as offsets mean the same events; empty before the first."""
 
     @property
     def first_offset(self) -> int: ...
@@ -146,7 +154,9 @@ class JournalFace:
             segments = reader.segments()
             size = sum(segment.bytes for segment in segments)
             consumers = [consumer_view(each) for each in reader.consumers()]
-            return reply(JournalView(reader.first_offset, reader.next_offset(), size, len(segments), consumers))
+            return reply(
+                JournalView(reader.uid, reader.first_offset, reader.next_offset(), size, len(segments), consumers)
+            )
 
         answer: Response = await self._call(look)
         return answer
@@ -171,7 +181,8 @@ class JournalFace:
         if offset == EARLIEST:
             offset = self.reader.first_offset
         end = max(offset, min(self.reader.next_offset(), offset + (query.limit or ARROW_RECORDS_MAX)))
-        return arrow_page(SCHEMA, self.reader.read_arrow, offset, end)
+        shape = chosen(SCHEMA, query.columns)
+        return arrow_page(shape, partial(self.reader.read_arrow, columns=shape.names), offset, end)
 
     async def commit(self, request: Request) -> Response:
         body, consumer = await request.json(_position), request.params["consumer"]

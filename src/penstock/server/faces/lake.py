@@ -10,14 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.server.faces.journal import Journal
 from penstock.server.faces.overview import Shared
 from penstock.server.faces.stream_shapes import ConsumerView, consumer_view
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
-from penstock.store.protocol import Store
 
 LOG_TAIL_BYTES = 64 << 10
 
@@ -46,12 +44,6 @@ class PipelineView(Struct, kw_only=True):
     tables: list[TableView]
     readers: list[ConsumerView]
     last_error: str | None
-
-
-def lake_folder(store: Store, settings: Settings) -> Path:
-    """Where `penstock pipeline run` puts the tables, unless it is told otherwise."""
-    path = getattr(store, "path", None)
-    return (Path(settings.data) if path is None else Path(path).parent) / "lake"
 
 
 class LakeFace:
@@ -97,19 +89,15 @@ def _view(folder: Path, reader: Journal) -> Response:
 
         lake = Lake(folder)
         view.exists = lake.exists()
-        view.tables = _tables(lake, getattr(reader, "folder", None), end) if view.exists else []
+        view.tables = _tables(lake, reader, end) if view.exists else []
         view.running = view.exists and _is_locked(lake)
     return reply(view)
 
 
-def _tables(lake: Any, journal: Path | None, end: int) -> list[TableView]:
-    from penstock.log.reader import LogReader
-    from penstock.pipeline.run import app_of
+def _tables(lake: Any, reader: Journal, end: int) -> list[TableView]:
+    from penstock.pipeline.lake import app_of
 
-    app = None
-    if journal is not None:
-        with LogReader(journal) as log:
-            app = app_of(log)
+    app = app_of(reader.uid)
     return [_table(table, app, end) for table in lake.tables()]
 
 

@@ -54,6 +54,20 @@ def require_arrow(status: int) -> None:
         raise HttpError(status, error.code, "this server does not speak Arrow", hint=f"{error.hint} there") from None
 
 
+def chosen(schema: pa.Schema, columns: str | None) -> pa.Schema:
+    """The columns that were asked for, and that of the offsets, from which a page knows where it ends."""
+    import pyarrow as pa
+
+    if columns is None:
+        return schema
+    names = list(dict.fromkeys(["offset", *columns.split(",")]))
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        hint = ", ".join(schema.names)
+        raise HttpError(422, "invalid_value", f"there is no column {unknown[0]!r}", field="columns", hint=hint)
+    return pa.schema([schema.field(name) for name in names])
+
+
 def arrow_page(schema: pa.Schema, batches: Batches, first: int, end: int) -> tuple[Response, int | None]:
     """The records from `first` up to `end`, as many as one page holds. A damaged one ends it; as the first, it is
     raised."""

@@ -75,6 +75,7 @@ def stream_routes(face: StreamFace) -> list[Route]:
             f"{STREAM}/records",
             face.append,
             "Append one record, or many; answered when on disk, 200 if its key was there already",
+            query=shapes.AppendQuery,
             body=shapes.AppendBody,
             body_types=BODIES,
             body_required=False,

@@ -26,6 +26,7 @@ Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 ConsumerName = Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$")]
 Limit = Annotated[int, Meta(ge=1, le=ARROW_RECORDS_MAX)]
 WaitMs = Annotated[int, Meta(ge=0, le=600_000)]
+Columns = Annotated[str, Meta(max_length=500)]
 
 _options = [(field.name, field.type | UnsetType, UNSET) for field in msgspec.structs.fields(StreamOptions)]
 StreamChanges: Any = msgspec.defstruct("StreamChanges", _options, forbid_unknown_fields=True, kw_only=True)
@@ -97,6 +98,12 @@ class AppendBody(Struct, forbid_unknown_fields=True):
     records: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=BATCH_RECORDS_MAX)]
 
 
+class AppendQuery(Struct, forbid_unknown_fields=True):
+    since: Offset | None = None
+    """With a key: look for this append from that offset on, however long ago it was, and do it only if it is not
+    there."""
+
+
 class EncodedRecord(Struct, forbid_unknown_fields=True):
     data: msgspec.Raw
     encoding: Literal["base64", "json"]
@@ -113,6 +120,8 @@ class ReadQuery(Struct, forbid_unknown_fields=True):
     from_: Offset | None = msgspec.field(name="from", default=None)
     limit: Limit | None = None
     wait_ms: WaitMs = 0
+    columns: Columns | None = None
+    """In Arrow: those wanted, separated by commas; `offset` is always there."""
 
 
 class NextQuery(Struct, forbid_unknown_fields=True):

@@ -14,13 +14,14 @@ from penstock.log.protocol import EARLIEST
 from penstock.log.streams import check_stream_name
 from penstock.server.errors import HttpError
 from penstock.server.faces.ndjson import after
-from penstock.server.faces.pages import PAGE_BYTES, answer_page, arrow_page, wants_arrow
+from penstock.server.faces.pages import PAGE_BYTES, answer_page, arrow_page, chosen, wants_arrow
 from penstock.server.faces.queue_shapes import Done
 from penstock.server.faces.stream_bodies import is_streamed, read_streamed, read_whole
 from penstock.server.faces.stream_routes import stream_routes
 from penstock.server.faces.stream_shapes import (
     ARROW_RECORDS_MAX,
     AppendedView,
+    AppendQuery,
     ConsumerList,
     CreateStream,
     DroppedStream,
@@ -131,14 +132,19 @@ class StreamFace:
     async def append(self, request: Request) -> Response:
         name = _stream(request)
         key = _key(request)
+        since = request.query(AppendQuery).since
+        if since is not None and key is None:
+            raise HttpError(
+                422, "invalid_value", "since is for an append with a key", field="since", hint="Idempotency-Key"
+            )
         if is_streamed(request):
-            return await self._append_all(request, name, key)
+            return await self._append_all(request, name, key, since)
         payloads = await read_whole(request)
-        appended, again = await self._desk.append(name, payloads, key)
+        appended, again = await self._desk.append(name, payloads, key, since)
         answer = AppendedView(appended.first, appended.last, len(payloads))
         return reply(answer, 200 if again else 201, rows=len(payloads))
 
-    async def _append_all(self, request: Request, name: str, key: str | None) -> Response:
+    async def _append_all(self, request: Request, name: str, key: str | None, since: int | None) -> Response:
         """Committed batch by batch, limited a record at a time."""
         record_bytes = (await self._desk.call(lambda: self._streams.show(name))).options.record_bytes
         parts: list[Appended] = []
@@ -146,7 +152,7 @@ class StreamFace:
         try:
             async for batch in read_streamed(request, record_bytes):
                 part_key = None if key is None else f"{key}:{len(parts)}"
-                appended, again = await self._desk.append(name, batch, part_key)
+                appended, again = await self._desk.append(name, batch, part_key, since)
                 parts.append(appended)
                 done += len(batch)
                 anew = anew or not again
@@ -162,7 +168,7 @@ class StreamFace:
         offset = EARLIEST if query.from_ is None else query.from_
         limit = query.limit
         if wants_arrow(request):
-            look = partial(self._arrow, name, offset, limit)
+            look = partial(self._arrow, name, offset, limit, query.columns)
         else:
             look = partial(self._json, partial(self._streams.read, name, offset), limit)
         return await answer_page(request, self._desk.tails, self._settings, name, look, query.wait_ms)
@@ -186,13 +192,20 @@ class StreamFace:
         page = self._streams.next(name, consumer, limit=1, bytes_max=1)
         return self._arrow(name, page.records[0].offset if page.records else page.next, limit)
 
-    def _arrow(self, name: str, offset: int, limit: int | None) -> tuple[Response, int | None]:
+    def _arrow(
+        self, name: str, offset: int, limit: int | None, columns: str | None = None
+    ) -> tuple[Response, int | None]:
         from penstock.log.arrow import SCHEMA
+
+        shape = chosen(SCHEMA, columns)
+
+        def batches(low: int, high: int) -> Any:
+            return self._streams.read_arrow(name, low, high, columns=shape.names)
 
         if offset == EARLIEST:
             offset = self._streams.show(name).first
         end = max(offset, min(self._streams.next_offset(name), offset + (limit or ARROW_RECORDS_MAX)))
-        return arrow_page(SCHEMA, lambda low, high: self._streams.read_arrow(name, low, high), offset, end)
+        return arrow_page(shape, batches, offset, end)
 
     # Consumers
 

@@ -1,0 +1,141 @@
+"""The pipeline's results as a table with its verdicts, and as a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+PARQUET_SHARE = {"bodies": 0.5, "no bodies": 0.8}
+TUPLES_LEAST = 10
+CORES_LEAST = 1.6
+FIRST_ANSWER_MOST = 1.5
+WARM_MOST = 0.5
+SERVER_GROWTH_MOST = 0.05
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    parts = [
+        f"{results['events']:,} events with bodies of 200 bytes, {results['journal_bytes'] / 1e6:,.0f} MB of journal"
+    ]
+    for name, section in (
+        ("reads", reads),
+        ("cores", cores),
+        ("pipeline", pipeline),
+        ("start", start),
+        ("fresh", fresh),
+        ("cost", cost),
+    ):
+        if results.get(name):
+            parts += section(results)
+    return "\n\n".join(parts) + "\n"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def verdict(good: bool) -> str:
+    return "is met" if good else "**is missed**"
+
+
+def reads(results: dict[str, Any]) -> list[str]:
+    rows, size = results["reads"], results["journal_bytes"] / results["events"]
+    rates = {row["way"]: row["events_s"] for row in rows}
+    lines = [
+        [row["way"], f"{row['seconds']:.2f}", f"{row['events_s'] / 1e6:.2f}", f"{row['events_s'] * size / 1e6:,.0f}"]
+        for row in rows
+    ]
+    parts = ["## Reading", table(["way", "s", "M events/s", "MB/s of journal"], lines)]
+    for bodies, least in PARQUET_SHARE.items():
+        for how in ("summed", "only read"):
+            ours, parquet = rates.get(f"source, {bodies}, {how}"), rates.get(f"Parquet, {bodies}, {how}")
+            if ours and parquet:
+                told = f"; the target, {least:.0%}, {verdict(ours / parquet >= least)}" if how == "summed" else ""
+                parts.append(f"{bodies.capitalize()}, {how}: {ours / parquet:.0%} of Parquet{told}.")
+    if tuples := rates.get("tuples, bodies, summed"):
+        share = rates["source, bodies, summed"] / tuples
+        parts.append(f"{share:.1f}× what yields tuples; the target, {TUPLES_LEAST}×, {verdict(share >= TUPLES_LEAST)}.")
+    return parts
+
+
+def cores(results: dict[str, Any]) -> list[str]:
+    lines, parts = [], ["## One core and two"]
+    for row in results["cores"]:
+        gain = row["two_events_s"] / row["one_events_s"]
+        lines.append(
+            [row["way"], f"{row['one_events_s'] / 1e6:.2f}", f"{row['two_events_s'] / 1e6:.2f}", f"{gain:.2f}×"]
+        )
+        if row["way"] == "source, bodies, summed":
+            parts.append(f"The source's gain, at least {CORES_LEAST}×, {verdict(gain >= CORES_LEAST)}.")
+    return [*parts, table(["way", "1 core, M events/s", "2 cores", "gain"], lines)]
+
+
+def pipeline(results: dict[str, Any]) -> list[str]:
+    row = results["pipeline"]
+    return [
+        "## Journal to gold",
+        f"{row['seconds']} s in {row['steps']} steps, {row['events_s']:,} events/s, on a driver of 2 GiB.",
+        f"Most memory: Java {row['java_mb_peak']:,} MB, Python workers {row['workers_mb_peak']:,} MB, "
+        f"driver {row['driver_mb_peak']:,} MB, together {row['all_mb_peak']:,} MB.",
+    ]
+
+
+def start(results: dict[str, Any]) -> list[str]:
+    rows = {row["what"]: row["seconds"] for row in results["start"]}
+    bare = rows["bare Spark session"]
+    lines = [[what, f"{seconds:.2f}", f"{seconds / bare:.2f}×"] for what, seconds in rows.items()]
+    parts = ["## First answer", table(["command", "s", "of a bare session's"], lines)]
+    for what in ("pipeline sql", "pipeline run --once"):
+        cold, warm = rows[f"{what}, cold"], rows[f"{what}, warm"]
+        parts.append(
+            f"`{what}`: cold at most {FIRST_ANSWER_MOST}× a bare session {verdict(cold <= FIRST_ANSWER_MOST * bare)}; "
+            f"warm at most half of cold {verdict(warm <= WARM_MOST * cold)} ({warm / cold:.0%})."
+        )
+    return parts
+
+
+def fresh(results: dict[str, Any]) -> list[str]:
+    lines = [[f"{row['events_s']:,}", f"{row['p50_s']:.2f}", f"{row['p95_s']:.2f}"] for row in results["fresh"]]
+    return ["## From an event to gold", table(["events/s", "p50, s", "p95, s"], lines)]
+
+
+def cost(results: dict[str, Any]) -> list[str]:
+    row = results["cost"]
+    good = verdict(row["growth"] <= SERVER_GROWTH_MOST)
+    return [
+        "## What following costs the server",
+        f"CPU per message at {row['events_s']:,} events/s: {row['alone_us']} µs alone, {row['followed_us']} µs "
+        f"followed; growth {row['growth']:+.1%}, at most {SERVER_GROWTH_MOST:.0%} {good}.",
+    ]
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.6))
+    rows = results.get("reads", [])
+    left.barh(
+        [row["way"] for row in rows], [row["events_s"] / 1e6 for row in rows], color=[_colour(row) for row in rows]
+    )
+    left.invert_yaxis()
+    left.set_xscale("log")
+    left.set_title("Reading the journal, M events/s", fontsize=10, fontweight="bold", loc="left")
+    rows = results.get("start", [])
+    right.barh([row["what"] for row in rows], [row["seconds"] for row in rows], color="#2e6f95")
+    right.invert_yaxis()
+    right.set_title("First answer, s", fontsize=10, fontweight="bold", loc="left")
+    for axes in (left, right):
+        axes.tick_params(labelsize=7.5)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _colour(row: Row) -> str:
+    return "#d1495b" if row["way"].startswith("source") else "#8c8c8c"

@@ -1,0 +1,199 @@
+"""What runs in a process of its own, pinned to some cores, and prints its answer as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import duckdb
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from penstock.journal.drain import journal_folder
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.logs import FolderPlace
+from penstock.pipeline.parts import parts_of
+from penstock.pipeline.run import Pipeline
+from penstock.pipeline.session import open_session
+from penstock.pipeline.source import PenstockSource
+from penstock.pipeline.tables import BRONZE
+
+PLAIN = "queue string, kind string, at timestamp, id bigint"
+WITH_BODIES = f"{PLAIN}, body binary"
+LOOK_SECONDS = 0.2
+Row = dict[str, Any]
+
+
+def in_child(cores: int, **what: Any) -> Any:
+    """Its answer; the child may use that many cores, and so may all that it starts."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "lakes.work", json.dumps({"cores": cores, **what})],
+        cwd=Path(__file__).parents[1],
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return json.loads(ran.stdout)
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    what, cores, folder = asked.pop("what"), asked.pop("cores"), Path(asked.pop("folder"))
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    spark = open_session(folder / "spark.log", master=f"local[{cores}]", memory=asked.pop("memory", "2g"))
+    found = {"reads": reads, "pipeline": pipeline}[what](spark, folder, **asked)
+    spark.stop()
+    print(json.dumps(found))
+
+
+def pipeline(spark: SparkSession, folder: Path, lake: str) -> Row:
+    """Journal to gold, from nothing, with the most memory that its processes took together at any time."""
+    spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()  # Started, with a Python worker.
+    events, began = 0, monotonic()
+    with peak_bytes() as peak, Pipeline(spark, journal_folder(folder / "penstock.db"), Lake(folder / lake)) as running:
+        steps = 0
+        for step in running.steps():
+            events, steps = events + step.events, steps + 1
+    seconds = monotonic() - began
+    return {"seconds": round(seconds, 1), "steps": steps, "events_s": round(events / seconds), **peak.told()}
+
+
+class peak_bytes:
+    """Resident memory of this process, its Java and the Python workers, looked at again and again."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+        self._over = Event()
+        self._thread = Thread(target=self._look)
+
+    def __enter__(self) -> peak_bytes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        me = psutil.Process()
+        while not self._over.wait(LOOK_SECONDS):
+            now = {"driver": me.memory_info().rss, "java": 0, "workers": 0}
+            for child in me.children(recursive=True):
+                try:
+                    now["java" if child.name() == "java" else "workers"] += child.memory_info().rss
+                except psutil.Error:
+                    continue
+            now["all"] = sum(now.values())
+            self._most = {name: max(value, self._most.get(name, 0)) for name, value in now.items()}
+
+    def told(self) -> Row:
+        return {f"{name}_mb_peak": round(value / 1e6) for name, value in self._most.items()}
+
+
+def reads(spark: SparkSession, folder: Path, lake: str, rounds: int, only: list[str]) -> list[Row]:
+    """Each way of reading in turns; the median of the rounds counts."""
+    spark.dataSource.register(PenstockSource)
+    spark.dataSource.register(TupleSource)
+    files = Lake(folder / lake)[BRONZE].files()
+    ways = {name: way for name, way in _ways(spark, folder, files).items() if not only or name in only}
+    events = spark.read.parquet(*files).count()
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):  # The first warms up.
+        for name, way in ways.items():
+            if name.startswith("tuples") and number > 1:
+                continue
+            began = monotonic()
+            way()
+            taken[name].append(monotonic() - began)
+    return [_row(name, times[1:] or times, events) for name, times in taken.items()]
+
+
+def _row(name: str, times: list[float], events: int) -> Row:
+    middle = sorted(times)[len(times) // 2]
+    return {
+        "way": name,
+        "seconds": round(middle, 2),
+        "events_s": round(events / middle),
+        "rounds": [round(each, 2) for each in times],
+    }
+
+
+def _ways(spark: SparkSession, folder: Path, files: list[str]) -> dict[str, Callable[[], object]]:
+    def source(columns: str, form: str = "penstock") -> DataFrame:
+        return spark.read.format(form).schema(columns).load(str(folder))
+
+    def parquet(columns: str) -> DataFrame:
+        return spark.read.parquet(*files).select(*[each.split()[0] for each in columns.split(", ")])
+
+    return {
+        "source, bodies, summed": summed(source(WITH_BODIES)),
+        "Parquet, bodies, summed": summed(parquet(WITH_BODIES)),
+        "source, no bodies, summed": summed(source(PLAIN)),
+        "Parquet, no bodies, summed": summed(parquet(PLAIN)),
+        "source, bodies, only read": only_read(source(WITH_BODIES)),
+        "Parquet, bodies, only read": only_read(parquet(WITH_BODIES)),
+        "source, no bodies, only read": only_read(source(PLAIN)),
+        "Parquet, no bodies, only read": only_read(parquet(PLAIN)),
+        "DuckDB on the lake, bodies, summed": duck(files),
+        "tuples, bodies, summed": summed(source(WITH_BODIES, "tuples")),
+    }
+
+
+def summed(frame: DataFrame) -> Callable[[], object]:
+    """By queue, kind and minute, with every column used."""
+    more = [F.sum(F.length("body"))] if "body" in frame.columns else []
+    return frame.groupBy("queue", "kind", F.date_trunc("minute", "at")).agg(F.count("*"), F.max("id"), *more).collect
+
+
+def only_read(frame: DataFrame) -> Callable[[], object]:
+    """Rows of Spark, thrown away."""
+    return lambda: frame.write.format("noop").mode("overwrite").save()
+
+
+def duck(files: list[str]) -> Callable[[], object]:
+    query = """SELECT queue, kind, date_trunc('minute', "at"), count(*), max(id), sum(octet_length(body))
+        FROM read_parquet(?) GROUP BY ALL"""
+
+    def ask() -> object:
+        with duckdb.connect(config={"threads": len(os.sched_getaffinity(0))}) as db:
+            return db.execute(query, [files]).fetchall()
+
+    return ask
+
+
+class TupleSource(DataSource):
+    """The same rows, handed over one by one, as a source without Arrow would."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tuples"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return TupleReader(self.options["path"], schema.names)
+
+
+class TupleReader(DataSourceReader):
+    def __init__(self, path: str, columns: list[str]) -> None:
+        self._place, self._columns = FolderPlace(str(journal_folder(Path(path) / "penstock.db"))), columns
+
+    def partitions(self) -> list[InputPartition]:
+        with closing(self._place.open()) as log:
+            return [InputPartition(part) for part in parts_of(log.segments(), 0, log.next_offset, 2)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        with closing(self._place.open()) as log:
+            for batch in log.read(partition.value, self._columns):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+if __name__ == "__main__":
+    main()

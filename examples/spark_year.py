@@ -1,0 +1,50 @@
+"""A batch job of one's own over a year of the lake: by month and queue, how many messages there were, how many of them
+failed, and how long they took; the months in which a queue got slower, first.
+
+    python examples/spark_year.py ./penstock-data/lake 2025 slower.parquet
+
+Files of the lake that hold nothing of that year are not opened.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.session import open_session
+from penstock.pipeline.tables import SILVER
+
+
+def lives_of(spark: SparkSession, lake: Lake, year: int) -> DataFrame:
+    """Finished lives of messages, one row each."""
+    start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
+    lives = lake[SILVER].read(spark, finished_at=start)
+    return lives.where((F.col("finished_at") >= F.lit(start)) & (F.col("finished_at") < F.lit(end)))
+
+
+def months_of(lives: DataFrame) -> DataFrame:
+    failed = F.col("outcome").isin("dead", "failed")
+    return lives.groupBy("queue", F.date_format("finished_at", "yyyy-MM").alias("month")).agg(
+        F.count("*").alias("messages"),
+        F.round(F.avg(failed.cast("double")), 4).alias("failed_share"),
+        F.percentile_approx("wait_ms", 0.5).alias("wait_p50_ms"),
+        F.percentile_approx("total_ms", 0.95).alias("total_p95_ms"),
+    )
+
+
+def slower(months: DataFrame) -> DataFrame:
+    """With how many times as long as in its month before a queue's messages took; None for its first."""
+    before = F.lag("total_p95_ms").over(Window.partitionBy("queue").orderBy("month"))
+    times = F.round(F.col("total_p95_ms") / F.when(before > 0, before), 2)
+    return months.withColumn("times_as_long", times).orderBy(F.desc_nulls_last("times_as_long"), "queue", "month")
+
+
+if __name__ == "__main__":
+    folder, year, target = sys.argv[1:]
+    session = open_session(Path(folder) / "logs" / "year.log")
+    slower(months_of(lives_of(session, Lake(folder), int(year)))).write.mode("overwrite").parquet(target)

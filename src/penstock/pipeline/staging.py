@@ -1,0 +1,208 @@
+"""Rows on their way into a queue or a stream, each once, whatever is killed and however often Spark tries again.
+
+Tasks only stage: they write rows to files. The driver then decides which files a batch consists of, writes that down,
+and sends them in that order, every chunk under a key made from its place. A batch that comes again finds the decision
+of the first time, and goes on where that one had come to.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.errors import Conflict, InvalidInput
+from penstock.log.files import DISK, replace
+from penstock.pipeline.options import WriteOptions
+from penstock.pipeline.targets import Chunk, Target, target_of
+
+BATCHES_REMEMBERED = 16
+RUN_LETTERS_MAX = 250
+ROWS_AT_ONCE = 256
+"""Rows that are taken out of a file's columns together: they may be large."""
+STALE_SECONDS = 7 * 86_400
+"""A file that no batch was decided to consist of for so long is one that a killed task left behind."""
+_MANIFEST = "manifest"
+_STAGED = ".arrow"
+
+Advance = Callable[[int], None]
+
+
+class Manifest(Struct):
+    """What a batch consists of, once decided, and how far it has come."""
+
+    into: str
+    files: list[str]
+    rows: int
+    done: int = 0
+    since: int | None = None
+    """Of a stream, the offset from which on to look for a chunk that was sent and is not known to be done."""
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.rows
+
+
+def stage(batches: Iterable[pa.RecordBatch], folder: Path) -> tuple[str | None, int]:
+    """One file of these rows, on disk, and how many there are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{uuid.uuid4().hex}{_STAGED}"
+    rows = 0
+    writer: pa.RecordBatchStreamWriter | None = None
+    with (folder / name).open("wb") as file:
+        for batch in batches:
+            if writer is None:
+                writer = pa.ipc.new_stream(file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    if rows == 0:
+        (folder / name).unlink()
+        return None, 0
+    return name, rows
+
+
+class Batch:
+    """One batch of one run."""
+
+    def __init__(self, options: WriteOptions, run: str, batch: int = 0) -> None:
+        self._options = options
+        name = "run-" + quote(run, safe="")
+        if len(name) > RUN_LETTERS_MAX:
+            raise InvalidInput("the name of this write is too long", field="name", hint="some 200 letters are enough")
+        self._key = f"{run}:{batch}"
+        self._batch = batch
+        self._runs = options.staging / name
+        self._folder = self._runs / f"{batch:020}"
+
+    def manifest(self) -> Manifest | None:
+        found = self._decided()
+        if found is not None and found.into != self._options.into:
+            raise Conflict(f"a write of this name went into the {found.into}", hint="give this one a name of its own")
+        return found
+
+    def publish(self, files: Sequence[str], rows: int) -> None:
+        if files or self.manifest() is not None:
+            self.decide(files, rows)
+            self.send()
+
+    def discard(self, files: Iterable[str]) -> None:
+        """What was staged for nothing. Spark says so after a failed push, too: what was decided on is still wanted."""
+        decided = self._decided()
+        self._remove(set(files) - set(decided.files if decided else ()))
+
+    def forget(self) -> None:
+        shutil.rmtree(self._runs, ignore_errors=True)
+
+    def decide(self, files: Sequence[str], rows: int) -> Manifest:
+        """These files it is, unless it was decided before."""
+        decided = self.manifest()
+        if decided is not None:
+            self._remove(set(files) - set(decided.files))
+            return decided
+        self._folder.mkdir(parents=True, exist_ok=True)
+        DISK.sync_folder(self._options.staging)
+        decided = Manifest(self._options.into, sorted(files), rows)
+        self._save(decided)
+        return decided
+
+    def send(self, *, rate: float | None = None, advance: Advance = lambda count: None) -> Manifest:
+        """All that is not yet there. At most `rate` rows a second."""
+        manifest = self.manifest()
+        assert manifest is not None
+        if not manifest.finished:
+            with target_of(self._options) as target:
+                self._send_rest(target, manifest, rate, advance)
+        self._tidy(manifest)
+        return manifest
+
+    def _send_rest(self, target: Target, manifest: Manifest, rate: float | None, advance: Advance) -> None:
+        again = manifest.since is not None
+        if not again:
+            manifest.since = target.position()
+            self._save(manifest)
+        began, sent = time.monotonic(), 0
+        for chunk in self._chunks(target, manifest):
+            after = target.send(chunk, f"{self._key}:{manifest.done}", manifest.since if again else None)
+            again = False
+            manifest.since = after
+            manifest.done += len(chunk)
+            sent += len(chunk)
+            self._save(manifest)
+            advance(len(chunk))
+            if rate is not None:
+                time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+
+    def _chunks(self, target: Target, manifest: Manifest) -> Iterator[Chunk]:
+        """What is left. From the same row on they are cut alike, so that one can be known again."""
+        chunk: Chunk = []
+        size = 0
+        for number, row in self._rows(manifest):
+            item, weight = target.item(row, f"{self._key}:{number}")
+            if chunk and (len(chunk) >= target.rows_max or size + weight > target.bytes_max):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(item)
+            size += weight
+        if chunk:
+            yield chunk
+
+    def _rows(self, manifest: Manifest) -> Iterator[tuple[int, dict[str, Any]]]:
+        number = 0
+        for file in manifest.files:
+            with pa.ipc.open_stream(self._options.staging / file) as reader:
+                for batch in reader:
+                    skip = min(batch.num_rows, max(0, manifest.done - number))
+                    number += skip
+                    for at in range(skip, batch.num_rows, ROWS_AT_ONCE):
+                        for row in batch.slice(at, ROWS_AT_ONCE).to_pylist():
+                            number += 1
+                            yield number, row
+
+    def _decided(self) -> Manifest | None:
+        try:
+            return msgspec.json.decode((self._folder / _MANIFEST).read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            return None
+
+    def _save(self, manifest: Manifest) -> None:
+        replace(DISK, self._folder / _MANIFEST, msgspec.json.encode(manifest))
+
+    def _tidy(self, manifest: Manifest) -> None:
+        self._remove(manifest.files)
+        for old in self._runs.iterdir():
+            if old.name < f"{max(0, self._batch - BATCHES_REMEMBERED):020}":
+                shutil.rmtree(old, ignore_errors=True)
+        self._remove_stale()
+
+    def _remove_stale(self) -> None:
+        staging = self._options.staging
+        now = time.time()
+        stale = {each.name for each in staging.glob(f"*{_STAGED}") if now - _changed(each, now) > STALE_SECONDS}
+        if stale:
+            for each in staging.glob(f"run-*/*/{_MANIFEST}"):
+                stale -= set(msgspec.json.decode(each.read_bytes(), type=Manifest).files)
+            self._remove(stale)
+
+    def _remove(self, files: Iterable[str]) -> None:
+        for file in files:
+            (self._options.staging / file).unlink(missing_ok=True)
+
+
+def _changed(path: Path, default: float) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return default

@@ -1,0 +1,270 @@
+"""Where staged rows go: a queue or a stream, of a file, a database or a server. One that is full, or under pressure,
+makes it slower; it fails only if nothing at all went through for a long time."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+
+from penstock import connect
+from penstock.arrow_records import COLUMN
+from penstock.errors import (
+    InvalidInput,
+    PenstockError,
+    ServerFault,
+    StoreBusy,
+    StoreUnreachable,
+    StreamExists,
+    TryLater,
+    Unreachable,
+)
+from penstock.log.model import NewRecord, Payload
+from penstock.log.once import append_once
+from penstock.model import Content, NewMessage
+from penstock.pipeline.http import ARROW, JSON, PASSING, Refused, Server
+from penstock.pipeline.logs import SERVERS
+from penstock.pipeline.options import WriteOptions
+from penstock.store.opening import open_streams
+
+QUEUE_COLUMNS = {
+    "payload": "string or binary: the message",
+    "content": "string: bytes, text or json; else by the payload's type",
+    "priority": "int",
+    "delay_ms": "bigint",
+    "ttl_ms": "bigint",
+    "key": "string: idempotency key; else one is made",
+    "headers": "map<string, string>",
+}
+STREAM_COLUMNS = {COLUMN: "string or binary: the record"}
+STALLED_SECONDS_MAX = 600.0
+PAUSE_SECONDS = 0.05
+Chunk = list[Any]
+T = TypeVar("T")
+
+
+class Target(ABC):
+    rows_max: int
+    bytes_max = 4 << 20
+
+    @abstractmethod
+    def item(self, row: dict[str, Any], key: str) -> tuple[Any, int]:
+        """What a row becomes, and about how many bytes it has."""
+
+    @abstractmethod
+    def position(self) -> int | None:
+        """What `send` may be told as `since`."""
+
+    @abstractmethod
+    def send(self, chunk: Chunk, key: str, since: int | None) -> int | None:
+        """All of it, once; answers the position after it. With `since` it may have been sent before, after that."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def target_of(options: WriteOptions) -> Target:
+    if options.queue is not None:
+        return QueueTarget(options.url, options.queue, options.token)
+    assert options.stream is not None
+    if options.url.startswith(SERVERS):
+        return ServerStream(options.url, options.stream, options.token)
+    return StoreStream(options.url, options.stream)
+
+
+def check_columns(names: Iterable[str], *, stream: bool = False) -> None:
+    known, needed = (STREAM_COLUMNS, COLUMN) if stream else (QUEUE_COLUMNS, "payload")
+    names = list(names)
+    unknown = [name for name in names if name not in known]
+    if unknown or needed not in names:
+        text = f"there is no column {unknown[0]!r}" if unknown else f"the column {needed} is missing"
+        hint = "columns are " + "; ".join(f"{name}: {what}" for name, what in known.items())
+        raise InvalidInput(text, field="schema", hint=hint)
+
+
+class QueueTarget(Target):
+    """Every message has a key, by which the queue knows one that comes again."""
+
+    rows_max = 1_000
+
+    def __init__(self, url: str, queue: str, token: str | None) -> None:
+        self._queue = queue
+        # The client would try the same again for a while, where fewer messages would have found room.
+        self._client = connect(url, token=token, retry_for=0)
+        with ExitStack() as undo:
+            undo.callback(self._client.close)
+            _patiently(lambda: self._client.create_queue(queue, exist_ok=True))
+            undo.pop_all()
+
+    def item(self, row: dict[str, Any], key: str) -> tuple[NewMessage, int]:
+        message = message_of(row, key)
+        return message, len(message.payload)
+
+    def position(self) -> None:
+        return None
+
+    def send(self, chunk: Chunk, key: str, since: int | None) -> None:
+        """A queue may never have room for all of it at once: what does not fit is sent in ever smaller parts."""
+        at, size = 0, len(chunk)
+        deadline = time.monotonic() + STALLED_SECONDS_MAX
+        while at < len(chunk):
+            try:
+                self._client.transport.push(self._queue, chunk[at : at + size])
+            except PenstockError as error:
+                if not _passes(error) or time.monotonic() > deadline:
+                    raise
+                if isinstance(error, TryLater):
+                    size = max(1, size // 2)
+                _pause(error)
+            else:
+                at += size
+                deadline = time.monotonic() + STALLED_SECONDS_MAX
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class StoreStream(Target):
+    """In a folder or a database. A chunk is one append with a key, looked for before it is sent a second time."""
+
+    rows_max = 10_000
+
+    def __init__(self, url: str, stream: str) -> None:
+        self._stream = stream
+        with ExitStack() as undo:
+            self._streams = open_streams(url.removeprefix("sqlite:///"))
+            undo.callback(self._streams.close)
+            _patiently(self._create)
+            undo.pop_all()
+
+    def _create(self) -> None:
+        with suppress(StreamExists):  # With options of its own.
+            self._streams.create(self._stream)
+
+    def item(self, row: dict[str, Any], key: str) -> tuple[Payload, int]:
+        return record_of(row)
+
+    def position(self) -> int:
+        return self._streams.next_offset(self._stream)
+
+    def send(self, chunk: Chunk, key: str, since: int | None) -> int:
+        done = _patiently(lambda: append_once(self._streams, self._stream, key, chunk, since))
+        return done.last + 1
+
+    def close(self) -> None:
+        self._streams.close()
+
+
+class ServerStream(Target):
+    """As Arrow over HTTP."""
+
+    rows_max = 10_000
+
+    def __init__(self, url: str, stream: str, token: str | None) -> None:
+        self._server = Server(url, token, away_seconds=STALLED_SECONDS_MAX)
+        self._path = f"/streams/{quote(stream, safe='')}"
+        try:
+            self._server.ask("GET", self._path)
+        except Refused as error:
+            if error.status != 404:
+                raise error.plain() from None
+            self._ask("POST", "/streams", msgspec.json.encode({"name": stream}), {"Content-Type": JSON})
+
+    def item(self, row: dict[str, Any], key: str) -> tuple[Payload, int]:
+        return record_of(row)
+
+    def position(self) -> int:
+        return int(self._ask("GET", self._path)["next"])
+
+    def send(self, chunk: Chunk, key: str, since: int | None) -> int:
+        path = f"{self._path}/records" + ("" if since is None else f"?since={since}")
+        headers = {"Content-Type": ARROW, "Idempotency-Key": quote(key, safe=":")}
+        return int(self._ask("POST", path, _arrow(chunk), headers)["last"]) + 1
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        try:
+            answer, _ = self._server.ask(method, path, body, headers)
+        except Refused as error:
+            raise error.plain() from None
+        return msgspec.json.decode(answer, type=dict[str, Any])
+
+    def close(self) -> None:
+        """Nothing is kept open between calls."""
+
+
+def _arrow(chunk: Sequence[Payload]) -> bytes:
+    texts = [each.data.decode() for each in chunk if isinstance(each, NewRecord)]
+    column = pa.array(texts, pa.string()) if texts else pa.array(chunk, pa.binary())
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([column], names=[COLUMN])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def _patiently(do: Callable[[], T]) -> T:
+    """A folder's stream has one writer among all processes, who lets go of it after a while."""
+    deadline = time.monotonic() + STALLED_SECONDS_MAX
+    while True:
+        try:
+            return do()
+        except PenstockError as error:
+            if not _passes(error) or time.monotonic() > deadline:
+                raise
+            _pause(error)
+
+
+def _passes(error: PenstockError) -> bool:
+    """What is sent has keys, so that it may be sent again though it may have arrived."""
+    if isinstance(error, ServerFault):
+        return error.status in PASSING
+    return isinstance(error, TryLater | StoreBusy | StoreUnreachable | Unreachable)
+
+
+def _pause(error: PenstockError) -> None:
+    told_ms = error.retry_after_ms if isinstance(error, TryLater) else 0
+    time.sleep(max(PAUSE_SECONDS, told_ms / 1000))
+
+
+def record_of(row: dict[str, Any]) -> tuple[Payload, int]:
+    """All of a file are alike: text, or bytes."""
+    data = row[COLUMN]
+    if data is None:
+        raise InvalidInput("a record is null", field=COLUMN, hint="leave such rows out")
+    if isinstance(data, str):
+        encoded = data.encode()
+        return NewRecord(encoded, Content.TEXT), len(encoded)
+    return data, len(data)
+
+
+def message_of(row: dict[str, Any], key: str) -> NewMessage:
+    payload = row["payload"]
+    if payload is None:
+        raise InvalidInput("a payload is null", field="payload", hint="leave such rows out")
+    told = row.get("content")
+    content = Content(told) if told else Content.TEXT if isinstance(payload, str) else Content.BYTES
+    headers = row.get("headers")
+    return NewMessage(
+        payload=payload.encode() if isinstance(payload, str) else payload,
+        content=content,
+        priority=row.get("priority") or 0,
+        delay_ms=row.get("delay_ms"),
+        ttl_ms=row.get("ttl_ms"),
+        key=row.get("key") or key,
+        headers=None if headers is None else dict(headers),
+    )

@@ -1,0 +1,213 @@
+"""A log as Spark reads it, from a folder, from a database and from a server: the same offsets, events and errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from penstock.cli.journal_local import LocalJournal
+from penstock.errors import CannotOpen, InvalidInput, OffsetTrimmed, Unauthorized, UnknownStream
+from penstock.journal.arrow import SCHEMA
+from penstock.model import system_clock
+from penstock.pipeline.logs import AnyLog, place_of
+from penstock.pipeline.parts import Part, end_within, parts_of
+from penstock.store.opening import open_streams
+from tests.conformance.support import push_command
+from tests.integration.serving import running
+from tests.spark.support import Busy, PostgresWork, Work
+
+TOKEN = "a-token"
+
+
+class Reached:
+    """A store at work, and how its logs are reached. A server starts when it is first asked."""
+
+    def __init__(self, work: Busy, where: str | None, streams: str) -> None:
+        self.work = work
+        self.streams = streams
+        self.at_end = ExitStack()
+        self._where = where
+
+    @property
+    def where(self) -> str:
+        if self._where is None:
+            server = self.at_end.enter_context(running(Path(self.streams).parent, auth_token=TOKEN))
+            self._where = f"http://127.0.0.1:{server.port}"
+        return self._where
+
+    def open(self, stream: str | None = None) -> AnyLog:
+        return place_of(self.where, stream, TOKEN).open()
+
+
+@pytest.fixture(params=["folder", "postgres", "server"])
+def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]:
+    if request.param == "postgres":
+        database = PostgresWork()
+        found = Reached(database, database.where, database.where)
+    else:
+        work = Work(tmp_path / "data")
+        # A server would trim at once what happened years ago.
+        work.clock.set(system_clock())
+        found = Reached(work, None if request.param == "server" else work.where, str(work.path))
+    with found.at_end:
+        yield found
+    found.work.close_all()
+
+
+def all_of(log: AnyLog, *columns: str) -> list[dict[str, Any]]:
+    parts = parts_of(log.segments(), log.first_offset, log.next_offset, 3)
+    found = [batch for part in parts for batch in log.read(part, columns or SCHEMA.names)]
+    return pa.Table.from_batches(found).to_pylist()
+
+
+def test_parts_together_are_the_journal_once(reached: Reached) -> None:
+    reached.work.some(80)
+    reached.work.drained()
+    with closing(reached.open()) as log:
+        found = all_of(log)
+    assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in found] == [
+        (event.offset, event.number, event.kind, event.id, event.body)
+        for event in reached.work.events()
+        if event.offset <= found[-1]["offset"]  # A server tells of itself, too.
+    ]
+    assert len(found) > 80
+
+
+def test_only_the_columns_asked_for_are_read_in_their_order(reached: Reached) -> None:
+    reached.work.push("a", "b")
+    reached.work.drained()
+    with closing(reached.open()) as log:
+        found = [list(row.items()) for row in all_of(log, "id", "kind") if row["kind"] == "pushed"]
+    (_, first), _ = found[0]
+    assert found == [[("id", first), ("kind", "pushed")], [("id", first + 1), ("kind", "pushed")]]
+
+
+def test_what_was_trimmed_is_named_or_passed_over(reached: Reached) -> None:
+    reached.work.push("old")
+    reached.work.forget_all_but_new()
+    reached.work.push("new")
+    reached.work.drained()
+    with closing(reached.open()) as log:
+        everything = Part(0, log.next_offset)
+        with pytest.raises(OffsetTrimmed, match="offset 0 of stream 'journal'") as error:
+            list(log.read(everything, ["offset"]))
+        assert error.value.first_offset == log.first_offset > 0
+        batches = log.read(everything, ["offset", "body"], skip_lost=True)
+        found = [row for batch in batches for row in batch.to_pylist()]
+    assert found[0] == {"offset": error.value.first_offset, "body": b"new"}
+
+
+def test_a_position_that_is_reported_shows_where_the_log_is(reached: Reached) -> None:
+    reached.work.push("a")
+    reached.work.drained()
+    with closing(reached.open()) as log:
+        log.report("spark:mine", 0, "pipeline")
+        log.report("spark:mine", 0, "pipeline")
+    with closing(LocalJournal(reached.streams)) as journal:
+        consumers: Any = journal.show()["consumers"]
+    assert [(each["consumer"], each["offset"]) for each in consumers] == [("spark:mine", 0)]
+
+
+def test_it_keeps_its_name_for_as_long_as_offsets_mean_the_same(reached: Reached) -> None:
+    reached.work.push("a")
+    reached.work.drained()
+    with closing(reached.open()) as log, closing(reached.open()) as again:
+        assert log.uid
+        assert log.uid == again.uid
+
+
+def test_a_wait_ends_when_there_is_something(reached: Reached) -> None:
+    reached.work.push("a")
+    reached.work.drained()
+    with closing(reached.open()) as log:
+        end = log.next_offset
+        log.wait(end - 1, 30)
+        waiting = threading.Thread(target=log.wait, args=(end, 30))
+        waiting.start()
+        reached.work.push("b")
+        reached.work.drained()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        while b"b" not in _bodies(log, end):  # A server's own events end a wait, too.
+            log.wait(log.next_offset, 30)
+
+
+def test_a_stream_is_read_like_the_journal(reached: Reached) -> None:
+    with closing(open_streams(reached.streams)) as streams:
+        streams.create("a/b/c")
+        streams.append("a/b/c", [b"one", b"two", b"three"])
+    with closing(reached.open("a/b/c")) as log:
+        assert all_of(log, "data", "offset") == [
+            {"data": data, "offset": offset} for offset, data in enumerate((b"one", b"two", b"three"))
+        ]
+
+
+def test_a_stream_that_is_not_there_is_named(reached: Reached) -> None:
+    with pytest.raises((UnknownStream, CannotOpen), match="none"), closing(reached.open("none")) as log:
+        _ = log.next_offset
+
+
+def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
+    with running(tmp_path, auth_token=TOKEN) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with pytest.raises(Unauthorized):
+            _ = place_of(url, token="another").open().next_offset
+        with server.client() as client:
+            answer = client.get("/journal/events?columns=offset,bodies", accept="application/vnd.apache.arrow.stream")
+        assert (answer.status, answer.json["field"]) == (422, "columns")
+
+
+def test_a_place_that_is_none_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidInput, match="no place") as error:
+        place_of("mysql://db/queues")
+    assert "postgresql://" in (error.value.hint or "")
+
+
+def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> None:
+    work = PostgresWork()
+    try:
+        work.make("q")
+        work.drained()
+        with closing(place_of(work.where).open()) as log:
+            start = log.next_offset
+            with psycopg.connect(str(work.path)) as late:
+                # A push within a program's own transaction is numbered before those that commit first.
+                work.apply_on(late, [push_command("late")])
+                work.push("soon")
+                work.drained()
+                assert _bodies(log, start) == [b"soon"]
+                middle = log.next_offset
+                late.commit()
+            work.drained()
+            assert _bodies(log, middle) == [b"late"]
+            assert _bodies(log, start) == [b"soon", b"late"]
+    finally:
+        work.close_all()
+
+
+def _bodies(log: AnyLog, start: int) -> list[bytes]:
+    return [row["body"] for batch in log.read(Part(start, log.next_offset), ["body"]) for row in batch.to_pylist()]
+
+
+def test_ranges_are_cut_evenly_by_bytes_and_steps_are_bounded(tmp_path: Path) -> None:
+    work = Work(tmp_path / "data")
+    work.some(120)
+    work.drained()
+    with closing(place_of(work.where).open()) as log:
+        parts = parts_of(log.segments(), 3, log.next_offset, 4)
+        assert [(one.end) for one in parts[:-1]] == [other.start for other in parts[1:]]
+        assert (parts[0].start, parts[-1].end, len(parts)) == (3, log.next_offset, 4)
+        end = 0
+        steps = 0
+        while end < log.next_offset:
+            end = end_within(log.segments(), end, log.next_offset, 4_000)
+            steps += 1
+        assert steps > 2
+    work.close_all()

@@ -1,0 +1,176 @@
+"""Analytics over times that the roll-ups no longer reach: the lake goes on where they end, and nothing shows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.broker import Broker
+from penstock.commands import Sweep
+from penstock.journal.reading import JournalReader
+from penstock.model import RollUp, Totals, Window
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.past import Past
+from penstock.pipeline.run import Pipeline
+from penstock.pipeline.sketches import weighted
+from penstock.pipeline.tables import QUEUE_MINUTES
+from penstock.server.history import DAY_MINUTES, History
+from tests.conformance.support import MINUTE_MS, START_MS
+from tests.integration.serving import running
+from tests.spark.support import Work, rows_of
+
+pytestmark = pytest.mark.spark
+
+T = TypeVar("T")
+QUEUES = ("mail", "shop/orders/paid")
+FIRST = START_MS // MINUTE_MS
+HOUR_MS = 60 * MINUTE_MS
+DAYS = 3
+
+
+def days_of_work(work: Work, days: int) -> None:
+    """Something every hour or so; what the sweeper writes down, it writes at once."""
+    chance = random.Random(7)
+    for queue in QUEUES:
+        work.make(queue, max_attempts=2, backoff="fixed", backoff_ms=1_000)
+    for _ in range(24 * days):
+        queue = chance.choice(QUEUES)
+        work.push(*(f"{number}" for number in range(chance.randint(1, 5))), queue=queue)
+        work.clock.advance(chance.randint(1, 2_000))
+        if leased := work.lease(queue, chance.randint(1, 4)):
+            work.clock.advance(chance.randint(1, 500))
+            failed = [message for message in leased if chance.random() < 0.2]
+            if len(failed) < len(leased):
+                work.ack(*(message for message in leased if message not in failed))
+            if failed:
+                work.nack(*failed, error="no")
+        work.do(Sweep(minutes_kept=1 << 30))
+        work.clock.set((work.clock() // HOUR_MS + 1) * HOUR_MS)
+
+
+def history(work: Work, folder: Path, days_kept: int) -> tuple[Broker, History]:
+    broker = Broker(work.open_another(), clock=work.clock)
+    reader = JournalReader(work.journal)
+    return broker, History(broker, days_kept=days_kept, lake=folder, uid=lambda: reader.uid)
+
+
+def asked(work: Work, folder: Path, days_kept: int, ask: Callable[[History], Awaitable[T]]) -> T:
+    async def run() -> T:
+        broker, found = history(work, folder, days_kept)
+        try:
+            return await ask(found)
+        finally:
+            await broker.close()
+
+    return asyncio.run(run())
+
+
+def shown(roll_ups: list[RollUp]) -> list[Any]:
+    """Gold does not tell what is ready from what is scheduled, nor of archives."""
+
+    def depth(held: Any) -> tuple[int, int, int]:
+        return held.ready + held.scheduled, held.leased, held.dead
+
+    return [
+        (
+            each.info.name,
+            depth(each.before),
+            [(span.minute, span.happened, depth(span.depth)) for span in each.spans if span.happened != Totals()],
+        )
+        for each in roll_ups
+    ]
+
+
+@pytest.fixture
+def three_days(spark: Any, work: Work, lake: Lake) -> Work:
+    days_of_work(work, DAYS)
+    with Pipeline(spark, work.drained(), lake) as pipeline:
+        assert list(pipeline.steps())
+    return work
+
+
+def test_what_was_forgotten_by_the_store_is_told_by_the_lake_just_as_it_was(
+    three_days: Work, lake: Lake, tmp_path: Path
+) -> None:
+    work, nowhere = three_days, tmp_path / "nowhere"
+    now = work.clock() // MINUTE_MS
+    seam = now - DAY_MINUTES + 2
+    windows = [
+        Window(FIRST - 5, now + 1, 60),
+        Window(FIRST, now + 1, 1 << 40),
+        Window(FIRST + 7, now + 1, 1_000),
+        Window(FIRST + 100, seam - 100, 180),
+        Window(seam - 61, seam + 61, 1),
+    ]
+
+    async def everything(found: History) -> list[Any]:
+        answers: list[Any] = []
+        for window in windows:
+            answers.append(shown(await found.roll_ups(window, prefix="", after=None, limit=100)))
+            answers.append(await found.completed(window))
+            answers.append(await found.latencies(window, after=None, limit=100))
+        return answers
+
+    before = asked(work, nowhere, 1_000, everything)
+    work.do(Sweep(minutes_kept=DAY_MINUTES))
+    work.do(Sweep(minutes_kept=DAY_MINUTES))
+    assert asked(work, nowhere, 1, everything) != before
+    assert asked(work, lake.folder, 1, everything) == before
+
+
+def test_an_answer_says_where_it_comes_from_if_it_goes_far_back(three_days: Work, lake: Lake, tmp_path: Path) -> None:
+    now = three_days.clock() // MINUTE_MS
+    far, near = Window(FIRST, now, 60), Window(now - 60, now, 60)
+
+    async def sources(found: History) -> list[Any]:
+        return [await found.source(window) for window in (far, near, None)]
+
+    [source, *others] = asked(three_days, lake.folder, 1, sources)
+    assert (source.note, source.lake_until is not None, others) == (None, True, [None, None])
+    [source, *_] = asked(three_days, tmp_path / "nowhere", 1, sources)
+    assert (source.lake_until, source.note) == (None, "nothing older is known: there is no lake of this journal")
+    three_days.clock.advance(5 * DAY_MINUTES * MINUTE_MS)
+    [source, *_] = asked(three_days, lake.folder, 1, sources)
+    assert "is not known" in source.note
+
+
+def test_a_server_answers_from_the_lake_with_no_spark_running(three_days: Work, lake: Lake) -> None:
+    pushed = {info.name: info.totals.pushed for info in three_days.list_queues()}
+    acked = sum(info.totals.acked for info in three_days.list_queues())
+    days = "from=2023-11-14T00:00:00Z&to=2023-11-20T00:00:00Z"
+    with running(three_days.data, metrics_days=1) as server, server.client() as client:
+        found = client.get(f"/api/v1/analytics/queues?{days}").json
+        assert {each["queue"]: each["stats"]["total"] for each in found["queues"]} == pushed
+        assert found["source"]["lakeUntil"].startswith("2023-11-1")
+        points = client.get(f"/api/v1/analytics/throughput?{days}&interval=1d").json["throughput"]
+        assert sum(point["messagesPerMinute"] * DAY_MINUTES for point in points) == pytest.approx(acked, abs=5)
+        [latency, _] = client.get(f"/api/v1/analytics/latency?{days}&interval=1d").json["latency"]
+        assert all(latency[kind]["p50"] > 0 for kind in ("wait", "service", "total"))
+        assert len(latency["series"]) >= DAYS
+
+
+def test_the_lake_of_another_journal_tells_nothing(three_days: Work, lake: Lake) -> None:
+    past = Past(lake.folder, "another")
+    window = Window(FIRST, FIRST + 10_000, 60)
+    assert past.until() is None
+    assert past.roll_ups(window, FIRST + 5_000, QUEUES) == {}
+
+
+def test_a_sketch_is_read_as_spark_wrote_it(spark: Any, lake: Lake, three_days: Work) -> None:
+    from pyspark.sql import functions as F
+
+    values = [(number * 7919) % 10_007 for number in range(5_000)]
+    frame = spark.createDataFrame([(value,) for value in values], "value bigint")
+    [row] = frame.agg(F.kll_sketch_agg_bigint("value").alias("sketch")).collect()
+    found = list(weighted(bytes(row.sketch)))
+    assert sum(weight for _, weight in found) == len(values)
+    below = sum(weight for value, weight in found if value <= 5_000) / len(values)
+    assert below == pytest.approx(sum(value <= 5_000 for value in values) / len(values), abs=0.02)
+    for minute in rows_of(lake, QUEUE_MINUTES):
+        assert sum(weight for _, weight in weighted(minute["total_sketch"])) == minute["acked"]
+    assert list(weighted(None)) == []
