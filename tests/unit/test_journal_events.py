@@ -87,7 +87,7 @@ def test_what_is_encoded_is_decoded(told: dict[str, Any]) -> None:
         assert encode_detail(**event.details) == (b"" if told["details"] is None else told["details"][number])
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(happenings(), min_size=1, max_size=6))
 def test_all_at_once_reads_the_same_as_one_by_one(told: list[dict[str, Any]]) -> None:
     records = [encode_events(**each) for each in told]
