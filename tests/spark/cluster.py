@@ -57,13 +57,6 @@ class Standalone:
             time.sleep(0.1)
         raise AssertionError(text)
 
-    def kill_a_worker(self, number: int = 0) -> None:
-        """With the executors it has started, as if the machine were gone."""
-        worker = psutil.Process(self.workers[number].pid)
-        for each in [*worker.children(recursive=True), worker]:
-            each.kill()
-        self.workers[number].wait()
-
     def replace_worker(self, number: int = 0) -> None:
         self.workers[number] = self._worker()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,12 +87,29 @@ def shown(roll_ups: list[RollUp]) -> list[Any]:
     ]
 
 
-@pytest.fixture
-def three_days(spark: Any, work: Work, lake: Lake) -> Work:
+@pytest.fixture(scope="module")
+def kept(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A data folder with its lake, which each test has a copy of, and the time to which it goes."""
+    work = Work(tmp_path_factory.mktemp("kept") / "data")
     days_of_work(work, DAYS)
-    with Pipeline(spark, work.drained(), lake) as pipeline:
+    with Pipeline(spark, work.drained(), Lake(work.data / "lake")) as pipeline:
         assert list(pipeline.steps())
-    return work
+    work.close_all()
+    return work.data, work.clock()
+
+
+@pytest.fixture
+def three_days(kept: tuple[Path, int], tmp_path: Path) -> Iterator[Work]:
+    data, now_ms = kept
+    copy = Work(shutil.copytree(data, tmp_path / "data"))
+    copy.clock.set(now_ms)
+    yield copy
+    copy.close_all()
+
+
+@pytest.fixture
+def lake(three_days: Work) -> Lake:
+    return Lake(three_days.data / "lake")
 
 
 def test_what_was_forgotten_by_the_store_is_told_by_the_lake_just_as_it_was(
