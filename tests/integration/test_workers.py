@@ -49,6 +49,18 @@ def watching(server: Running) -> Iterator[Iterator[tuple[str, str]]]:
         yield events(watcher)
 
 
+def test_a_digest_names_the_worker_that_came(tmp_path: Path) -> None:
+    with running(tmp_path, **QUICK) as server, server.client() as client:
+        path = client.queue("emails")
+        with connect_socket(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as watcher:
+            client.post(f"{path}/poll?worker=ada&wait_ms=0")
+            came: list[str] = []
+            while "ada" not in came:
+                message = json.loads(watcher.recv(timeout=PATIENCE))
+                latest = message["data"].get("latest", [])
+                came += [each["queue"] for each in latest if each["kind"] == "worker connected"]
+
+
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_server_and_those_who_lease_through_it_are_listed(store: str, tmp_path: Path) -> None:
     with serving_from(store, tmp_path, worker_id="one", **QUICK) as server, server.client() as client:

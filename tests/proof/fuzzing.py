@@ -24,7 +24,7 @@ from tests.robustness.fuzz_http import fuzz
 from tests.unit.log.support import assert_true, make, read_all
 
 RECORDS = 300
-WORDS = ["jobs", "1", "-1", "0", "1:x", "--", "-", "", "none", "\x00", "ż", "1e9", "{}", "null", "a=b", "9" * 30, "nan"]
+WORDS = ["jobs", "1", "-1", "0", "1:x", "--", "-", "", "none", "ż", "1e9", "{}", "null", "a=b", "9" * 30, "nan"]
 WORDS += ["../..", "/no/such/place", "a b", "%s", "\udcff", "1970-01-01", "-1e308", "true", "a/b/c", "x" * 5_000]
 GO_ON = {"serve", "demo", "bench", "pipeline", "tail"}
 """Commands that would go on for long: they are given only what must be refused."""

@@ -203,4 +203,5 @@ def _line(record: Record) -> Latest:
     kind = f"{event.kind} {details.get('what', 'changed')}" if event.kind in ("queue", "worker") else event.kind
     only = count == 1
     error = str(details["error"])[:200] if "error" in details else None
-    return Latest(event.at, kind, event.queue, count, event.id if only else None, event.uuid if only else None, error)
+    whose = details["worker"] if event.kind == "worker" else event.queue
+    return Latest(event.at, kind, whose, count, event.id if only else None, event.uuid if only else None, error)
