@@ -123,7 +123,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
         [row["way"] for row in rows], [row["events_s"] / 1e6 for row in rows], color=[_colour(row) for row in rows]
     )
     left.invert_yaxis()
-    left.set_xscale("log")
+    if rows:
+        left.set_xscale("log")
     left.set_title("Reading the journal, M events/s", fontsize=10, fontweight="bold", loc="left")
     rows = results.get("start", [])
     right.barh([row["what"] for row in rows], [row["seconds"] for row in rows], color="#2e6f95")
