@@ -69,7 +69,7 @@ def test_make_serve_and_the_pipeline_work_with_the_java_of_the_wheel(
     command = [PENSTOCK, "pipeline", "run", "--once", "--json", "--master", "local[1]", "--data", str(data)]
     ran = subprocess.run(command, env=bare, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["lag"] == 0
+    assert json.loads(ran.stdout)["events"] >= 2
     pushed = [row for row in rows_of(Lake(data / "lake"), BRONZE) if row["kind"] == "pushed"]
     assert [row["queue"] for row in pushed] == ["mail"]
     assert list((tmp_path / "cache" / "penstock").glob("java-*/bin/java"))
