@@ -38,14 +38,16 @@ def test_every_face_has_traffic(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_cleanly_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     words = [sys.executable, "-c", RUN, "demo", "--port", "0", "--no-spark", "--no-browser"]
-    process = subprocess.Popen(
-        words, stderr=subprocess.PIPE, text=True, env=clean_environment() | {"TMPDIR": str(tmp_path)}
-    )
-    assert process.stderr is not None
-    shown = process.stderr.readline()
-    assert re.match(r"dashboard: http://127\.0\.0\.1:\d+/", shown)
-    process.send_signal(number)
-    rest = process.communicate(timeout=PATIENCE)[1]
+    environment = clean_environment() | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stderr is not None
+            shown = process.stderr.readline()
+            assert re.match(r"dashboard: http://127\.0\.0\.1:\d+/", shown)
+            process.send_signal(number)
+            rest = process.communicate(timeout=PATIENCE)[1]
+        finally:
+            process.kill()
     assert process.returncode == 0, rest
     assert "done: " in rest
     assert "errors" not in rest

@@ -18,7 +18,7 @@ from penstock.cli.pipeline_progress import Display
 from penstock.config import Settings
 
 if TYPE_CHECKING:
-    from penstock.demo.run import Refreshing
+    from penstock.demo.run import Refreshing, Stop
 
 
 @click.command("demo")
@@ -34,16 +34,16 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
     Orders in a namespace, emails that fail and are tried again, reminders that wait, notes in an inbox, and a stream
     with a fast and a slow consumer.
     """
-    from penstock.demo.run import demo, has_spark
+    from penstock.demo.run import Stop, demo, has_spark
 
     spark = has_spark() if spark is None else spark
-    stop = threading.Event()
+    stop = Stop()
     with reporting(), ExitStack() as stack:
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-"))
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda *_: stop.tell())
         if seconds is not None:
-            timer = threading.Timer(seconds, stop.set)
+            timer = threading.Timer(seconds, stop.tell)
             timer.daemon = True
             timer.start()
             stack.callback(timer.cancel)
@@ -63,7 +63,7 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
     note(f"done: {told}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
 
 
-def _follow(refreshing: Refreshing, stop: threading.Event) -> None:
+def _follow(refreshing: Refreshing, stop: Stop) -> None:
     """Until stopped: the first chart with a word about it, then every few seconds a new one."""
     from penstock.demo.run import REFRESH_SECONDS, first_chart
 
