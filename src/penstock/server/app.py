@@ -85,13 +85,14 @@ class App:
             streams=self.streams is not None,
         )
         signatures = Signatures(self.broker)
+        history = self._history()
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
             *queues.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
             *DeadLetterGroups(self.broker).routes(),
-            *analytics_routes(Analytics(self.broker, self._history())),
-            *OverviewFace(self.broker).routes(),
+            *analytics_routes(Analytics(self.broker, history)),
+            *OverviewFace(self.broker, history).routes(),
             *Sparks(self.broker).routes(),
             *Workers(self.broker).routes(),
             *operations.routes(),

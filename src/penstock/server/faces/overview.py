@@ -23,6 +23,7 @@ from penstock.server.errors import HttpError
 from penstock.server.faces.analytics_shapes import Percentiles
 from penstock.server.faces.payloads import rfc3339
 from penstock.server.faces.tree_routes import API
+from penstock.server.history import History
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 
@@ -101,8 +102,9 @@ class Shared:
 
 
 class OverviewFace:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, history: History) -> None:
         self._broker = broker
+        self._history = history
         self._shared = Shared(self._look)
 
     def routes(self) -> list[Route]:
@@ -142,8 +144,8 @@ class OverviewFace:
         after: str | None = None
         limit = self._broker.limits.page
         while True:
-            rolled = await self._broker.roll_ups(window, after=after, limit=limit)
-            yield rolled, await self._broker.latencies(window, after=after, limit=limit)
+            rolled = await self._history.roll_ups(window, prefix="", after=after, limit=limit)
+            yield rolled, await self._history.latencies(window, after=after, limit=limit)
             if len(rolled) < limit:
                 return
             after = rolled[-1].info.name
