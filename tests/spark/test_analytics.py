@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,6 +21,7 @@ from penstock.pipeline.past import Past
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.sketches import weighted
 from penstock.pipeline.tables import QUEUE_MINUTES
+from penstock.server.faces.overview import OverviewFace
 from penstock.server.history import DAY_MINUTES, History
 from tests.conformance.support import MINUTE_MS, START_MS
 from tests.integration.serving import running
@@ -170,6 +172,23 @@ def test_a_server_answers_from_the_lake_with_no_spark_running(three_days: Work, 
         [latency, _] = client.get(f"/api/v1/analytics/latency?{days}&interval=1d").json["latency"]
         assert all(latency[kind]["p50"] > 0 for kind in ("wait", "service", "total"))
         assert len(latency["series"]) >= DAYS
+
+
+def test_the_overview_is_the_same_when_the_store_has_forgotten(three_days: Work, lake: Lake) -> None:
+    def look(days_kept: int) -> Any:
+        async def ask(found: History) -> Any:
+            face = OverviewFace(found._broker, found)
+            return json.loads((await face._look((DAYS * DAY_MINUTES, 60))).body)
+
+        return asked(three_days, lake.folder, days_kept, ask)
+
+    before = look(365)
+    three_days.do(Sweep(minutes_kept=DAY_MINUTES))
+    after = look(1)
+    assert before["totals"]["pushed"] > 100
+    for name in ("totals", "wait", "service", "total"):
+        assert after[name] == before[name], name
+    assert [point["pushed"] for point in after["series"]] == [point["pushed"] for point in before["series"]]
 
 
 def test_the_lake_of_another_journal_tells_nothing(three_days: Work, lake: Lake) -> None:
