@@ -33,7 +33,8 @@ class Subscription:
             try:
                 import asyncio
 
-                await asyncio.wait_for(self._news.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
             except TimeoutError:
                 return []
         self._news.clear()

@@ -67,7 +67,8 @@ class AsyncStreams:
                     return False
                 try:
                     # What another process appends shows only by looking; and this one may stop being the writer.
-                    await asyncio.wait_for(grown.wait(), min(left, 1.0 if stop is not None else WATCH_SECONDS))
+                    async with asyncio.timeout(min(left, 1.0 if stop is not None else WATCH_SECONDS)):
+                        await grown.wait()
                 except TimeoutError:
                     continue
             return False

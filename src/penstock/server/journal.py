@@ -86,7 +86,9 @@ class JournalKeeper:
                 pause = RETRY_SECONDS
             await asyncio.sleep(HURRY_SECONDS)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), pause)
+                # Not wait_for, which before Python 3.12 loses a cancellation that comes together with the event.
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
             self._hurry.clear()
 
     def hurry(self) -> None:

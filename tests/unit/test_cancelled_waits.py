@@ -1,0 +1,81 @@
+"""Whoever waits and is cancelled leaves, also when that comes together with what was waited for.
+
+A server that stops cancels what it does by itself: one wait that loses its cancellation, and it never ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker import Broker
+from penstock.events import Subscription
+from penstock.log.aio import AsyncStreams
+from penstock.server.journal import JournalKeeper
+from penstock.server.telemetry import LogLines, Metrics
+from penstock.store.opening import open_streams
+from penstock.store.sqlite import SqliteStore
+
+TURNS = 6
+"""Of the event loop, in which a wake-up has reached whoever waits."""
+
+Waiting = tuple[asyncio.Task[Any], Callable[[], Any]]
+
+
+@asynccontextmanager
+async def a_listener(path: Path) -> AsyncIterator[Waiting]:
+    subscription = Subscription()
+
+    async def listen() -> None:
+        while True:
+            await subscription.next(3_600)
+
+    yield asyncio.create_task(listen()), lambda: subscription.put(("pushed", {}))
+
+
+@asynccontextmanager
+async def the_journal(path: Path) -> AsyncIterator[Waiting]:
+    broker = Broker(SqliteStore(path / "queue.db"))
+    keeper = JournalKeeper(broker, lambda: None, Metrics(broker), LogLines())
+    yield asyncio.create_task(keeper.run()), keeper.hurry
+    await keeper.finish()
+    await broker.close()
+
+
+@asynccontextmanager
+async def a_stream(path: Path) -> AsyncIterator[Waiting]:
+    streams = open_streams(str(path / "queue.db"), durability="full", busy_ms=1_000)
+    streams.create("s")
+    reading = AsyncStreams(streams)
+
+    async def read() -> None:
+        for offset in range(TURNS):
+            await reading.wait("s", offset, 3_600)
+
+    yield asyncio.create_task(read()), lambda: streams.append("s", [b"x"])
+    await reading.close()
+    streams.close()
+
+
+@pytest.mark.parametrize("turns", range(TURNS))
+@pytest.mark.parametrize("waits", [a_listener, the_journal, a_stream])
+def test_a_cancellation_is_never_lost(waits: Any, turns: int, tmp_path: Path) -> None:
+    async def wake_and_cancel() -> bool:
+        async with waits(tmp_path) as (task, wake):
+            await asyncio.sleep(0.2)
+            wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait((task,), timeout=10)
+            left = bool(task.done())
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return left
+
+    assert asyncio.run(wake_and_cancel())
