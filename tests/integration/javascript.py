@@ -36,15 +36,18 @@ def missing(what: str) -> str:
 def node(*arguments: str | Path, folder: Path | None = None, **environment: str) -> str:
     """What a program printed that ended well."""
     program = shutil.which("node") or missing("Node")
-    done = subprocess.run(
-        [program, *map(str, arguments)],
-        cwd=folder,
-        env=clean_environment(**environment) | {"PENSTOCK": PENSTOCK},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    try:
+        done = subprocess.run(
+            [program, *map(str, arguments)],
+            cwd=folder,
+            env=clean_environment(**environment) | {"PENSTOCK": PENSTOCK},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"it did not end, and had said: {(late.output or b'').decode()}")
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -168,8 +168,11 @@ test('a consumer acks what is handled and nacks what is not', async () => {
     },
     { concurrency: 2, onError: (error) => errors.push(error.message) },
   )
-  await eventually(async () => (await queue.info()).dead === 1 && (await queue.info()).totals.acked === 3)
-  await consumer.stop()
+  try {
+    await eventually(async () => (await queue.info()).dead === 1 && (await queue.info()).totals.acked === 3)
+  } finally {
+    await consumer.stop()
+  }
   assert.equal(most, 2)
   assert.deepEqual(errors, ['not three', 'not three'])
   assert.equal((await queue.deadLetters()).messages[0].error, 'TypeError: not three')
@@ -180,10 +183,14 @@ test('a consumer keeps the lease of what takes longer', async () => {
   await queue.push(1)
   const kept = Promise.withResolvers?.() ?? {}
   kept.promise ??= new Promise((resolve) => (kept.resolve = resolve))
-  const consumer = queue.consume(() => kept.promise, { visibility_ms: 300 })
-  await eventually(async () => (await client.journal.events({ queue: queue.name, kinds: ['extended'] })).events.length > 1)
-  kept.resolve()
-  await consumer.stop()
+  // Long enough that a machine with much else to do does not let it run out.
+  const consumer = queue.consume(() => kept.promise, { visibility_ms: 6_000 })
+  try {
+    await eventually(async () => (await client.journal.events({ queue: queue.name, kinds: ['extended'] })).events.length > 1)
+  } finally {
+    kept.resolve()
+    await consumer.stop()
+  }
   const { totals } = await queue.info()
   assert.deepEqual([totals.acked, totals.lapsed], [1, 0])
 })

@@ -25,16 +25,15 @@ export async function serve(settings = {}) {
     const env = { PATH: process.env.PATH, PENSTOCK_ACCESS_LOG: 'false', PENSTOCK_CANARY_MS: '0', ...settings }
     process_ = spawn(PENSTOCK, ['serve', '--port', port, '--data', data], { env, stdio: ['ignore', 'ignore', 'pipe'] })
     let told = ''
-    for await (const part of process_.stderr) {
-      told += part
-      const [url] = told.match(/http:\/\/[\d.]+:\d+/) ?? []
-      if (url) {
-        server.url = url
-        process_.stderr.resume()
-        return
-      }
-    }
-    throw new Error(`the server did not start: ${told}`)
+    // Read to its end, and not by a loop, which would close it: a server may say more later.
+    server.url = await new Promise((resolve, reject) => {
+      process_.stderr.setEncoding('utf8').on('data', (part) => {
+        told += part
+        const [, url] = told.match(/(http:\/\/[\d.]+:\d+) /) ?? []
+        if (url) resolve(url)
+      })
+      process_.once('exit', () => reject(new Error(`the server did not start: ${told}`)))
+    })
   }
   async function stop(signal = 'SIGTERM') {
     const ended = once(process_, 'exit')
