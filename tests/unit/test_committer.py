@@ -16,7 +16,7 @@ from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueu
 from penstock.commands import Command, Push, Pushed
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
-from penstock.thread_committer import ThreadCommitter, _Waiting
+from penstock.thread_committer import RUSH_CALLS, ThreadCommitter, _Waiting
 
 CREATE = QueueOptions()
 
@@ -24,8 +24,8 @@ CREATE = QueueOptions()
 class Gated(SqliteStore):
     """A real store whose batches can be held at the door, and are counted."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
         self.gate = threading.Event()
         self.gate.set()
         self.arrived = threading.Event()
@@ -138,7 +138,7 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_else_waiting(store: Gate
         def __init__(self, *, woken: bool) -> None:
             self.lock, self.woken, self.locked = lock(), woken, False
 
-        def acquire(self) -> bool:
+        def acquire(self, timeout: float = -1) -> bool:
             if not self.locked:
                 self.locked = self.lock.acquire()
                 return True
@@ -166,6 +166,51 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_else_waiting(store: Gate
     kinds = [type(outcome) for outcome in outcomes]
     assert kinds.count(KeyboardInterrupt) == 2
     assert kinds.count(Pushed) == 6
+
+
+@pytest.fixture
+def quick_store(tmp_path: Path) -> Iterator[Gated]:
+    store = Gated(tmp_path / "quick.db", durability="relaxed")
+    yield store
+    store.close()
+
+
+def test_threads_that_call_again_and_again_all_get_their_turn(quick_store: Gated) -> None:
+    committer, calls = ThreadCommitter(quick_store), 300
+
+    def rush(name: int) -> None:
+        for number in range(calls):
+            committer.submit(push(b"%d %d" % (name, number)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(rush, range(8)))
+    found = [row[0].decode().split() for row in quick_store._writer.execute("SELECT payload FROM penstock_message")]
+    assert sorted(map(tuple, found)) == sorted((str(name), str(number)) for name in range(8) for number in range(calls))
+
+
+def test_who_waits_for_one_in_a_rush_does_not_wait_for_it_to_come_again(quick_store: Gated) -> None:
+    committer = ThreadCommitter(quick_store)
+    lane = committer._lanes[0]
+
+    def rush() -> None:
+        for _ in range(RUSH_CALLS * 10):
+            committer.submit(push(b"rush"))
+        # The next call leaves with the turn kept for one more, which does not come.
+        committer._rush.calls, committer._rush.left_at = RUSH_CALLS, float("inf")
+        lane.handed_at = float("inf")
+        quick_store.gate.clear()
+        quick_store.arrived.clear()
+        committer.submit(push(b"last"))
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(rush)
+        wait_until(lambda: not quick_store.gate.is_set())
+        assert quick_store.arrived.wait(60)
+        second = pool.submit(committer.submit, push(b"patient"))
+        wait_until(lambda: len(lane.waiting) == 1)
+        quick_store.gate.set()
+        first.result(60)
+        assert second.result(60).receipts
 
 
 def test_a_clock_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:

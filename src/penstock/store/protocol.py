@@ -72,6 +72,10 @@ class Applies(Protocol):
     def lane(self, command: Command[Any]) -> int:
         """Which of them a command goes with: below `lanes`."""
 
+    @property
+    def quick(self) -> bool:
+        """Whether a commit waits for nothing, so that to share one gains little."""
+
     def apply(self, commands: Sequence[Command[Any]]) -> list[Outcome | PenstockError]:
         """Carry out a batch, each command whole or not at all; answered when it is on disk.
 
@@ -89,6 +93,7 @@ class OneLane:
     """For what carries out one batch after another, and is no server that answers."""
 
     lanes = 1
+    quick = False
 
     def ask(self, commands: Sequence[Command[Any]]) -> Asked | None:
         return None

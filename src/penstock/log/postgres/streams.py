@@ -56,6 +56,7 @@ class _Lanes:
     """What is committed together: appends, by stream, and positions."""
 
     lanes = APPEND_LANES + 1
+    quick = False
 
     def __init__(self, appender: Appender, positions: Positions) -> None:
         self._appender = appender

@@ -76,6 +76,7 @@ class CommitLost(Exception):
 
 class PostgresStore:
     lanes = 4
+    quick = False
     """Batches that may be on their way at once: pushes, leases, settling, and the rest."""
 
     def __init__(

@@ -71,6 +71,7 @@ class SqliteStore(OneLane):
         """With `journal` the file gets or loses its journal, for all who share it; None leaves that as it is."""
         self.path = full_path(path)
         self.durability: Durability = durability
+        self.quick = durability == "relaxed"
         self._clock = clock
         self._busy_ms = busy_ms
         self._journal = journal
