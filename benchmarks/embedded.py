@@ -38,7 +38,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     names = [*plan.SECTIONS, *(system.key for system in plan.SYSTEMS)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="about 2 minutes instead of about 15")
+    parser.add_argument("--quick", action="store_true", help="about 2 minutes instead of about 20")
     parser.add_argument(
         "--only",
         action="append",

@@ -15,7 +15,7 @@ SECTIONS = ("throughput", "backlog", "state", "memory")
 class Plan:
     sections: tuple[str, ...] = SECTIONS
     systems: tuple[type[System], ...] = tuple(SYSTEMS)
-    rounds: int = 3
+    rounds: int = 5
     round_s: float = 0.5
     batches: tuple[int, ...] = (1, 10, 100)
     threads: tuple[int, ...] = (1, 8)

@@ -196,7 +196,8 @@ def test_who_waits_for_one_in_a_rush_does_not_wait_for_it_to_come_again(quick_st
         for _ in range(RUSH_CALLS * 10):
             committer.submit(push(b"rush"))
         # The next call leaves with the turn kept for one more, which does not come.
-        committer._rush.calls, committer._rush.left_at = RUSH_CALLS, float("inf")
+        rush = committer._rushes[threading.get_ident()]
+        rush.calls, rush.left_at = RUSH_CALLS, float("inf")
         lane.handed_at = float("inf")
         quick_store.gate.clear()
         quick_store.arrived.clear()
