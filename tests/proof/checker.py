@@ -166,6 +166,8 @@ class _Queue(_Place):
                     self.trouble("pop", "duplicated", f"{what.id} was handed out twice under one token")
                 by_token[what.id, what.token] = delivery
                 self.deliveries[what.id].append(delivery)
+        for deliveries in self.deliveries.values():
+            _as_leased(deliveries)
         for op in self.ops:
             if op.verb in ("ack", "nack"):
                 for id_, token in zip(op.ids, op.tokens, strict=True):
@@ -213,11 +215,12 @@ class _Queue(_Place):
             self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
         first = acked[0].settled
         assert first is not None
+        later = deliveries[deliveries.index(acked[0]) + 1 :]
         # A lease that was forgotten may be with its client still while an older one is acked.
         if any(
             each.of.began > first.ended
             or (each.of.ended > first.ended and not self.faults.forgot(each.of.began, each.of.ended))
-            for each in deliveries
+            for each in later
         ):
             self.trouble("ack", "lost", f"{id_} came again after its ack")
 
@@ -244,6 +247,17 @@ class _Queue(_Place):
                 self.verdict.explain("order", "handed out in its turn, and that answer was lost")
             else:
                 self.trouble("order", "unexpected", f"{last.what.id} overtook {each.what.id}")
+
+
+def _as_leased(deliveries: list[Delivery]) -> None:
+    """Bring them in the order of the leases. They are in that of the answers; but the answer of a server that was held
+    up may come after that of another, which was asked later and counted one attempt more."""
+    for end in range(len(deliveries) - 1, 0, -1):
+        for at in range(end):
+            one, two = deliveries[at : at + 2]
+            at_once = one.of.began <= two.of.ended and two.of.began <= one.of.ended
+            if at_once and one.what.attempts > two.what.attempts:
+                deliveries[at : at + 2] = two, one
 
 
 class _Stream(_Place):

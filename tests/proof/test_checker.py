@@ -50,6 +50,7 @@ def take(at: int, *messages: tuple[int, str], outcome: str = "ok") -> Op:
 HALF = Op("w", "push", "p", 0, 5, "maybe", ["a", "b"])
 IN_TURN = [push(), push("b", 2, 10), lease(20), lease(30, "u", "b", 2), settle(40), settle(40, "u", 2)]
 OVERTAKEN = [push(), push("b", 2, 10), lease(20, "u", "b", 2), lease(30), settle(40), settle(40, "u", 2)]
+HELD_UP = Op("d", "lease", "p", 20, 1_400, "ok", delivered=[Delivered(1, "a", "t", 1)], limit=1)
 TWO_LEASES = [push(), lease(20), lease(500, "u", attempts=2), settle(520, "u")]
 CUT = Fault("power cut", 30, 60, forgets=True)
 AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30, 40, ahead_s=0)
@@ -68,6 +69,11 @@ AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30
             [push(), lease(20), lease(1_200, "u"), settle(1_300, "u")],
             [],
             {"kept until its lease had passed": 1},
+        ),
+        (
+            [push(), HELD_UP, lease(1_200, "u", attempts=2), settle(1_300, "u"), settle(1_450, stale=True)],
+            [Fault("SIGSTOP", 50, 1_390)],
+            {"settled after its lease had passed (SIGSTOP)": 1},
         ),
         (
             [push(), lease(20), settle(1_100, stale=True), lease(1_200, "u"), settle(1_300, "u")],
