@@ -61,12 +61,25 @@ class Faults:
         jumps = sorted((fault for fault in faults if fault.ahead_s is not None), key=lambda fault: fault.began)
         self._jumps = [(fault.began, fault.ended, (fault.ahead_s or 0) * 1000) for fault in jumps]
 
-    def ahead_ms(self, begin: int, end: int) -> tuple[int, int]:
-        """The least and the most of that time."""
+    def ahead_ms(self, begin: int, end: int) -> int:
+        """The least of that time."""
         at = bisect_right(self._jumps, begin, key=lambda jump: jump[1])
         values = [self._jumps[at - 1][2] if at else 0]
         values += [ahead for began, _, ahead in self._jumps[at:] if began <= end]
-        return min(values), max(values)
+        return min(values)
+
+    def latest_ms(self, begin: int, end: int) -> int:
+        """The latest time that the servers' clocks showed between the two: what had passed then stays passed when they
+        are set back."""
+        at = bisect_right(self._jumps, begin, key=lambda jump: jump[1])
+        ahead = self._jumps[at - 1][2] if at else 0
+        latest = begin + ahead
+        for began, ended, after in self._jumps[at:]:
+            if began > end:
+                break
+            latest = max(latest, min(ended, end) + ahead)
+            ahead = after
+        return max(latest, end + ahead)
 
     def forgot(self, begin: int, end: int) -> str | None:
         return next((fault.kind for fault in self._during(begin, end) if fault.forgets), None)
@@ -183,18 +196,16 @@ class _Queue(_Place):
             begin, end, settled = earlier.of.began, later.of.ended, earlier.settled
             if settled is not None and settled.verb == "nack" and not earlier.refused and settled.outcome == "ok":
                 continue
-            least, _ = self.faults.ahead_ms(begin, earlier.of.ended)
-            _, most = self.faults.ahead_ms(later.of.began, end)
-            held_until = begin + least + self.lease_ms - CLOCK_MS
+            held_until = begin + self.faults.ahead_ms(begin, earlier.of.ended) + self.lease_ms - CLOCK_MS
+            latest = self.faults.latest_ms(begin, end)
             if settled is not None and settled.verb == "nack" and not earlier.refused:
                 self.verdict.explain("pop", f"given back, and the answer was lost{self.faults.named(begin, end)}")
-            elif end + most >= held_until:
+            elif latest >= held_until:
                 self.verdict.explain("pop", self._why_lapsed(earlier) + self.faults.named(begin, end))
             elif forgot := self.faults.forgot(begin, end):
                 self.verdict.explain("pop", f"its lease was forgotten ({forgot})")
             else:
-                early_ms = held_until - end - most
-                self.trouble("pop", "duplicated", f"{id_} was leased twice, {early_ms} ms too early")
+                self.trouble("pop", "duplicated", f"{id_} was leased twice, {held_until - latest} ms too early")
 
     def _why_lapsed(self, earlier: Delivery) -> str:
         if earlier.settled is None:

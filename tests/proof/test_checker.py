@@ -71,6 +71,11 @@ AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30
             {"kept until its lease had passed": 1},
         ),
         (
+            [push(), lease(20), lease(1_200, "u", attempts=2), settle(1_300, "u")],
+            [Fault("clock -1 h", 1_100, 1_110, ahead_s=-3_600)],
+            {"kept until its lease had passed (clock -1 h)": 1},
+        ),
+        (
             [push(), HELD_UP, lease(1_200, "u", attempts=2), settle(1_300, "u"), settle(1_450, stale=True)],
             [Fault("SIGSTOP", 50, 1_390)],
             {"settled after its lease had passed (SIGSTOP)": 1},
