@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands import Ack, Command, Lease, Push, SettleItem
+from penstock.commands import Ack, CatchUpJournal, Command, Lease, Push, SettleItem
 from penstock.errors import CorruptRecord
 from penstock.journal.drain import Drain, drain_once, journal_folder
+from penstock.log.log import Log
 from penstock.log.reader import LogReader
 from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
@@ -60,6 +61,28 @@ def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: Sql
     assert check(store).next_offset == store.journal_bounds()[1]
     with closing(sqlite3.connect(store.path)) as db:
         assert db.execute("SELECT count(*) FROM penstock_journal").fetchone() == (1,)
+
+
+def test_the_log_knows_of_nothing_that_is_not_on_the_stores_disk(tmp_path: Path) -> None:
+    """A lease does not wait for the disk; and a log that knew of one that a power cut took back would be wrong for ever."""
+
+    class Noting(SqliteStore):
+        log: Log | None = None
+        synced_at: int | None = None
+
+        def sync(self) -> None:
+            super().sync()
+            if self.log is not None:
+                self.synced_at = self.log.next_offset
+
+    with closing(Noting(tmp_path / "penstock.db", journal=True)) as store, closing(opened(store)) as drain:
+        do(store, Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions()))
+        do(store, Lease(queue="q", limit=1))
+        do(store, CatchUpJournal())
+        store.log, before = drain.log, drain.next_offset
+        assert drain.step() is not None
+        assert drain.next_offset > before
+        assert store.synced_at == before
 
 
 def test_a_crash_before_the_store_forgets_repeats_nothing(store: SqliteStore) -> None:
