@@ -64,7 +64,7 @@ def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: Sql
 
 
 def test_the_log_knows_of_nothing_that_is_not_on_the_stores_disk(tmp_path: Path) -> None:
-    """A lease does not wait for the disk; and a log that knew of one that a power cut took back would be wrong for ever."""
+    """A lease does not wait for the disk; a log that knew of one that a power cut took back would be wrong for ever."""
 
     class Noting(SqliteStore):
         log: Log | None = None
