@@ -223,7 +223,12 @@ class _Queue(_Place):
                 self.trouble("put", "lost", f"{id_} was handed out and is gone, though nobody acked it")
             return
         if len(acked) > 1 and not self.faults.forgot(acked[0].of.began, acked[-1].of.ended):
-            self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
+            acks = sorted((each.settled for each in acked if each.settled is not None), key=lambda op: op.ended)
+            if any(two.began > one.ended for one, two in pairwise(acks)):
+                self.trouble("ack", "duplicated", f"{id_} was acked {len(acked)} times")
+            else:
+                # A client that repeats an ack and finds the message gone cannot know that it was another's.
+                self.verdict.explained["acked by another while its ack was under way"] += 1
         first = acked[0].settled
         assert first is not None
         later = deliveries[deliveries.index(acked[0]) + 1 :]

@@ -51,6 +51,7 @@ HALF = Op("w", "push", "p", 0, 5, "maybe", ["a", "b"])
 IN_TURN = [push(), push("b", 2, 10), lease(20), lease(30, "u", "b", 2), settle(40), settle(40, "u", 2)]
 OVERTAKEN = [push(), push("b", 2, 10), lease(20, "u", "b", 2), lease(30), settle(40), settle(40, "u", 2)]
 HELD_UP = Op("d", "lease", "p", 20, 1_400, "ok", delivered=[Delivered(1, "a", "t", 1)], limit=1)
+UNDER_WAY = Op("c", "ack", "p", 40, 1_400, "ok", [], [1], ["t"])
 TWO_LEASES = [push(), lease(20), lease(500, "u", attempts=2), settle(520, "u")]
 CUT = Fault("power cut", 30, 60, forgets=True)
 AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30, 40, ahead_s=0)
@@ -74,6 +75,11 @@ AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30
             [push(), lease(20), lease(1_200, "u", attempts=2), settle(1_300, "u")],
             [Fault("clock -1 h", 1_100, 1_110, ahead_s=-3_600)],
             {"kept until its lease had passed (clock -1 h)": 1},
+        ),
+        (
+            [push(), lease(20), UNDER_WAY, lease(1_200, "u", attempts=2), settle(1_300, "u")],
+            [],
+            {"its ack did not arrive, and its lease passed": 1, "acked by another while its ack was under way": 1},
         ),
         (
             [push(), HELD_UP, lease(1_200, "u", attempts=2), settle(1_300, "u"), settle(1_450, stale=True)],
