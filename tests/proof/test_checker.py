@@ -52,6 +52,7 @@ IN_TURN = [push(), push("b", 2, 10), lease(20), lease(30, "u", "b", 2), settle(4
 OVERTAKEN = [push(), push("b", 2, 10), lease(20, "u", "b", 2), lease(30), settle(40), settle(40, "u", 2)]
 HELD_UP = Op("d", "lease", "p", 20, 1_400, "ok", delivered=[Delivered(1, "a", "t", 1)], limit=1)
 UNDER_WAY = Op("c", "ack", "p", 40, 1_400, "ok", [], [1], ["t"])
+TWICE = [lease(20), settle(25), lease(120, "u", id_=2), settle(140, "u", id_=2)]
 TWO_LEASES = [push(), lease(20), lease(500, "u", attempts=2), settle(520, "u")]
 CUT = Fault("power cut", 30, 60, forgets=True)
 AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30, 40, ahead_s=0)
@@ -80,6 +81,11 @@ AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30
             [push(), lease(20), UNDER_WAY, lease(1_200, "u", attempts=2), settle(1_300, "u")],
             [],
             {"its ack did not arrive, and its lease passed": 1, "acked by another while its ack was under way": 1},
+        ),
+        (
+            [Op("w", "push", "p", 0, 100, "ok", ["a"], [2]), *TWICE],
+            [AHEAD],
+            {"sent again after the clock had passed what is remembered of a request": 1},
         ),
         (
             [push(), HELD_UP, lease(1_200, "u", attempts=2), settle(1_300, "u"), settle(1_450, stale=True)],
@@ -124,6 +130,7 @@ def test_what_may_happen_is_no_trouble_and_is_explained(
     [
         ("queue", [push()], [], "put lost"),
         ("queue", [push(), lease(20)], [], "put lost"),
+        ("queue", [Op("w", "push", "p", 0, 100, "ok", ["a"], [2]), *TWICE], [BACK], "put duplicated"),
         ("queue", [push(), lease(20), settle(40, stale=True)], [], "put lost"),
         ("queue", [failed(push(), "no"), lease(20), settle(40)], [], "put unexpected"),
         ("queue", [HALF, lease(20), settle(40)], [], "put unexpected"),
