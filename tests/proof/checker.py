@@ -87,8 +87,7 @@ class Faults:
         aheads = [0, *(ahead for _, _, ahead in self._jumps)]
         leaps = [after - before > REQUEST_WINDOW_MS for before, after in pairwise(aheads)]
         return any(
-            leap and began <= end and begin <= ended
-            for leap, (began, ended, _) in zip(leaps, self._jumps, strict=True)
+            leap and began <= end and begin <= ended for leap, (began, ended, _) in zip(leaps, self._jumps, strict=True)
         )
 
     def forgot(self, begin: int, end: int) -> str | None:
@@ -159,7 +158,6 @@ class _Place:
                 self.trouble("put", "duplicated", f"{payload} is in {ids}")
         for payload in found.keys() - {payload for put in puts for payload in put.payloads}:
             self.trouble("pop", "unexpected", f"{payload} was never put")
-
 
     def was_forgotten(self, put: Op | None) -> bool:
         """Whether a request that was sent again may have been unknown."""
