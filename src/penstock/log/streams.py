@@ -301,6 +301,10 @@ class FileStreams:
         check_consumer_name(consumer)
         with self._reader(name) as (stream, log):
             end = log.next_offset
+            if offset >= end and isinstance(log, Log):
+                # A reader may have seen in the files what the writer is just about to know of.
+                with log.turn:
+                    end = log.next_offset
             if offset >= end:
                 raise OffsetBeyondEnd(name, offset, end)
             command = CommitPosition(consumer=consumer, offset=offset, force=force, kind=kind)

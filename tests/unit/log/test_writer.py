@@ -6,12 +6,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import BatchTooLarge, InvalidInput, PayloadTooLarge, StoreBusy, StoreClosed
+from penstock.log.active import Active
 from penstock.log.aio import AsyncStreams
 from penstock.log.files import Files
 from penstock.log.log import CHECKPOINT_MS, Log
@@ -232,3 +234,29 @@ def test_opening_a_log_leaves_a_commit_of_a_position_alone(folder: Path) -> None
     Log(folder).close()
     assert being_replaced.exists()
     assert not (folder / "manifest.new").exists()
+
+
+def test_what_a_reader_has_seen_can_be_committed_before_the_writer_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = FileStreams(tmp_path / "streams")
+    streams.create("s")
+    streams.append("s", [b"0"])
+    published, go_on, publish = threading.Event(), threading.Event(), Active.publish
+
+    def slowly(self: Active, *arguments: Any) -> None:
+        publish(self, *arguments)
+        published.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(Active, "publish", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        appending = pool.submit(streams.append, "s", [b"1"])
+        assert published.wait(60)
+        seen = LogReader(streams.folder("s")).read(0).records
+        committing = pool.submit(streams.commit, "s", "c", seen[-1].offset)
+        wait([committing], 0.2)
+        go_on.set()
+        assert committing.result(60).offset == seen[-1].offset == 1
+        appending.result(60)
+    streams.close()
