@@ -76,8 +76,8 @@ class CommitLost(Exception):
 
 class PostgresStore:
     lanes = 4
-    quick = False
     """Batches that may be on their way at once: pushes, leases, settling, and the rest."""
+    quick = False
 
     def __init__(
         self,
