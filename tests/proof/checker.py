@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from penstock.store.postgres.push import REQUEST_WINDOW_MS
 from tests.crash.accounting import CLOCK_MS, Accounting
 from tests.proof.history import Delivered, Fault, History, Op
 
@@ -82,14 +81,6 @@ class Faults:
             ahead = after
         return max(latest, end + ahead)
 
-    def leapt(self, begin: int, end: int) -> bool:
-        """Whether the clock went ahead, by more than the time for which a request is remembered."""
-        aheads = [0, *(ahead for _, _, ahead in self._jumps)]
-        leaps = [after - before > REQUEST_WINDOW_MS for before, after in pairwise(aheads)]
-        return any(
-            leap and began <= end and begin <= ended for leap, (began, ended, _) in zip(leaps, self._jumps, strict=True)
-        )
-
     def forgot(self, begin: int, end: int) -> str | None:
         return next((fault.kind for fault in self._during(begin, end) if fault.forgets), None)
 
@@ -150,18 +141,11 @@ class _Place:
                 self.trouble("put", "lost", f"{payload} never came")
         elif missing:
             self.verdict.explained["taken, and the answer was lost (at most once)"] += len(missing)
-        by_payload = {payload: put for put in puts for payload in put.payloads}
         for payload, ids in found.items():
-            if len(ids) > 1 and self.was_forgotten(by_payload.get(payload)):
-                self.verdict.explained["sent again after the clock had passed what is remembered of a request"] += 1
-            elif len(ids) > 1:
+            if len(ids) > 1:
                 self.trouble("put", "duplicated", f"{payload} is in {ids}")
         for payload in found.keys() - {payload for put in puts for payload in put.payloads}:
             self.trouble("pop", "unexpected", f"{payload} was never put")
-
-    def was_forgotten(self, put: Op | None) -> bool:
-        """Whether a request that was sent again may have been unknown."""
-        return False
 
 
 class _Queue(_Place):
@@ -183,9 +167,6 @@ class _Queue(_Place):
             self._check_end(id_, deliveries)
         if ordered:
             self._check_order()
-
-    def was_forgotten(self, put: Op | None) -> bool:
-        return put is not None and self.faults.leapt(put.began, put.ended)
 
     def _gather(self) -> None:
         by_token: dict[tuple[int | str, str], Delivery] = {}
