@@ -56,7 +56,7 @@ def check_journal(tables: Tables, url: str, schema: str, clock: Clock) -> None:
 
 
 def open_store(schema: str, clock: Clock, *, journal: bool) -> PostgresStore:
-    store = PostgresStore(cluster().url, schema=schema, clock=clock, journal=journal)
+    store = PostgresStore(cluster().url, schema=schema, clock=clock, steady=clock.steady, journal=journal)
     # However slow the machine is: it is the tests' clock that tells when to wake.
     store._context.slow_seconds = math.inf
     return store

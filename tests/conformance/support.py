@@ -45,14 +45,22 @@ PATIENCE_SECONDS = 30.0
 class Clock:
     def __init__(self) -> None:
         self.now = START_MS
+        self._leapt = 0
 
     def __call__(self) -> int:
         return self.now
 
+    def steady(self) -> float:
+        """In seconds, for what is not to be moved by whoever sets the clock."""
+        return (self.now - self._leapt) / 1000
+
     def advance(self, ms: int) -> None:
+        """Time passes."""
         self.now += ms
 
     def set(self, ms: int) -> None:
+        """Someone sets the clock."""
+        self._leapt += ms - self.now
         self.now = ms
 
 
@@ -72,7 +80,7 @@ class StoreUnderTest:
     def open_another(self) -> Store:
         """One more store on the same database, as another process would have."""
         # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
-        store = SqliteStore(self.path, clock=self.clock, durability="relaxed", journal=True)
+        store = SqliteStore(self.path, clock=self.clock, steady=self.clock.steady, durability="relaxed", journal=True)
         self._opened.append(store)
         return store
 

@@ -10,7 +10,7 @@ from penstock.commands import Push, Remove
 from penstock.errors import QueueFull, RateLimited, UnknownQueue
 from penstock.identity import message_id_of
 from penstock.model import Content, NewMessage, QueueOptions, State
-from tests.conformance.support import Clock, StoreUnderTest, texts
+from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, texts
 
 
 def keyed(key: str | None, payload: bytes = b"x") -> NewMessage:
@@ -262,6 +262,37 @@ def test_a_repeated_request_is_known_after_its_messages_are_gone_but_not_for_eve
     store.apply([Remove(queue="q", ids=[first.receipts[0].id])])
     (again,) = store.apply([request])
     assert again.receipts[0].duplicate
-    clock.advance(15 * 60_000)
+    store.sweep()
+    clock.advance(15 * MINUTE_MS)
+    store.sweep()
     (later,) = store.apply([request])
     assert not later.receipts[0].duplicate
+
+
+def test_a_repeated_request_is_known_though_the_clock_was_set_ahead(store: StoreUnderTest, clock: Clock) -> None:
+    request = Push(queue="q", messages=[keyed(None)], request_key="r")
+    store.send()
+    (first,) = store.apply([request])
+    store.sweep()
+    for _ in range(3):
+        clock.set(clock.now + 60 * MINUTE_MS)
+        store.sweep()
+        clock.advance(4 * MINUTE_MS)
+        store.sweep()
+        (again,) = store.apply([request])
+        assert again.receipts[0].duplicate
+        assert again.receipts[0].id == first.receipts[0].id
+
+
+def test_a_repeated_request_is_known_after_a_restart_with_the_clock_set_ahead(
+    shared: StoreUnderTest, clock: Clock
+) -> None:
+    request = Push(queue="q", messages=[keyed(None)], request_key="r")
+    shared.send()
+    shared.apply([request])
+    clock.set(clock.now + 60 * MINUTE_MS)
+    shared.reopen()
+    shared.sweep()
+    (again,) = shared.apply([request])
+    assert again.receipts[0].duplicate
+    assert shared.info().ready == 1

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from penstock.model import QueueOptions, system_clock
 from penstock.store.migrate import load_sql
 from penstock.store.postgres.latency import Latencies
+from penstock.store.requests import PastRequests
 from penstock.store.shared import decode_options
 
 VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker at_once"
@@ -60,12 +61,19 @@ class Known(NamedTuple):
 
 
 class Context:
-    def __init__(self, schema: str, salt: int, clock: Callable[[], int] | None) -> None:
+    def __init__(
+        self,
+        schema: str,
+        salt: int,
+        clock: Callable[[], int] | None,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.schema = schema
         self.sql = statements(schema)
         self.salt = salt
         self.clock = clock
         """None: the database's."""
+        self.past_requests = PastRequests(steady)
         self.ids: dict[str, int] = {}
         """Under which id each queue was seen; checked by every transaction that uses it."""
         self.known: dict[str, Known] = {}

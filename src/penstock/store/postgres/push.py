@@ -21,12 +21,8 @@ from penstock.store.postgres.configure import create_queue, drop_queue
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls, texts
+from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.shared import CONTENT_CODES
-
-REQUEST_KEY = "\x1f"
-"""No key of a user's begins so: a control character is none of theirs."""
-REQUEST_WINDOW_MS = 15 * 60_000
-NO_PLACE = -1
 
 Key = tuple[int, str]
 """Space and key."""
@@ -55,7 +51,7 @@ class Writing:
     def learn_keys(self, rows: Rows) -> None:
         now = self.tx.now
         for space, key, first_id, created_at, expires_at, alive in rows:
-            if key.startswith(REQUEST_KEY) and expires_at > now:
+            if key.startswith(REQUEST_KEY):
                 self.requests[space, key] = (first_id, created_at)
             elif expires_at > now or alive:
                 uuid = message_uuid(first_id, created_at, self.tx.salt)

@@ -85,6 +85,7 @@ class PostgresStore:
         *,
         schema: str | None = None,
         clock: Clock | None = None,
+        steady: Callable[[], float] = time.monotonic,
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
         connections: int = CONNECTIONS,
@@ -102,7 +103,7 @@ class PostgresStore:
                     set_journal(first, self.target.schema, journal)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
-            self._context = Context(self.target.schema, salt, clock)
+            self._context = Context(self.target.schema, salt, clock, steady)
             self._spool, self._draining = Spool(self._context), threading.Lock()
             self._pool = Pool(self._open_wire, connections, self.target.shown)
             self._waker = Waker(self._connect, f"penstock.{self.target.schema}")

@@ -15,6 +15,7 @@ from penstock.store.postgres.journal import note_removed
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
+from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
@@ -70,10 +71,20 @@ def _trim_archive(tx: Transaction, queue: Queue, archive_ms: int, limit: int, sw
 
 
 def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
-    """A key lives as long as its window or its message, whichever is longer."""
+    """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
+    past = tx.context.past_requests.below(lambda: int(tx.fetch("admin.last_id")[0][0]) + 1)
     rows = tx.fetch("admin.old_keys", tx.now, limit)
-    _for_keys(tx, "admin.keep_keys", [row for row in rows if row[2]], tx.now + KEY_CHECK_MS)
-    gone = [row for row in rows if not row[2]]
+    recent: list[Row] = []
+    alive: list[Row] = []
+    gone: list[Row] = []
+    for row in rows:
+        _, key, is_alive, first_id = row
+        if key.startswith(REQUEST_KEY) and first_id >= past:
+            recent.append(row)
+        else:
+            (alive if is_alive else gone).append(row)
+    _for_keys(tx, "admin.keep_keys", recent, tx.now + REQUEST_WINDOW_MS)
+    _for_keys(tx, "admin.keep_keys", alive, tx.now + KEY_CHECK_MS)
     _for_keys(tx, "push.forget_keys", gone)
     swept.forgotten += len(gone)
     swept.more |= len(rows) == limit

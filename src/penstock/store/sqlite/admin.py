@@ -9,6 +9,7 @@ from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import DAY_MS, State
+from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.shared import NEVER
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
 from penstock.store.sqlite.advance import SQL as ADVANCE
@@ -237,10 +238,13 @@ def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> No
 
 
 def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
-    """A key lives as long as its window or its message, whichever is longer."""
+    """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
+    past = tx.past_requests.below(lambda: tx.next_ids(0))
     rows = tx.execute(SQL["old_keys"], (tx.now, limit)).fetchall()
     for space, key, message_id, place in rows:
-        if tx.execute(PUSH["is_alive"], (place, message_id)).fetchone():
+        if key.startswith(REQUEST_KEY) and message_id >= past:
+            tx.execute(SQL["keep_key"], (tx.now + REQUEST_WINDOW_MS, space, key))
+        elif tx.execute(PUSH["is_alive"], (place, message_id)).fetchone():
             tx.execute(SQL["keep_key"], (tx.now + KEY_CHECK_MS, space, key))
         else:
             tx.execute(SQL["forget_key"], (space, key))

@@ -13,6 +13,7 @@ from penstock.identity import message_uuid
 from penstock.journal.noting import note_pushed
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
+from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.shared import CONTENT_CODES
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
@@ -22,11 +23,6 @@ from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "push")
 MESSAGE = SQL["message"]
-
-REQUEST_KEY = "\x1f"
-"""No key of a user's begins so: a control character is none of theirs."""
-REQUEST_WINDOW_MS = 15 * 60_000
-NO_PLACE = -1
 
 BYTES = Content.BYTES
 
@@ -115,7 +111,7 @@ def _find_repeated_request(
 ) -> None:
     """If this request came before: its messages without a key got the ids from the first one on, in order."""
     row = tx.execute(SQL["find_key"], (space, request_key)).fetchone()
-    if row is None or row[3] <= tx.now:
+    if row is None:
         return
     message_id, _, created_at, _ = row
     taken = {receipt.id for receipt in duplicates.values() if isinstance(receipt, Receipt)}

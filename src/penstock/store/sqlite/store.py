@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from penstock.model import (
     system_clock,
 )
 from penstock.store.protocol import JournalRow, OneLane, Progress
+from penstock.store.requests import PastRequests
 from penstock.store.sqlite import access
 from penstock.store.sqlite.alone import ALONE, Alone, prepare_acks
 from penstock.store.sqlite.backup import backup
@@ -64,6 +66,7 @@ class SqliteStore(OneLane):
         path: str | os.PathLike[str],
         *,
         clock: Clock = system_clock,
+        steady: Callable[[], float] = time.monotonic,
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
         journal: bool | None = None,
@@ -73,6 +76,7 @@ class SqliteStore(OneLane):
         self.durability: Durability = durability
         self.quick = durability == "relaxed"
         self._clock = clock
+        self._past_requests = PastRequests(steady)
         self._busy_ms = busy_ms
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
@@ -108,7 +112,7 @@ class SqliteStore(OneLane):
         writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES[self.durability]}").fetchall()
         self._writer = writer
         prepare_acks(writer)
-        self._transaction = Transaction(writer, self.salt)
+        self._transaction = Transaction(writer, self.salt, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
         self._writer_open = True
@@ -295,7 +299,7 @@ class SqliteStore(OneLane):
             connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
             connection.execute("SAVEPOINT penstock")
             try:
-                tx = Transaction(connection, self.salt)
+                tx = Transaction(connection, self.salt, self._past_requests)
                 tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.finish()

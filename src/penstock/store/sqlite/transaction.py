@@ -9,6 +9,7 @@ from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
 from penstock.journal.recorder import Recorder
 from penstock.store.migrate import load_sql
+from penstock.store.requests import PastRequests
 from penstock.store.sqlite.journal import note_uncounted
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
@@ -39,17 +40,19 @@ class Transaction:
         "next_offset",
         "noted_bytes",
         "now",
+        "past_requests",
         "salt",
         "writer",
     )
 
-    def __init__(self, connection: sqlite3.Connection, salt: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, salt: int, past_requests: PastRequests) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
         self.journal = Recorder(salt)
         self.latencies = Latencies()
+        self.past_requests = past_requests
         self.writer = secrets.randbits(62) | 1
         self.noted_bytes = 0
         """Written into the journal since this was last set to 0."""

@@ -169,10 +169,14 @@ WITH found AS MATERIALIZED (
    ORDER BY archived_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED)
 DELETE FROM penstock.archive a USING found o WHERE a.id = o.id RETURNING a.id, a.place, false
 
+-- :last_id
+SELECT last_value FROM penstock.message_id
+
 -- :old_keys
 SELECT k.space, k.key,
        EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = k.place)
-         AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id)
+         AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id),
+       k.id
   FROM penstock.key k WHERE k.check_at <= $1::bigint ORDER BY k.check_at LIMIT $2::bigint FOR UPDATE OF k SKIP LOCKED
 
 -- :keep_keys
