@@ -13,8 +13,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum, IntFlag
+from itertools import accumulate, chain
 from typing import Any
 
 import msgspec
@@ -113,9 +114,10 @@ def encode_events(
     varies, arrays, detail = 0, b"", b""
     if count > 1:
         for number, column in enumerate(zip(*rows, strict=True)):
+            first = column[0]
             # Ids that are not told one by one follow each other; anything else is the same for all.
-            alike = range(column[0], column[0] + count) if number == 0 else (column[0],) * count
-            if column != tuple(alike):
+            alike = column.count(first) == count if number else column == tuple(range(first, first + count))
+            if not alike:
                 varies |= 1 << number
                 arrays += _array("q", column)
     if details is not None:
@@ -124,21 +126,21 @@ def encode_events(
             varies |= DETAILS
             arrays += _ends(details)
             detail = b"".join(details)
-    tail = name + detail
     if bodies is not None:
         varies |= BODIES
         arrays += _ends(bodies)
-        tail += bodies[0] if count == 1 else b"".join(bodies)
     fixed = _pack_rest(
         now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(detail), *columns
     )
-    rest = fixed + arrays + tail
+    rest = fixed + arrays + name + detail
+    if bodies is not None:
+        rest = b"".join((rest, *bodies))
     rest += _PADDING[len(rest) & 7]
     length = len(rest) - (HEADER_BYTES - _HEAD.size)
     return _pack_head(length, crc32(rest, length)) + rest
 
 
-def _array(code: str, values: Sequence[int]) -> bytes:
+def _array(code: str, values: Iterable[int]) -> bytes:
     packed = array(code, values)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -148,13 +150,8 @@ def _array(code: str, values: Sequence[int]) -> bytes:
 def _ends(parts: Sequence[bytes]) -> bytes:
     if len(parts) == 1:
         return struct.pack("<II", len(parts[0]), 0)
-    ends, end = [], 0
-    for part in parts:
-        end += len(part)
-        ends.append(end)
-    if len(ends) & 1:
-        ends.append(0)
-    return _array("I", ends)
+    padding = (0,) if len(parts) & 1 else ()
+    return _array("I", chain(accumulate(map(len, parts)), padding))
 
 
 _MARKS_AT, _VARIES_AT, _ID_AT, _ARRAYS_AT = 36, 38, 48, HEADER_BYTES + FIELD_BYTES

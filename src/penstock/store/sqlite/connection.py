@@ -34,6 +34,8 @@ PAGE_BYTES = 2_048
 WAL_PAGES = {"full": 500, "relaxed": 2_000}
 """Then a commit copies them to the database and the log starts over. A log that does not grow is synced faster, so it
 is short where each commit is synced; where none is, the copying is what is synced, so it is seldom."""
+JOURNAL_WAL_PAGES = 4_000
+"""With a journal, which is drained and forgotten soon: most of its pages are written anew before they are copied."""
 
 
 def full_path(path: str | os.PathLike[str]) -> str:

@@ -35,9 +35,13 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int, *, unfinishe
     return int(salt)
 
 
-def set_journal(connection: sqlite3.Connection, on: bool, busy_ms: int) -> None:
+def has_journal(connection: sqlite3.Connection) -> bool:
     row = connection.execute("SELECT value FROM penstock_setting WHERE name = 'journal'").fetchone()
-    if bool(row and row[0]) != on:
+    return bool(row and row[0])
+
+
+def set_journal(connection: sqlite3.Connection, on: bool, busy_ms: int) -> None:
+    if has_journal(connection) != on:
         # Whoever has written last learns of it, too.
         change = "INSERT OR REPLACE INTO penstock_setting VALUES ('journal', ?), ('writer', 0)"
         patiently(lambda: connection.execute(change, (int(on),)), busy_ms)

@@ -33,6 +33,7 @@ from penstock.store.sqlite import access
 from penstock.store.sqlite.alone import ALONE, Alone, prepare_acks
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.connection import (
+    JOURNAL_WAL_PAGES,
     MEMORY,
     WAL_PAGES,
     as_we_read,
@@ -46,7 +47,7 @@ from penstock.store.sqlite.connection import (
 )
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.read import Reader
-from penstock.store.sqlite.schema import migrate, set_journal
+from penstock.store.sqlite.schema import has_journal, migrate, set_journal
 from penstock.store.sqlite.settle import NotAsRemembered
 from penstock.store.sqlite.transaction import JOURNAL, Transaction
 from penstock.store.sqlite.workers import list_workers
@@ -106,10 +107,11 @@ class SqliteStore(OneLane):
                 self.salt = patiently(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
                 if self._journal is not None:
                     set_journal(writer, self._journal, self._busy_ms)
+                pages = JOURNAL_WAL_PAGES if has_journal(writer) else WAL_PAGES[self.durability]
         except BaseException:
             writer.close()
             raise
-        writer.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES[self.durability]}").fetchall()
+        writer.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
         self._writer = writer
         prepare_acks(writer)
         self._transaction = Transaction(writer, self.salt, self._past_requests)
