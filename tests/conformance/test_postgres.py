@@ -4,6 +4,7 @@ transaction."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 
 from penstock.commands import Ack, Lease, SettleItem, Sweep
 from penstock.errors import InvalidInput, StoreUnreachable, UnknownQueue, Unsupported, WrongType
-from penstock.model import system_clock
+from penstock.model import NewMessage, system_clock
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.advance import PATIENCE_MS
+from penstock.store.postgres.context import SLACK_MS
+from penstock.store.postgres.transaction import Transaction
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import eventually, push_command, texts
@@ -63,6 +66,45 @@ def test_an_open_transaction_of_the_users_holds_nobody_up(
     assert on_server.drain() == ["early"]
     mine.commit()
     assert on_server.drain() == ["late"]
+
+
+def test_what_is_committed_after_it_was_due_comes_at_once(
+    on_server: PostgresUnderTest, mine: psycopg.Connection
+) -> None:
+    clock = on_server.clock
+    on_server.make()
+    another = on_server.open_another()
+    on_server.apply_on(mine, [push_command("late", delay_ms=1_000)])
+    clock.advance(5_000)
+    on_server.push("early")
+    assert on_server.drain() == ["early"]
+    clock.advance(100)
+    (nothing,) = another.apply([Lease(queue="q")])
+    assert not nothing.messages + on_server.lease()
+    mine.commit()
+    eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
+
+
+def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
+    on_server: PostgresUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = on_server.clock
+    on_server.make()
+    another = on_server.open_another()
+    commit = Transaction.commit
+
+    def slowly(tx: Transaction) -> None:
+        if tx.schedules:
+            clock.advance(5_000)
+            another.apply([Lease(queue="q")])
+            clock.advance(100)
+            another.apply([Lease(queue="q")])
+            time.sleep(2 * SLACK_MS / 1000)
+        commit(tx)
+
+    monkeypatch.setattr(Transaction, "commit", slowly)
+    on_server.send(NewMessage(payload=b"late", delay_ms=1_000))
+    eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
 
 def test_a_refused_command_leaves_the_users_transaction_usable(

@@ -128,6 +128,10 @@ class Context:
             self.floors.clear()
             self.looked.clear()
 
+    def look_wide_soon(self) -> None:
+        """Something may have become due before it could be seen."""
+        self.look_wide_at = 0.0
+
     def floor(self, queue_id: int | None) -> tuple[int, int]:
         return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)
 

@@ -63,6 +63,7 @@ def schedule(tx: Transaction, queue: Queue, leases: Sequence[Ended], times: Sequ
         ints_or_nulls([lease.expires_at for lease in leases]),
     )
     queue.count(scheduled=len(leases))
+    tx.schedules = True
     queue.due_at = min(queue.due_at, *times)
     _may_expire(queue, leases)
 

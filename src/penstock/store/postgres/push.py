@@ -104,6 +104,7 @@ class Writing:
                 lanes, numbers, ranks, at, expiries = columns(rows)
                 behind = ints(back - number for number in numbers)
                 tx.write(name, ints(lanes), behind, ints(ranks), ints(at), ints_or_nulls(expiries))
+        tx.schedules |= bool(self.scheduled)
         self._write_keys(back)
         if self.busy:
             tx.write("push.busy", ints(self.busy), texts(list(self.busy.values())))

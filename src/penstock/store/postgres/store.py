@@ -39,7 +39,7 @@ from penstock.model import (
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
 from penstock.store.postgres.connection import OUTCOME_SECONDS, Pool, Target, connect, is_lost, life_of, translate
-from penstock.store.postgres.context import Context
+from penstock.store.postgres.context import SLACK_MS, Context
 from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
 from penstock.store.postgres.schema import migrate, set_journal
@@ -106,7 +106,8 @@ class PostgresStore:
             self._context = Context(self.target.schema, salt, clock, steady)
             self._spool, self._draining = Spool(self._context), threading.Lock()
             self._pool = Pool(self._open_wire, connections, self.target.shown)
-            self._waker = Waker(self._connect, f"penstock.{self.target.schema}")
+            channel = f"penstock.{self.target.schema}"
+            self._waker = Waker(self._connect, channel, heard_late=self._context.look_wide_soon)
             self._waker.start()
             self._short_way = ShortWay(
                 self._context, self._pool, self._waker, self.target, self._apply_in_steps, self._look_after
@@ -212,7 +213,7 @@ class PostgresStore:
         raise StoreBusy(f"{self.target.shown}: {TRIES} attempts were in vain, the last because: {trouble}") from trouble
 
     def _run(self, wire: Wire, commands: Sequence[Command[Any]]) -> list[Any]:
-        tx = Transaction(wire, self._context)
+        tx, begun = Transaction(wire, self._context), time.monotonic()
         in_runs = runs(commands)
         try:
             tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
@@ -230,8 +231,9 @@ class PostgresStore:
                 raise CommitLost(tx.xid, wire.life, None if tx.answers_with_commit else outcomes, error) from error
             self._roll_back(wire)
             raise
-        if tx.wakes and not told:
-            self._waker.tell_soon()
+        late = tx.schedules and time.monotonic() - begun > SLACK_MS / 1000
+        if late or (tx.wakes and not told):
+            self._waker.tell_soon(late=late)
         return outcomes
 
     def _roll_back(self, wire: Wire) -> None:
@@ -328,7 +330,8 @@ class PostgresStore:
                 tx.join(needs_of(commands))
             outcomes = carry_out(tx, runs(commands))
             or_raise(outcomes)
-            tx.write("begin.notify", self._waker.channel, self._waker.sender)
+            # Nobody knows when the user commits.
+            tx.write("begin.notify", self._waker.channel, self._waker.word(late=tx.schedules))
             tx.write_journal()
             tx.release()
             tx.flush()

@@ -49,6 +49,8 @@ class Transaction:
         self.own = True
         """Not inside a transaction of the user's, which may last: then nobody must wait for it."""
         self.wakes = False
+        self.schedules = False
+        """Whether it wrote times at which messages become due."""
         self.answers_with_commit = False
         """Whether the commit's own round trip brings something that the outcomes lack."""
         self._pending: list[Statement] = []

@@ -21,23 +21,32 @@ from penstock.errors import PenstockError
 
 SEND_SECONDS = 0.01
 BACK_OFF_SECONDS = 1.0
+LATE = " late"
+"""After the sender: messages were scheduled for times that may have passed before anyone could see them."""
 LOOK_SECONDS = 1.0
 """A server that was killed may have owed a word: who must not miss any looks so often, whatever was heard."""
 Open = Callable[[], "psycopg.Connection[tuple[Any, ...]]"]
 
 
 class Waker:
-    def __init__(self, open_connection: Open, channel: str, heard: Callable[[], None] | None = None) -> None:
-        """`heard` is called by the thread that listens, also when it cannot be sure."""
+    def __init__(
+        self,
+        open_connection: Open,
+        channel: str,
+        heard: Callable[[], None] | None = None,
+        heard_late: Callable[[], None] | None = None,
+    ) -> None:
+        """`heard` is called by the thread that listens, also when it cannot be sure; `heard_late`, for late ones."""
         self._open_connection = open_connection
         self._heard = heard
+        self._heard_late = heard_late
         self.channel = channel
         self.sender = secrets.token_hex(8)
         self._sent_at = 0.0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.changes = 0
-        self._pending = False
+        self._pending = self._late = False
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -55,7 +64,7 @@ class Waker:
         """In a forked child: thread, connection and pipe are the parent's."""
         self._lock = threading.Lock()
         self._thread = None
-        self._pending = False
+        self._pending = self._late = False
 
     def may_send_now(self) -> bool:
         """Whether a commit may carry the word itself; if not, `tell_soon` follows it."""
@@ -65,8 +74,14 @@ class Waker:
         self._sent_at = now
         return True
 
-    def tell_soon(self) -> None:
+    def word(self, *, late: bool = False) -> str:
+        return self.sender + LATE if late else self.sender
+
+    def tell_soon(self, *, late: bool = False) -> None:
         """After a commit: whoever was told before it would have looked in vain."""
+        if late:
+            with self._lock:
+                self._late = True
         if self._pending:
             return
         self._pending = True
@@ -109,7 +124,11 @@ class Waker:
             if connection.fileno() in readable:
                 connection.pgconn.consume_input()
                 while (said := connection.pgconn.notifies()) is not None:
-                    if said.extra.decode() != self.sender:
+                    word = said.extra.decode()
+                    if word.endswith(LATE) and self._heard_late is not None:
+                        self._heard_late()
+                        self.changes += 1
+                    elif word != self.sender:
                         self.changes += 1
             if self._awake in readable:
                 os.read(self._awake, 4096)
@@ -120,12 +139,14 @@ class Waker:
     def _send(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         if self._pending:
             time.sleep(max(0.0, self._sent_at + SEND_SECONDS - time.monotonic()))
-            self._pending = False
+            with self._lock:
+                self._pending, late, self._late = False, self._late, False
             self._sent_at = time.monotonic()
             try:
-                connection.execute("SELECT pg_notify(%s, %s)", (self.channel, self.sender))
+                connection.execute("SELECT pg_notify(%s, %s)", (self.channel, self.word(late=late)))
             except psycopg.Error:
-                self._pending = True
+                with self._lock:
+                    self._pending, self._late = True, self._late or late
                 raise
 
     def close(self) -> None:
