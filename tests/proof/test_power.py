@@ -65,3 +65,54 @@ def test_a_power_cut_takes_back_nothing_that_was_answered(store: str, tmp_path: 
             assert {record["data"] for record in records} == total["appended"]
     finally:
         world.close()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("killed", [False, True], ids=["going on", "killed"])
+def test_after_a_sync_that_failed_a_power_cut_takes_back_nothing_that_was_answered(
+    killed: bool, tmp_path: Path
+) -> None:
+    """A lease did not wait for the disk. What the system then dropped of it must not be a hole before later answers."""
+    world = WORLDS["sqlite"](tmp_path / "world", random.Random(2))
+    assert world.disk is not None
+    (server,) = world.servers
+    pushed: set[str] = set()
+
+    def push(client: Client, name: str) -> bool:
+        answer = client.ask("POST", "/queues/q/messages", {"payload": name})
+        if answer.status == 201:
+            pushed.add(name)
+        return answer.status == 201
+
+    try:
+        with Client("127.0.0.1", server.port) as client:
+            client.queue("q", visibility_ms=1)
+        for number in range(CUTS):
+            with Client("127.0.0.1", server.port) as client:
+                assert push(client, f"{number} before")
+                ask(client, "POST", "/queues/q/poll?wait_ms=0")
+                world.disk.set(syncs_to_fail=1)
+                tries = 0
+                while world.disk.syncs_left_to_fail() and push(client, f"{number} meanwhile {tries}"):
+                    tries += 1
+                world.disk.heal()
+            if killed:
+                server.kill()
+                server.start()
+                world.wait_until_healed()
+            with Client("127.0.0.1", server.port) as client:
+                for each in range(EACH):
+                    assert push(client, f"{number} after {each}")
+            world.power_cut()
+            world.wait_until_healed()
+            with Client("127.0.0.1", server.port) as client:
+                answer = ask(client, "GET", "/queues/q/peek?limit=1000")
+                left = {message["payload"] for message in answer["messages"]}  # type: ignore[index]
+                assert pushed <= left | {m["payload"] for m in _leased(client)}
+    finally:
+        world.close()
+
+
+def _leased(client: Client) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = ask(client, "GET", "/queues/q/peek?limit=1000&state=leased")["messages"]  # type: ignore[index]
+    return found

@@ -6,8 +6,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -45,6 +45,7 @@ from penstock.store.sqlite.connection import (
     translate,
     translated,
 )
+from penstock.store.sqlite.doubt import is_doubtful, is_in_doubt, put_in_doubt, write_again
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import has_journal, migrate, set_journal
@@ -56,6 +57,7 @@ T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
 JOURNAL_BACKLOG_BYTES = 2 << 20
+UNSYNCED_MAX = 1_000
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -107,16 +109,18 @@ class SqliteStore(OneLane):
                 self.salt = patiently(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
                 if self._journal is not None:
                     set_journal(writer, self._journal, self._busy_ms)
-                pages = JOURNAL_WAL_PAGES if has_journal(writer) else WAL_PAGES[self.durability]
+                self._wal_pages = JOURNAL_WAL_PAGES if has_journal(writer) else WAL_PAGES[self.durability]
         except BaseException:
             writer.close()
             raise
-        writer.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
         self._writer = writer
         prepare_acks(writer)
         self._transaction = Transaction(writer, self.salt, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
+        self._unsynced = 0
+        """Commits since the last that waited for the disk."""
+        self._in_doubt = self.path != MEMORY and is_in_doubt(self.path)
         self._writer_open = True
         self._held = False
         self._openings += 1
@@ -173,26 +177,47 @@ class SqliteStore(OneLane):
             if not self._writer_open:
                 self._open_writer()
             try:
-                if len(commands) == 1 and self._transaction.is_writer and (alone := ALONE.get(type(commands[0]))):
+                if (
+                    len(commands) == 1
+                    and self._transaction.is_writer
+                    and not self._in_doubt
+                    and (alone := ALONE.get(type(commands[0])))
+                ):
                     outcome = self._carry_out_alone(alone, commands[0])
                     if outcome is not None:
                         return [outcome]
                 return self._apply(commands)
             except sqlite3.Error as error:
-                raise translate(error, self.path) from error
+                raise self._translate(error) from error
             except Exception as error:
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
                 if len(commands) == 1 and not isinstance(error, NotAsRemembered):
                     raise
-            with translated(self.path):
+            with self._translated():
                 return [self._apply_alone(command) for command in commands]
+
+    def _translate(self, error: sqlite3.Error) -> StoreError:
+        if is_doubtful(error):
+            self._put_in_doubt()
+        return translate(error, self.path)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """For what writes."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+
+    def _put_in_doubt(self) -> None:
+        if self.path != MEMORY:
+            self._in_doubt = True
+            put_in_doubt(self.path)
 
     def _carry_out_alone(self, alone: Alone, command: Command[Any]) -> Any:
         """The outcome, or None where this command needs a transaction."""
         tx = self._transaction
-        durable = command.durable and self.durability == "full"
-        if durable is not self._synchronous:
-            self._wait_for_disk(durable)
+        self._wait_for_disk(command.durable and self.durability == "full")
         tx.now = tx.journal.now = self._clock()
         try:
             return alone(tx, command)
@@ -251,7 +276,7 @@ class SqliteStore(OneLane):
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            with translated(self.path):
+            with self._translated():
                 self._open_writer()
                 try:
                     outcomes = self._run(commands, 0)
@@ -271,12 +296,14 @@ class SqliteStore(OneLane):
 
     def _begin(self, busy_ms: int, durable: bool) -> None:
         execute = self._writer.execute
-        if durable is not self._synchronous:
-            self._wait_for_disk(durable)
+        self._wait_for_disk(durable)
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
             patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
+        if self._in_doubt:
+            write_again(self.path)
+            self._in_doubt = False
         (version,) = execute("PRAGMA data_version").fetchone()
         if version != self._version:
             # Somebody else has written since this connection last did.
@@ -285,9 +312,19 @@ class SqliteStore(OneLane):
         self._transaction.start(self._clock())
 
     def _wait_for_disk(self, durable: bool) -> None:
-        """Whether the commits that follow do."""
-        self._writer.execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
-        self._synchronous = durable
+        """Whether the commit that follows does. Now and then it does in any case, so that the log cannot grow."""
+        if not durable and self.durability == "full":
+            self._unsynced += 1
+            durable = self._unsynced > UNSYNCED_MAX
+        if durable:
+            self._unsynced = 0
+        if durable is not self._synchronous:
+            # A commit that copies the log syncs it first, and would not tell if that failed: only one that has just
+            # synced it does.
+            pages = self._wal_pages if durable or self.durability != "full" else 0
+            self._writer.execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
+            self._writer.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
+            self._synchronous = durable
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
@@ -420,10 +457,13 @@ class SqliteStore(OneLane):
     def sync(self) -> None:
         if self.path != MEMORY:
             # SQLite holds no locks on this file, so that opening and closing it once more breaks none.
-            with suppress(FileNotFoundError):
+            with self._lock, suppress(FileNotFoundError):
                 file = os.open(f"{self.path}-wal", os.O_RDONLY)
                 try:
                     os.fsync(file)
+                except OSError as error:
+                    self._put_in_doubt()
+                    raise StoreError(f"{self.path}: {error.strerror}", hint="the disk fails") from error
                 finally:
                     os.close(file)
 
@@ -441,7 +481,7 @@ class SqliteStore(OneLane):
         backup(self.path, self._reader if self.path == MEMORY else None, Path(target), self._busy_ms, progress)
 
     def compact(self) -> None:
-        with self._lock, translated(self.path):
+        with self._lock, self._translated():
             self._open_writer()
             patiently(lambda: self._writer.execute("VACUUM"), self._busy_ms)
             self._writer.execute("PRAGMA optimize")
@@ -451,7 +491,11 @@ class SqliteStore(OneLane):
         """Copy the write-ahead log into the database and cut it, as far as readers allow."""
         if self.path != MEMORY:
             self._check_open()
-            with closing(connect(self.path, busy_ms=self._busy_ms)) as connection, translated(self.path):
+            with (
+                self._lock,
+                closing(connect(self.path, busy_ms=self._busy_ms)) as connection,
+                self._translated(),
+            ):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
@@ -479,7 +523,7 @@ class Prepared:
 
     def commit(self) -> None:
         store = self._store
-        with translated(store.path):
+        with store._translated():
             try:
                 store._writer.execute("COMMIT")
             except BaseException:
