@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,14 @@ def offload(call: Callable[[], T]) -> T:
 
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
+
+
+WAVE_MIN = sys.maxsize
+"""Threads go on by themselves."""
+
+
+def until_sent() -> None:
+    pass
 
 
 class Background:
