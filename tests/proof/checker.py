@@ -16,6 +16,8 @@ from tests.crash.accounting import CLOCK_MS, Accounting
 from tests.proof.history import Delivered, Fault, History, Op
 
 DRAIN = "drain"
+LOSE_ANSWERS = ("network cut", "rolling restart")
+"""Of servers that go on, and take back what they could not send."""
 """The client that takes out everything that is left in the end."""
 
 
@@ -83,6 +85,9 @@ class Faults:
 
     def forgot(self, begin: int, end: int) -> str | None:
         return next((fault.kind for fault in self._during(begin, end) if fault.forgets), None)
+
+    def lose_answers(self, begin: int, end: int) -> bool:
+        return any(fault.kind in LOSE_ANSWERS for fault in self._during(begin, end))
 
     def named(self, begin: int, end: int) -> str:
         kinds = sorted({fault.kind for fault in self._during(begin, end)})
@@ -243,7 +248,12 @@ class _Queue(_Place):
     def _check_order(self) -> None:
         """What was pushed before another's push began is handed out no later than it."""
         pushes = {p: op for op in self.ops if op.verb == "push" and op.outcome == "ok" for p in op.payloads}
-        failed = [op for op in self.ops if op.verb == "lease" and op.outcome != "ok"]
+        # A client repeats a lease whose answer did not arrive, and tells of the last one only.
+        lost = [
+            op
+            for op in self.ops
+            if op.verb == "lease" and (op.outcome != "ok" or self.faults.lose_answers(op.began, op.ended))
+        ]
         firsts = [each[0] for each in self.deliveries.values() if each[0].what.payload in pushes]
         firsts.sort(key=lambda each: each.of.began)
         told = sorted(firsts, key=lambda each: each.of.ended)
@@ -259,7 +269,8 @@ class _Queue(_Place):
                 continue
             assert last is not None
             # An answer that did not arrive had leased it before, in its turn; unsent, it came back uncounted.
-            if each.what.attempts > 1 or any(op.ended >= push.began and op.began <= each.of.ended for op in failed):
+            under_way = (op for op in lost if op.ended >= push.began and op.began <= each.of.ended)
+            if each.what.attempts > 1 or any(under_way):
                 self.verdict.explain("order", "handed out in its turn, and that answer was lost")
             else:
                 self.trouble("order", "unexpected", f"{last.what.id} overtook {each.what.id}")

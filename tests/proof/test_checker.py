@@ -110,6 +110,12 @@ AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30
             [],
             {"handed out in its turn, and that answer was lost": 1},
         ),
+        # The client asked once more, and tells of that alone.
+        (
+            [*OVERTAKEN, Op("c", "lease", "p", 12, 60, "ok", limit=1)],
+            [Fault("network cut", 15, 18)],
+            {"handed out in its turn, and that answer was lost": 1},
+        ),
     ],
 )
 def test_what_may_happen_is_no_trouble_and_is_explained(
@@ -145,6 +151,7 @@ def test_what_may_happen_is_no_trouble_and_is_explained(
             "pop duplicated",
         ),
         ("fifo", OVERTAKEN, [], "order unexpected"),
+        ("fifo", [*OVERTAKEN, Op("c", "lease", "p", 12, 60, "ok", limit=1)], [], "order unexpected"),
         ("stream", [append("a", 0)], [], "put lost"),
         ("stream", [append("a", 0), read(20, (0, "a"), (1, "a"))], [], "put duplicated"),
         ("stream", [append("a", 0), read(20, (0, "a"), (1, "x"))], [], "pop unexpected"),
