@@ -262,6 +262,7 @@ class FileStreams:
 
     def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
         with self._reader(name) as (_, log):
+            _catch_up(log, offset)
             return log.read(log.first_offset if offset == EARLIEST else offset, limit, bytes_max)
 
     def read_arrow(
@@ -292,6 +293,7 @@ class FileStreams:
                 known = stream.consumers.submit(SeeConsumer(consumer=consumer))
             assert known is not None
             offset = log.first_offset if known.offset is None else known.offset + 1
+            _catch_up(log, offset)
             return log.read(offset, limit, bytes_max)
 
     def commit(
@@ -300,12 +302,8 @@ class FileStreams:
         check_range("offset", offset, -1, OFFSET_MAX)
         check_consumer_name(consumer)
         with self._reader(name) as (stream, log):
-            end = log.next_offset
-            if offset >= end and isinstance(log, Log):
-                # A reader may have seen in the files what the writer is just about to know of.
-                with log.turn:
-                    end = log.next_offset
-            if offset >= end:
+            _catch_up(log, offset + 1)
+            if offset >= (end := log.next_offset):
                 raise OffsetBeyondEnd(name, offset, end)
             command = CommitPosition(consumer=consumer, offset=offset, force=force, kind=kind)
             return self._with_lag(stream.consumers.submit(command), log)
@@ -384,3 +382,10 @@ def check_stream_name(name: str) -> str:
 
 def differing(one: StreamOptions, other: StreamOptions) -> list[str]:
     return [field for field in one.__struct_fields__ if getattr(one, field) != getattr(other, field)]
+
+
+def _catch_up(log: LogReader, offset: int) -> None:
+    """A reader may have seen in the files what the writer is just about to know of."""
+    if offset > log.next_offset and isinstance(log, Log):
+        with log.turn:
+            pass

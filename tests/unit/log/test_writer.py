@@ -236,7 +236,7 @@ def test_opening_a_log_leaves_a_commit_of_a_position_alone(folder: Path) -> None
     assert not (folder / "manifest.new").exists()
 
 
-def test_what_a_reader_has_seen_can_be_committed_before_the_writer_knows_of_it(
+def test_what_a_reader_has_seen_can_be_committed_and_passed_before_the_writer_knows_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = FileStreams(tmp_path / "streams")
@@ -250,13 +250,15 @@ def test_what_a_reader_has_seen_can_be_committed_before_the_writer_knows_of_it(
         assert go_on.wait(60)
 
     monkeypatch.setattr(Active, "publish", slowly)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         appending = pool.submit(streams.append, "s", [b"1"])
         assert published.wait(60)
         seen = LogReader(streams.folder("s")).read(0).records
         committing = pool.submit(streams.commit, "s", "c", seen[-1].offset)
-        wait([committing], 0.2)
+        reading = pool.submit(streams.read, "s", seen[-1].offset + 1)
+        wait([committing, reading], 0.2)
         go_on.set()
         assert committing.result(60).offset == seen[-1].offset == 1
+        assert reading.result(60).records == []
         appending.result(60)
     streams.close()
