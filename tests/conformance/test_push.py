@@ -232,6 +232,14 @@ def test_the_push_rate_lets_a_burst_pass_and_then_its_pace(store: StoreUnderTest
     assert store.counts() == {"ready": 4}
 
 
+def test_a_rate_may_be_as_small_as_a_number_can_be(store: StoreUnderTest) -> None:
+    store.make(push_rate=5e-324)
+    store.push("a")
+    with pytest.raises(RateLimited) as refused:
+        store.push("b")
+    assert refused.value.retry_after_ms == 24 * 60 * MINUTE_MS + 1
+
+
 def test_a_batch_beyond_the_burst_passes_once_and_is_paid_for(store: StoreUnderTest, clock: Clock) -> None:
     store.make(push_rate=1, push_burst=2)
     store.push("a", "b", "c", "d")

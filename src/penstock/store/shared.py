@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
-from penstock.model import Content, Depth, QueueOptions, Span, Totals
+from penstock.errors import RateLimited
+from penstock.model import DAY_MS, Content, Depth, QueueOptions, Span, Totals
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -49,6 +50,22 @@ def token_bytes(token: str) -> bytes:
         return bytes.fromhex(token)
     except ValueError:
         return b""
+
+
+def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:
+    """Of a queue's rate, after so many messages. A batch larger than the burst passes when the bucket is full, and
+    leaves a debt."""
+    assert options.push_rate is not None
+    burst = options.push_burst or max(1, int(options.push_rate))
+    tokens = burst if tokens is None else min(burst, tokens + max(0, elapsed_ms) * options.push_rate / 1000)
+    lacking = min(count, burst) - tokens
+    if lacking > 0:
+        # A rate may be as small as a number can be, and the wait then longer than one.
+        wait_ms = min(lacking * 1000 / options.push_rate, DAY_MS)
+        raise RateLimited(
+            f"queue {queue!r} takes {options.push_rate:g} messages a second", retry_after_ms=int(wait_ms) + 1
+        )
+    return tokens - count
 
 
 def depth_of(counts: Sequence[int]) -> Depth:

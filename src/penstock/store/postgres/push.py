@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.commands import Push, Pushed
-from penstock.errors import PenstockError, QueueFull, RateLimited, UnknownQueue
+from penstock.errors import PenstockError, QueueFull, UnknownQueue
 from penstock.identity import ID_BITS, message_uuid
 from penstock.journal.events import UNNUMBERED
 from penstock.journal.noting import note_pushed
@@ -22,7 +22,7 @@ from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls, texts
 from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import CONTENT_CODES
+from penstock.store.shared import CONTENT_CODES, tokens_left
 
 Key = tuple[int, str]
 """Space and key."""
@@ -300,17 +300,10 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
             retry_after_ms=1_000,
         )
     if options.push_rate is not None:
-        burst = options.push_burst or max(1, int(options.push_rate))
         rows = tx.fetch("push.tokens", queue.id)
-        tokens, at = rows[0] if rows else (float(burst), tx.now)
-        tokens = min(burst, tokens + max(0, tx.now - at) * options.push_rate / 1000)
-        # A batch larger than the burst passes when the bucket is full, and leaves a debt.
-        if tokens < min(count, burst):
-            wait_ms = int((min(count, burst) - tokens) * 1000 / options.push_rate) + 1
-            raise RateLimited(
-                f"queue {queue.name!r} takes {options.push_rate:g} messages a second", retry_after_ms=wait_ms
-            )
-        tx.write("push.keep_tokens", queue.id, float(tokens - count), tx.now)
+        tokens, at = rows[0] if rows else (None, tx.now)
+        left = tokens_left(queue.name, options, tokens, tx.now - at, count)
+        tx.write("push.keep_tokens", queue.id, float(left), tx.now)
 
 
 def _insert(tx: Transaction, writing: Writing, queue: Queue, space: int, message: NewMessage) -> Receipt:

@@ -8,13 +8,13 @@ from itertools import islice
 import msgspec
 
 from penstock.commands import Drop, Push, Pushed
-from penstock.errors import QueueFull, RateLimited, TryLater, UnknownQueue
+from penstock.errors import QueueFull, TryLater, UnknownQueue
 from penstock.identity import message_uuid
 from penstock.journal.noting import note_pushed
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
 from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import CONTENT_CODES
+from penstock.store.shared import CONTENT_CODES, tokens_left
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.queues import ANYTHING, PUSHED, Queue
@@ -134,17 +134,9 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
             retry_after_ms=1_000,
         )
     if options.push_rate is not None:
-        burst = options.push_burst or max(1, int(options.push_rate))
-        tokens = burst if queue.tokens is None else queue.tokens
-        elapsed_ms = max(0, tx.now - (queue.tokens_at or 0))
-        tokens = min(burst, tokens + elapsed_ms * options.push_rate / 1000)
-        # A batch larger than the burst passes when the bucket is full, and leaves a debt.
-        if tokens < min(count, burst):
-            wait_ms = int((min(count, burst) - tokens) * 1000 / options.push_rate) + 1
-            raise RateLimited(
-                f"queue {queue.name!r} takes {options.push_rate:g} messages a second", retry_after_ms=wait_ms
-            )
-        queue.tokens, queue.tokens_at = tokens - count, tx.now
+        elapsed_ms = tx.now - (queue.tokens_at or 0)
+        queue.tokens = tokens_left(queue.name, options, queue.tokens, elapsed_ms, count)
+        queue.tokens_at = tx.now
         tx.execute(COUNTER["tokens"], (queue.tokens, queue.tokens_at, queue.id))
 
 
