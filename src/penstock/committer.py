@@ -26,8 +26,6 @@ from penstock.store.protocol import BATCH_COMMANDS_MAX, Applies, Asked
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
-WAVE_MIN = 40
-"""Callers of one batch. So many go on in two waves, lest they and the store, if that is elsewhere, wait in turns."""
 CAN_WATCH = sys.platform != "win32"
 """Whether event loops watch sockets that are not theirs."""
 
@@ -111,7 +109,7 @@ class Committer:
                     if not future.cancelled():
                         batch.append((command, future))
                 if batch:
-                    await self._commit(arranged(batch, itemgetter(0)), lane)
+                    await self._commit(arranged(batch, itemgetter(0)), lane.writer)
                     if len(batch) > 1 or lane.waiting:
                         # One turn to answer, one to read: what is asked in return may be in the next batch.
                         await asyncio.sleep(0)
@@ -119,30 +117,18 @@ class Committer:
         finally:
             lane.running = None
 
-    async def _commit(self, batch: Batch, lane: _Lane) -> None:
+    async def _commit(self, batch: Batch, writer: Writer) -> None:
         started = time.perf_counter()
         commands = [command for command, _ in batch]
         outcomes: Sequence[Any]
         try:
-            outcomes = await self._carry_out(commands, lane.writer)
+            outcomes = await self._carry_out(commands, writer)
         except PenstockError as error:
             outcomes = [copy(error) for _ in batch]
         except Exception as error:
             outcomes = [error] * len(batch)
         if self.committed is not None:
             self.committed(len(batch), time.perf_counter() - started)
-        wave = len(batch) // 2 if len(batch) >= WAVE_MIN and self._is_quiet_but_for(lane) else len(batch)
-        self._answer(batch[:wave], outcomes[:wave])
-        if wave < len(batch):
-            # One turn to go on, one to send: what they ask for next is with the store before the others go on.
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            self._answer(batch[wave:], outcomes[wave:])
-
-    def _is_quiet_but_for(self, lane: _Lane) -> bool:
-        return len(self._lanes) > 1 and all(each is lane or each.running is None for each in self._lanes)
-
-    def _answer(self, batch: Batch, outcomes: Sequence[Any]) -> None:
         for (command, future), outcome in zip(batch, outcomes, strict=True):
             if future.cancelled():
                 self._abandon(command, outcome)

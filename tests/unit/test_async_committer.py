@@ -176,35 +176,3 @@ def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
             await broker.lease("q")
 
     asyncio.run(scenario())
-
-
-class InLanes(SqliteStore):
-    """As a store that is elsewhere: pushes and leases do not wait for each other."""
-
-    lanes = 2
-
-    def lane(self, command: Command[Any]) -> int:
-        return int(isinstance(command, Lease))
-
-
-@pytest.mark.parametrize(("kind", "sizes"), [(InLanes, [1, 64, 32, 32]), (SqliteStore, [1, 64, 64])])
-def test_many_callers_of_a_store_that_is_elsewhere_go_on_in_two_waves(
-    kind: type[SqliteStore], sizes: list[int], tmp_path: Path
-) -> None:
-    async def main() -> None:
-        store = kind(tmp_path / "queue.db")
-        broker = Broker(store)
-        batches: list[int] = []
-        broker.committer.committed = lambda count, _: batches.append(count)
-        await broker.push("q", [NewMessage(payload=b"first")], create=CREATE)
-
-        async def call(number: int) -> None:
-            await broker.push("q", [NewMessage(payload=b"%d" % number)])
-            assert await broker.lease("q")
-
-        await asyncio.gather(*(call(number) for number in range(64)))
-        assert batches == sizes
-        await broker.close()
-        store.close()
-
-    asyncio.run(main())
