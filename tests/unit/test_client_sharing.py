@@ -184,42 +184,6 @@ def test_joined_calls_get_each_its_own_result_or_error() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("callers", "alone", "sizes"),
-    [
-        (64, True, [64, 31, 33]),  # The one who leads sees to the second wave, and goes on after it.
-        (64, False, [64, 64]),
-        (8, True, [8, 8]),
-    ],
-)
-def test_many_who_repeat_themselves_go_on_in_two_waves(callers: int, alone: bool, sizes: list[int]) -> None:
-    async def main() -> None:
-        sent: list[int] = []
-        called: list[int] = []
-
-        async def send(entries: list[int]) -> list[Any]:
-            sent.append(len(entries))
-            called.append(calls)
-            await asyncio.sleep(0)
-            return entries
-
-        joiner: Joiner[int, int] = Joiner(send, weigh=lambda _: 1, weight_max=100, is_quiet=lambda: alone)
-        calls = 0
-
-        async def call(number: int) -> None:
-            nonlocal calls
-            for _ in range(2):
-                calls += 1
-                assert await joiner.join(number) == number
-
-        await asyncio.gather(*(call(number) for number in range(callers)))
-        assert sent == sizes
-        assert called[:2] == [callers, callers + sizes[1]], "the others had not called again yet"
-        assert joiner.idle
-
-    asyncio.run(main())
-
-
 def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
     async def main() -> None:
         batches = []

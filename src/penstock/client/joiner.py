@@ -3,9 +3,6 @@
 There is no timer unless asked for: while one request is on its way, the next gathers. The first caller to find the way
 free sends for all who wait, and hands the lead to the next; each caller gets its own result or error.
 
-Many callers that repeat themselves would all wait for the server, and then the server for all of them. So where nothing
-else is on its way, half of them get their answers first, and what they ask for next is sent before the others go on.
-
 This is asynchronous; its twin in `penstock._sync.client` is made from it by tools/unasync.py.
 """
 
@@ -16,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from penstock.client.tasks import WAVE_MIN, Mutex, Slot, shielded, sleep, until_sent
+from penstock.client.tasks import Mutex, Slot, shielded, sleep
 
 EntryT = TypeVar("EntryT")
 ResultT = TypeVar("ResultT")
@@ -43,15 +40,13 @@ class Joiner(Generic[EntryT, ResultT]):
         lanes: int = 1,
         linger: float = 0.0,
         orphaned: Callable[[ResultT], Awaitable[None]] | None = None,
-        is_quiet: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`orphaned` gets the result of a caller that went away meanwhile; `is_quiet`: nothing else is on its way."""
+        """`orphaned` gets the result of a caller that went away meanwhile."""
         self._send = send
         self._weigh = weigh
         self._weight_max = weight_max
         self._linger = linger
         self._orphaned = orphaned
-        self._is_quiet = is_quiet
         self._lanes = self._free = lanes
         self._mutex = Mutex()
         self._waiting: deque[Waiting[EntryT, ResultT]] = deque()
@@ -85,31 +80,22 @@ class Joiner(Generic[EntryT, ResultT]):
 
     async def _lead(self) -> None:
         batch: list[Waiting[EntryT, ResultT]] = []
-        leads = True
         try:
             # Even when it does not linger, those who are about to call now come along.
             await sleep(self._linger)
             batch = self._take()
             if batch:
                 outcomes = await self._send([waiting.entry for waiting in batch])
-                wave = len(batch) // 2 if len(batch) >= WAVE_MIN and self._is_quiet() else len(batch)
-                await self._deliver(batch[:wave], outcomes[:wave])
-                if wave < len(batch):
-                    leads = False
-                    self._hand_over()
-                    await until_sent()
-                    await self._deliver(batch[wave:], outcomes[wave:])
+                await self._deliver(batch, outcomes)
         except Exception as error:
-            left = [waiting for waiting in batch if not waiting.done]
-            await self._deliver(left, [error] * len(left))
+            await self._deliver(batch, [error] * len(batch))
         except BaseException:
             # The one who led was interrupted; what the others asked for is sent again by the next.
             with self._mutex:
                 self._waiting.extendleft(each for each in reversed(batch) if not each.done)
             raise
         finally:
-            if leads:
-                self._hand_over()
+            self._hand_over()
 
     def _take(self) -> list[Waiting[EntryT, ResultT]]:
         batch: list[Waiting[EntryT, ResultT]] = []

@@ -41,7 +41,7 @@ class Caller:
 
 
 class Poller:
-    def __init__(self, poll: Poll, give_back: GiveBack, is_quiet: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, poll: Poll, give_back: GiveBack) -> None:
         """`poll(limit, wait_seconds, interrupt)` asks the server."""
         self._poll = poll
         self._give_back = give_back
@@ -52,7 +52,7 @@ class Poller:
         """The next poll is about to be sent."""
         self._interrupt: Interrupt | None = None
         self._looks: Joiner[int, Messages] = Joiner(
-            self._look, weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on, is_quiet=is_quiet
+            self._look, weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
         )
 
     @property

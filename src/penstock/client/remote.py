@@ -74,7 +74,6 @@ class Remote:
                 weigh=_weight,
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
-                is_quiet=self._asker.is_quiet,
             )
         return await joiner.join(messages)
 
@@ -141,7 +140,7 @@ class Remote:
             items = [SettleItem(message.id, message.token) for message in messages]
             await self.settle("release", queue, items, retry_for=1.0)
 
-        return Poller(poll, give_back, self._asker.is_quiet)
+        return Poller(poll, give_back)
 
     async def settle(
         self,
@@ -176,7 +175,6 @@ class Remote:
                 weight_max=JOINED_ITEMS_MAX,
                 lanes=2,
                 linger=self._linger,
-                is_quiet=self._asker.is_quiet,
             )
         return await joiner.join(item)
 

@@ -61,7 +61,6 @@ class RemoteStreams:
                 weigh=_weight,
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
-                is_quiet=self._asker.is_quiet,
             )
         return await joiner.join(records)
 

@@ -80,16 +80,6 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-WAVE_MIN = 40
-"""So many callers whose answers come at once may go on in two waves. For fewer, one more request costs too much."""
-
-
-async def until_sent() -> None:
-    """Those who were woken go on: they return, call again, gather and send, which takes three rounds of the loop."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-
 class Background:
     """Work on the side."""
 

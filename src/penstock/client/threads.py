@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,14 +43,6 @@ def offload(call: Callable[[], T]) -> T:
 
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
-
-
-WAVE_MIN = sys.maxsize
-"""Threads go on by themselves."""
-
-
-def until_sent() -> None:
-    pass
 
 
 class Background:

@@ -36,11 +36,6 @@ class Asker:
         self._headers = headers
         self._timeout = timeout
         self._retry_for = retry_for
-        self._on_the_way = 0
-        """Requests that the server answers at once."""
-
-    def is_quiet(self) -> bool:
-        return not self._on_the_way
 
     def ask(
         self,
@@ -93,14 +88,10 @@ class Asker:
                 raise error
 
     def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer | NoAnswer:
-        at_once = interrupt is None
-        self._on_the_way += at_once
         try:
             return self._connections.ask(request, seconds, interrupt)
         except NoAnswer as failure:
             return failure
-        finally:
-            self._on_the_way -= at_once
 
     def get(self, kind: msgspec.json.Decoder[T], method: str, path: str, body: Any = None, **how: Any) -> T:
         answer, _ = self.ask(method, path, body, **how)
