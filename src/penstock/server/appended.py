@@ -33,11 +33,13 @@ class KeyReused(Conflict):
 
 
 class Once:
-    """An append with a key, done or on its way."""
+    """An append with a key: how it went, or the task that does it. There are many, so they are small."""
+
+    __slots__ = ("count", "expires", "outcome")
 
     def __init__(self, count: int, doing: asyncio.Future[tuple[Appended, bool]]) -> None:
         self.count = count
-        self.doing = doing
+        self.outcome: Appended | asyncio.Future[tuple[Appended, bool]] = doing
         self.expires = time.monotonic() + REMEMBER_SECONDS
 
 
@@ -61,7 +63,8 @@ class AppendedKeys:
         if known is not None:
             if known.count != len(payloads):
                 raise KeyReused
-            return (await asyncio.shield(known.doing))[0], True
+            outcome = known.outcome
+            return outcome if isinstance(outcome, Appended) else (await asyncio.shield(outcome))[0], True
         # On its own, so that a client that goes away meanwhile can still ask again.
         doing = asyncio.ensure_future(self._append(stream, key, payloads, append, since))
         self._known[stream, key] = Once(len(payloads), doing)
@@ -108,8 +111,12 @@ class AppendedKeys:
     def _settle(self, stream: str, key: str, done: asyncio.Future[tuple[Appended, bool]]) -> None:
         """What failed was not appended, so it may be tried again."""
         known = self._known.get((stream, key))
-        if (done.cancelled() or done.exception() is not None) and known is not None and known.doing is done:
+        if known is None or known.outcome is not done:
+            return
+        if done.cancelled() or done.exception() is not None:
             del self._known[stream, key]
+        else:
+            known.outcome, _ = done.result()
 
     def forget(self, stream: str) -> None:
         self._recalled.pop(stream, None)
@@ -120,7 +127,8 @@ class AppendedKeys:
         now = time.monotonic()
         while self._known:
             oldest = next(iter(self._known.values()))
-            if (oldest.expires > now and len(self._known) < REMEMBER_MAX) or not oldest.doing.done():
+            is_done = isinstance(oldest.outcome, Appended)
+            if not is_done or (oldest.expires > now and len(self._known) < REMEMBER_MAX):
                 return
             self._known.popitem(last=False)
 
