@@ -30,8 +30,9 @@ def load_migrations(package: str) -> list[Migration]:
 def load_sql(package: str, verb: str) -> dict[str, str]:
     """The statements of `sql/<verb>.sql`, each under its `-- :name` line."""
     text = resources.files(package).joinpath("sql", f"{verb}.sql").read_text(encoding="utf-8")
-    statements = {}
+    statements: dict[str, str] = {}
     for part in ("\n" + text).split("\n-- :")[1:]:
         name, _, sql = part.partition("\n")
+        assert name.strip() not in statements, f"{verb}.sql has two statements named {name.strip()!r}"
         statements[name.strip()] = sql.strip()
     return statements

@@ -169,9 +169,6 @@ WITH found AS MATERIALIZED (
    ORDER BY archived_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED)
 DELETE FROM penstock.archive a USING found o WHERE a.id = o.id RETURNING a.id, a.place, false
 
--- :last_id
-SELECT last_value FROM penstock.message_id
-
 -- :old_keys
 SELECT k.space, k.key,
        EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = k.place)
