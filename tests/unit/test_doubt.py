@@ -1,0 +1,43 @@
+"""Commits that do not wait for the disk: they never copy the log, and cannot make it grow for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.commands import Lease, Push
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.connection import JOURNAL_WAL_PAGES, WAL_PAGES
+from penstock.store.sqlite.store import UNSYNCED_MAX
+
+FULL, NORMAL = 2, 1
+
+
+def switches(store: SqliteStore) -> tuple[int, int]:
+    """How the last commit waited for the disk, and after how many pages it would have copied the log."""
+    (synchronous,) = store._writer.execute("PRAGMA synchronous").fetchone()
+    (pages,) = store._writer.execute("PRAGMA wal_autocheckpoint").fetchone()
+    return synchronous, pages
+
+
+@pytest.mark.parametrize(("journal", "pages"), [(False, WAL_PAGES["full"]), (True, JOURNAL_WAL_PAGES)])
+def test_only_a_commit_that_waits_for_the_disk_copies_the_log(journal: bool, pages: int, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "queue.db", journal=journal)
+    store.apply([Push(queue="q", messages=[NewMessage(payload=b"a")], create=QueueOptions())])
+    assert switches(store) == (FULL, pages)
+    seen = []
+    for _ in range(UNSYNCED_MAX + 2):
+        store.apply([Lease(queue="q")])
+        seen.append(switches(store))
+    assert seen == [(NORMAL, 0)] * UNSYNCED_MAX + [(FULL, pages), (NORMAL, 0)]
+    store.close()
+
+
+def test_without_promises_every_commit_may_copy_the_log(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "queue.db", durability="relaxed")
+    store.apply([Push(queue="q", messages=[NewMessage(payload=b"a")], create=QueueOptions())])
+    store.apply([Lease(queue="q")])
+    assert switches(store) == (NORMAL, WAL_PAGES["relaxed"])
+    store.close()
