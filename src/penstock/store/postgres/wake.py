@@ -94,6 +94,8 @@ class Waker:
         connection.execute(f'LISTEN "{self.channel}"'.encode())
         connection.execute("SET synchronous_commit = off")
         # Whatever was said before is not known.
+        if self._heard_late is not None:
+            self._heard_late()
         self.changes += 1
         return connection
 
