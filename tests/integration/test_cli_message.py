@@ -128,6 +128,12 @@ def test_ids_may_come_from_stdin(queues: Queues, name: str) -> None:
     assert [each["result"] for each in results] == ["ok"] * 3
 
 
+def test_ids_that_are_no_text_are_a_usage_error(queues: Queues, name: str) -> None:
+    refused = queues.run("message", "ack", "--queue", name, "--ids", "-", stdin=b"\xff\x00")
+    assert (refused.code, refused.out) == (2, "")
+    assert "does not begin with a message id" in refused.err
+
+
 def test_remove_by_id(queues: Queues, name: str) -> None:
     first, second = push(queues, name, "1"), push(queues, name, "2")
     removed = queues.run("message", "remove", "--queue", name, "--id", f"{first},{1 << 40},{second}", "--json")

@@ -264,7 +264,7 @@ class Leases(click.ParamType[list[dict[str, Any]]]):
         self._tokens = tokens
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[dict[str, Any]]:
-        text = sys.stdin.read() if value == "-" else value
+        text = sys.stdin.buffer.read().decode(errors="replace") if value == "-" else value
         items = []
         for part in text.replace(",", " ").split():
             number, colon, token = part.partition(":")
