@@ -19,6 +19,8 @@ LEASE_MS_MAX = 30 * DAY_MS
 DELAY_MS_MAX = 3650 * DAY_MS
 PRIORITY_MAX = 2**31 - 1
 BATCH_MAX = 10_000
+LEASE_BYTES_MAX = 16 << 20
+"""Of payloads in one answer: what a lease has beyond that waits for the next. The first goes whatever its size."""
 ATTEMPTS_MAX = 1_000
 ERROR_TEXT_MAX = 4_096
 KEY_LENGTH_MAX = 512

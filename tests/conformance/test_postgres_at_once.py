@@ -12,7 +12,7 @@ import pytest
 from penstock.broker import Broker
 from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, Settled, SettleItem, Sweep
 from penstock.errors import QueueFull, UnknownQueue
-from penstock.model import NewMessage, QueueOptions
+from penstock.model import LEASE_BYTES_MAX, NewMessage, QueueOptions
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.at_once import Short
 from penstock.store.postgres.plain import plan
@@ -54,6 +54,18 @@ def test_a_plain_message_passes_with_three_calls(at_once: PostgresUnderTest) -> 
     at_once.ack(first, second)
     info = at_once.info()
     assert (info.ready, info.leased, info.totals.acked) == (0, 0, 2)
+
+
+def test_one_call_answers_no_more_bytes_than_a_lease_may(at_once: PostgresUnderTest) -> None:
+    """And who comes too late for them asks again: the queue is not empty."""
+    for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
+        at_once.send(NewMessage(payload=name * (LEASE_BYTES_MAX // 3 + 1)))
+    leases = [Lease(queue="q", limit=2) for _ in range(3)]
+    assert planned(at_once, *leases)
+    outcomes = at_once.apply(leases)
+    assert [[each.payload[:1] for each in outcome.messages] for outcome in outcomes] == [[b"a", b"b"], [b"c"], []]
+    assert outcomes[2].more
+    assert [each.payload[:1] for each in at_once.lease(limit=10)] == [b"d", b"e", b"f"]
 
 
 def test_what_another_store_changed_is_minded_at_once(at_once: PostgresUnderTest) -> None:

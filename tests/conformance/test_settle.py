@@ -107,6 +107,19 @@ def test_a_message_twice_in_one_batch_is_settled_once(store: StoreUnderTest, ver
     assert sum(store.counts().values()) == (0 if verb is Ack else 2)
 
 
+@pytest.mark.parametrize(("verb", "others"), [(Ack, UNKNOWN), (Nack, STALE), (Release, STALE), (Extend, OK)])
+def test_a_message_named_again_and_again_is_settled_by_the_first_that_holds_it(
+    store: StoreUnderTest, verb: Verb, others: Settled
+) -> None:
+    store.push("a", "b")
+    a, b = store.lease(limit=2)
+    wrong, right, any_token = (SettleItem(a.id, token) for token in ("f" * 32, a.token, None))
+    items = [wrong, right, SettleItem(b.id, b.token), right, *[any_token] * 500]
+    results = store.do(verb(queue="q", items=items)).results
+    assert results[:4] == [STALE, OK, OK, others]
+    assert set(results[4:]) == {others}
+
+
 def test_an_acked_message_is_gone_and_unknown(store: StoreUnderTest) -> None:
     (message_id,) = store.push("a")
     leased = store.lease_one()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 from penstock.errors import RateLimited
-from penstock.model import DAY_MS, Content, Depth, QueueOptions, Span, Totals
+from penstock.model import DAY_MS, LEASE_BYTES_MAX, Content, Depth, QueueOptions, Span, Totals
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -50,6 +51,24 @@ def token_bytes(token: str) -> bytes:
         return bytes.fromhex(token)
     except ValueError:
         return b""
+
+
+class Room:
+    """What one answer may still hold. Messages go into it while there is any, so the last may be too large for it."""
+
+    def __init__(self, left: int = LEASE_BYTES_MAX) -> None:
+        self.left = left
+
+    @property
+    def is_full(self) -> bool:
+        return self.left <= 0
+
+    def take(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The first rows; none is read that does not go. A row ends with its payload."""
+        source = iter(rows)
+        while self.left > 0 and (row := next(source, None)) is not None:
+            self.left -= len(row[-1])
+            yield row
 
 
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:

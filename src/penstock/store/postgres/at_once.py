@@ -18,7 +18,7 @@ import msgspec
 from penstock.commands import Ack, Command, Lease, Leased, Push, Pushed, Settled, SettledAll
 from penstock.identity import ID_MAX, message_uuid
 from penstock.latency import SERVICE, TOTAL, WAIT
-from penstock.model import LeasedMessage, Receipt, system_clock
+from penstock.model import LEASE_BYTES_MAX, LeasedMessage, Receipt, system_clock
 from penstock.store.postgres.advance import PATIENCE_FACTOR, PATIENCE_MS
 from penstock.store.postgres.context import MARK_BITS, SLACK_MS, Context, Known
 from penstock.store.postgres.moves import text
@@ -168,9 +168,10 @@ class LeaseCall(Call[Lease]):
         now = rows[0][0]
         self.heard(now)
         self.found_nothing_due(now)
-        wake_at = None
+        wake_at, more = None, False
         if rows[-1][1] is None:
             wake_at = self._wake_at(now, rows.pop()[2])
+            more = sum(len(row[-1]) for row in rows) >= LEASE_BYTES_MAX
         messages: list[list[LeasedMessage]] = [[] for _ in self.commands]
         tokens = [(now + lasting, self._token(number, now)) for number, lasting in enumerate(self.lasting)]
         salt, name = context.salt, known.name
@@ -196,7 +197,7 @@ class LeaseCall(Call[Lease]):
                 )
             )
         context.latencies.add(known.id, WAIT, [now - row[2] for row in rows])
-        self.outcomes = [Leased(mine, wake_at=None if mine else wake_at) for mine in messages]
+        self.outcomes = [Leased(mine, more=more, wake_at=None if mine else wake_at) for mine in messages]
 
     def _token(self, number: int, now: int) -> str:
         until = now + self.lasting[number]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,14 +18,14 @@ from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
 from penstock.journal.events import Kind, Mark
 from penstock.journal.noting import note_leased
 from penstock.latency import WAIT
-from penstock.model import LeasedMessage
+from penstock.model import LEASE_BYTES_MAX, LeasedMessage
 from penstock.store.postgres.advance import NOTHING, advance, wake_at
 from penstock.store.postgres.journal import error_details
 from penstock.store.postgres.moves import forget, text
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
-from penstock.store.shared import CONTENTS, new_tokens
+from penstock.store.shared import CONTENTS, Room, new_tokens
 
 PLAIN_COLUMNS = 8
 
@@ -32,18 +33,18 @@ PLAIN_COLUMNS = 8
 class Heads:
     """The first messages of a queue, in order, of which leases take their shares. Written when all have theirs."""
 
-    def __init__(self, queue: Queue, plain: Rows, filed: Rows) -> None:
+    def __init__(self, queue: Queue, plain: Rows, filed: Rows, room: Room) -> None:
         self.queue = queue
         in_order: Iterable[Row] = plain
         if filed:
             keyed = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
             in_order = (row for _, row in heapq.merge(keyed, ((row[1:4], row) for row in filed)))
-        self._left = iter(in_order)
+        self._left = room.take(in_order)
         self.taken: list[Row] = []
         self.leases: list[tuple[int, int, bytes, int, int | None, int | None, str | None]] = []
 
     def take(self, limit: int) -> list[Row]:
-        rows = [row for _, row in zip(range(limit), self._left, strict=False)]
+        rows = list(islice(self._left, limit))
         self.taken += rows
         return rows
 
@@ -57,7 +58,7 @@ def along(tx: Transaction, commands: Sequence[Lease]) -> list[Statement]:
             wanted[queue_id] = wanted.get(queue_id, 0) + command.limit
     if not wanted:
         return []
-    params = (ints(wanted), ints(wanted.values()))
+    params = (ints(wanted), ints(wanted.values()), LEASE_BYTES_MAX)
     return [Statement(tx.context.sql[name], params) for name in ("lease.plain", "lease.filed")]
 
 
@@ -94,7 +95,7 @@ def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | Penst
 
 def why_not(tx: Transaction, queue: Queue, more: bool) -> Leased | None:
     """What to answer when nothing may be leased now."""
-    if more:
+    if more or tx.room.is_full:
         return Leased([], more=True)
     if queue.paused:
         return Leased([])
@@ -115,10 +116,11 @@ def read_heads(tx: Transaction, queue: Queue, limit: int, early: Sequence[Rows] 
         plain, filed = early
     else:
         tx.write_counters()  # They hold the cursor.
-        asked = (ints([queue.id]), ints([limit]))
+        asked = (ints([queue.id]), ints([limit]), tx.room.left)
         plain, filed = tx.fetch_all(("lease.plain", *asked), ("lease.filed", *asked))
     first, last = queue.plain_start, queue.plain_end
-    return Heads(queue, [row for row in plain if first < row[0] < last], [row for row in filed if row[0] == queue.id])
+    mine = [row for row in plain if first < row[0] < last], [row for row in filed if row[0] == queue.id]
+    return Heads(queue, *mine, tx.room)
 
 
 def lease_share(tx: Transaction, heads: Heads, command: Lease) -> list[LeasedMessage]:
@@ -250,11 +252,12 @@ def _finish(tx: Transaction, queue: Queue, rows: list[Row]) -> None:
 
 def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
-    if advance(tx, queue).more:
+    if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
-    rows = sorted(tx.fetch("lease.dead", queue.id, command.limit), key=lambda row: row[:2])
+    rows = sorted(tx.fetch("lease.dead", queue.id, command.limit, tx.room.left), key=lambda row: row[:2])
     if not rows:
         return Leased([], wake_at=wake_at(tx, queue))
+    tx.room.left -= sum(len(row[-1]) for row in rows)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     (token,) = new_tokens([until])
     places, attempts = ints(row[2] for row in rows), ints(row[3] for row in rows)

@@ -99,7 +99,7 @@ def _lease_shares(tx: Transaction, order: list[str], command: Lease) -> list[Lea
     all_heads = []
     for name in dict.fromkeys(order):
         queue = tx.find(name)
-        if queue is None:
+        if queue is None or tx.room.is_full:
             continue
         mine = Lease(queue=name, limit=order.count(name), lease_ms=command.lease_ms, worker=command.worker)
         heads = read_heads(tx, queue, mine.limit)

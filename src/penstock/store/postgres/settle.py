@@ -5,7 +5,7 @@ All acks that follow each other in a batch, whatever their queues, end their lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
 from penstock.errors import PenstockError, UnknownQueue
@@ -158,30 +158,46 @@ Act = Callable[[Sequence[Ended], Sequence[SettleItem]], list[State | None]]
 def _settle(
     tx: Transaction, queue: Queue, items: Sequence[SettleItem], act: Act
 ) -> tuple[list[Settled], list[State | None]]:
-    """End the leases of one command's items and do with them what is to be done; a repeated id, one after the other."""
-    results: list[Settled] = []
-    states: list[State | None] = []
-    for part in _without_repeats(items):
-        ended = {lease.id: lease for lease in _end(tx, queue, part)}
-        done = [item for item in part if item.id in ended]
-        told = dict(zip([item.id for item in done], act([ended[item.id] for item in done], done), strict=True))
-        _forget_extensions(tx, list(ended.values()))
-        why = _why_not(tx, [(queue, item.id) for item in part if item.id not in ended])
-        results += [Settled.OK if item.id in ended else why[queue.id, item.id] for item in part]
-        states += [told.get(item.id) for item in part]
-    return results, states
+    """End the leases of one command's items and do with them what is to be done; of a repeated id, by the first."""
+    first: dict[int, int] = {}
+    for number, item in _holding(tx, queue, items):
+        first.setdefault(item.id, number)
+    ended = {lease.id: lease for lease in _end(tx, queue, [items[number] for number in first.values()])}
+    done = {number: items[number] for message_id, number in first.items() if message_id in ended}
+    told = act([ended[item.id] for item in done.values()], list(done.values()))
+    states = dict(zip(done, told, strict=True))
+    _forget_extensions(tx, list(ended.values()))
+    return _results(tx, queue, items, done), [states.get(number) for number in range(len(items))]
 
 
-def _without_repeats(items: Sequence[SettleItem]) -> list[list[SettleItem]]:
-    parts: list[list[SettleItem]] = [[]]
-    seen: set[int] = set()
-    for item in items:
-        if item.id in seen:
-            parts.append([])
-            seen.clear()
-        seen.add(item.id)
-        parts[-1].append(item)
-    return parts
+def _results(tx: Transaction, queue: Queue, items: Sequence[SettleItem], done: dict[int, SettleItem]) -> list[Settled]:
+    """For each item, of which some, by number, were done. What came before that of its message met it still there."""
+    why = _why_not(tx, [(queue, item.id) for number, item in enumerate(items) if number not in done])
+    done_by = {item.id: number for number, item in reversed(done.items())}
+    results = []
+    for number, item in enumerate(items):
+        if number in done:
+            results.append(Settled.OK)
+        elif number < done_by.get(item.id, 0):
+            results.append(Settled.STALE)
+        else:
+            results.append(why[queue.id, item.id])
+    return results
+
+
+def _holding(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> Iterable[tuple[int, SettleItem]]:
+    """Those that may hold a lease. Of a message that is named again and again, those with the token of its lease."""
+    ids = {item.id for item in items}
+    if len(ids) == len(items):
+        return enumerate(items)
+    current: dict[int, bytes] = dict(
+        tx.fetch("settle.current", queue.id, ints(each for each in ids if 0 < each <= ID_MAX))
+    )
+    return [
+        (number, item)
+        for number, item in enumerate(items)
+        if item.id in current and (item.token is None or token_bytes(item.token) == current[item.id])
+    ]
 
 
 def _find_items(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Item]:
@@ -283,18 +299,16 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
     queue = tx.queue(command.queue)
     tx.wakes = True
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
-    results: list[Settled] = []
-    for part in _without_repeats(command.items):
-        found = _find_items(tx, queue, part)
-        rows = tx.fetch("settle.extend", *_columns(found), until, queue.noted) if found else []
-        extended = {message_id for message_id, _ in rows}
-        if queue.noted and rows:
-            told = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
-            tx.journal.note(Kind.EXTENDED, queue, told)
-        if extended:
-            tx.write("settle.note_extensions", ints(extended), until)
-        why = _why_not(tx, [(queue, item.id) for item in part if item.id not in extended])
-        results += [Settled.OK if item.id in extended else why[queue.id, item.id] for item in part]
+    holding = dict(_holding(tx, queue, command.items))
+    found = _find_items(tx, queue, list({item.id: item for item in holding.values()}.values()))
+    rows = tx.fetch("settle.extend", *_columns(found), until, queue.noted) if found else []
+    extended = {message_id for message_id, _ in rows}
+    if queue.noted and rows:
+        told = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
+        tx.journal.note(Kind.EXTENDED, queue, told)
+    if extended:
+        tx.write("settle.note_extensions", ints(extended), until)
+    results = _results(tx, queue, command.items, {n: item for n, item in holding.items() if item.id in extended})
     queue.lapse_at = min(queue.lapse_at, until)
     return SettledAll(results, leased_until=until)
 

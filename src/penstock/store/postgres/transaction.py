@@ -17,6 +17,7 @@ from penstock.model import system_clock
 from penstock.store.postgres.context import Context, quoted
 from penstock.store.postgres.queues import COUNTED, Queue
 from penstock.store.postgres.wire import Restart, Row, Rows, Statement, Wire, ints, ints_or_nulls, texts
+from penstock.store.shared import Room
 
 WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
 """What a command needs of a queue: all that is known of it; to push, to lease, or to change it, alone."""
@@ -36,6 +37,8 @@ class Transaction:
         self.context = context
         self.salt = context.salt
         self.now = 0
+        self.room = Room()
+        """What all leases of a batch may still hand out."""
         self.journal = Recorder(context.salt)
         self.journals = context.journals
         self.final = True

@@ -16,7 +16,7 @@ from penstock.journal.noting import note_leased
 from penstock.latency import WAIT
 from penstock.model import LeasedMessage
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, new_token, new_tokens
+from penstock.store.shared import CONTENTS, Room, new_token, new_tokens
 from penstock.store.sqlite.advance import SETTLE, advance, wake_at
 from penstock.store.sqlite.journal import error_details
 from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
@@ -43,7 +43,7 @@ def lease_together(tx: Transaction, name: str, commands: Sequence[Lease]) -> lis
     if queue is None or queue.options.max_in_flight is not None or _blocked(tx, queue) is not None or queue.filed:
         return None
     wanted = sum(command.limit for command in commands)
-    rows = iter(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted)).fetchall() if queue.ready else ())
+    rows = tx.room.take(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted)) if queue.ready else ())
     now, default_ms = tx.now, queue.options.lease_ms
     untils = [now + (default_ms if command.lease_ms is None else command.lease_ms) for command in commands]
     leases, shares, workers = [], [], []
@@ -66,7 +66,7 @@ def lease_together(tx: Transaction, name: str, commands: Sequence[Lease]) -> lis
         if queue.noted:
             note_leased(tx, queue, messages, workers, {})
     wake = wake_at(queue)
-    return [Leased(share, wake_at=None if share else wake) for share in shares]
+    return [Leased(share, more=tx.room.is_full, wake_at=None if share else wake) for share in shares]
 
 
 def take(tx: Transaction, command: Take) -> Leased:
@@ -97,7 +97,7 @@ def _lease_queue(tx: Transaction, queue: Queue, command: Lease) -> Leased:
 
 def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
     """What to answer when nothing may be leased now; brings the queue up to date on the way."""
-    if advance(tx, queue).more:
+    if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
     if queue.paused:
         return Leased([])
@@ -110,7 +110,7 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
 def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:
     if queue.options.max_in_flight is not None:
         limit = _allowed(queue, limit)
-    if limit <= 0 or not queue.ready:
+    if limit <= 0 or not queue.ready or tx.room.is_full:
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)
@@ -153,6 +153,7 @@ def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker:
     queue.count_leased(place, 1, until)
     tx.touch(queue, LEASED)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
+    tx.room.left -= len(row[-1])
     messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
     if queue.noted:
         note_leased(tx, queue, messages, [worker], {})
@@ -160,7 +161,7 @@ def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker:
 
 
 def _first_leased(filed: list[Row]) -> dict[int, int]:
-    return {row[2]: row[11] for row in filed if row[11] is not None}
+    return {row[2]: row[5] for row in filed if row[5] is not None}
 
 
 def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
@@ -184,23 +185,24 @@ def _pick(
     tx: Transaction, queue: Queue, limit: int, until: int, token: str
 ) -> tuple[list[Row], list[Row], list[LeasedMessage]]:
     """The first messages of a queue: those taken from the plain lane, those from the ready table, all in order."""
-    filed: list[Row] = tx.execute(SQL["filed"], (queue.id, limit)).fetchall() if queue.filed else []
+    name, salt = queue.name, tx.salt
+    filed = list(Room(tx.room.left).take(tx.execute(SQL["filed"], (queue.id, limit)))) if queue.filed else []
+    plain_rows = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit))
     if not filed:
         queue.filed = False
-    plain: list[Row] = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit)).fetchall()
-    name, salt = queue.name, tx.salt
-    if not filed:
+        plain = list(tx.room.take(plain_rows))
         return plain, filed, [from_plain(row, name, salt, until, token) for row in plain]
+    plain = list(Room(tx.room.left).take(plain_rows))
     keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
-    merged = heapq.merge(keyed_plain, ((row[:3], row) for row in filed))
+    merged = (row for _, row in heapq.merge(keyed_plain, ((row[:3], row) for row in filed)))
     taken_plain, taken_filed, messages = [], [], []
-    for _, (_, row) in zip(range(limit), merged, strict=False):
+    for row in islice(tx.room.take(merged), limit):
         if len(row) == 8:
             taken_plain.append(row)
             messages.append(from_plain(row, name, salt, until, token))
         else:
             taken_filed.append(row)
-            messages.append(_from_row(row[2], row[4] + 1, row[5:11], name, salt, until, token))
+            messages.append(_from_row(row[2], row[4] + 1, row[6:], name, salt, until, token))
     return taken_plain, taken_filed, messages
 
 
@@ -257,9 +259,9 @@ def _finish_picked(tx: Transaction, queue: Queue, plain: list[Row], filed: list[
 
 def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
-    if advance(tx, queue).more:
+    if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
-    rows: list[Row] = tx.execute(SQL["dead"], (queue.id, command.limit)).fetchall()
+    rows = list(tx.room.take(tx.execute(SQL["dead"], (queue.id, command.limit))))
     if not rows:
         return Leased([], wake_at=wake_at(queue))
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
@@ -273,9 +275,9 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue)
     name = queue.name + DLQ_SUFFIX
-    messages = [_from_row(row[1], row[3], row[4:10], name, tx.salt, until, token.hex()) for row in rows]
+    messages = [_from_row(row[1], row[3], row[5:], name, tx.salt, until, token.hex()) for row in rows]
     if queue.noted:
-        first_leased = {row[1]: row[10] for row in rows if row[10] is not None}
+        first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         note_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, Mark.DEAD_LETTER)
     return Leased(messages)
 
@@ -303,7 +305,7 @@ def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
     messages: list[LeasedMessage] = []
     for rank in sorted(by_priority):
         messages += _lease_oldest(tx, by_priority[rank], command.limit - len(messages), command)
-        if len(messages) >= command.limit:
+        if len(messages) >= command.limit or tx.room.is_full:
             break
     return Leased(messages, wake_at=None if messages else wake)
 
@@ -324,8 +326,9 @@ def _lease_oldest(tx: Transaction, queues: list[Queue], limit: int, command: Lea
             heapq.heapreplace(heap, (ages[taken + 1], number, taken + 1))
         else:
             heapq.heappop(heap)
-    shares = {number: iter(_lease_head(tx, heads[number][1], order.count(number), command)) for number in set(order)}
-    return [next(shares[number]) for number in order]
+    numbers = dict.fromkeys(order)
+    shares = {number: iter(_lease_head(tx, heads[number][1], order.count(number), command)) for number in numbers}
+    return [message for number in order if (message := next(shares[number], None)) is not None]
 
 
 def _head_ages(tx: Transaction, queue: Queue, limit: int) -> list[tuple[int, int]]:

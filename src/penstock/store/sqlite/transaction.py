@@ -8,8 +8,10 @@ import sqlite3
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX
 from penstock.journal.recorder import Recorder
+from penstock.model import LEASE_BYTES_MAX
 from penstock.store.migrate import load_sql
 from penstock.store.requests import PastRequests
+from penstock.store.shared import Room
 from penstock.store.sqlite.journal import note_uncounted
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
@@ -41,6 +43,7 @@ class Transaction:
         "noted_bytes",
         "now",
         "past_requests",
+        "room",
         "salt",
         "writer",
     )
@@ -50,6 +53,8 @@ class Transaction:
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
+        self.room = Room()
+        """What all leases of a batch may still hand out."""
         self.journal = Recorder(salt)
         self.latencies = Latencies()
         self.past_requests = past_requests
@@ -64,6 +69,7 @@ class Transaction:
 
     def start(self, now: int) -> None:
         self.now = self.journal.now = now
+        self.room.left = LEASE_BYTES_MAX
         if self._uncounted_in < 0:
             self._uncounted_in, name, journal, writer = self.execute(SQL["uncounted_in"]).fetchone()
             self.is_writer = writer == self.writer

@@ -1,19 +1,27 @@
+-- What is beyond the bytes of one answer stays where it is: each queue's messages are read while those before them
+-- leave room, $3.
+
 -- :plain
 SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.headers, m.payload
   FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
-       LATERAL (SELECT * FROM penstock.message m
-         WHERE m.place > (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = f.queue_id
-                             AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1)
-           AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m
+       LATERAL (SELECT m.*, sum(octet_length(m.payload)) OVER (ROWS UNBOUNDED PRECEDING) AS bytes
+         FROM (SELECT * FROM penstock.message m
+           WHERE m.place > (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = f.queue_id
+                               AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1)
+             AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m) m
+ WHERE m.bytes - octet_length(m.payload) < $3::bigint
 
 -- :filed
-SELECT r.queue_id, r.rank, r.available_at, r.id, r.place, r.attempts, r.first_leased_at, r.expires_at,
-       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
-  FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
-       LATERAL (SELECT * FROM penstock.ready r WHERE r.queue_id = f.queue_id
-                 ORDER BY r.rank, r.available_at, r.id LIMIT f.wanted FOR UPDATE SKIP LOCKED) r
-  JOIN penstock.message m ON m.place = r.place
- ORDER BY r.queue_id, r.rank, r.available_at, r.id
+SELECT h.queue_id, h.rank, h.available_at, h.id, h.place, h.attempts, h.first_leased_at, h.expires_at,
+       h.created_at, h.priority, h.content, h.key, h.headers, h.payload
+  FROM (SELECT r.*, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,
+               sum(octet_length(m.payload)) OVER (PARTITION BY r.queue_id ORDER BY r.rank, r.available_at, r.id) AS bytes
+          FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
+               LATERAL (SELECT * FROM penstock.ready r WHERE r.queue_id = f.queue_id
+                         ORDER BY r.rank, r.available_at, r.id LIMIT f.wanted FOR UPDATE SKIP LOCKED) r
+          JOIN penstock.message m ON m.place = r.place) h
+ WHERE h.bytes - octet_length(h.payload) < $3::bigint
+ ORDER BY h.queue_id, h.rank, h.available_at, h.id
 
 -- :lease
 INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at,
@@ -30,11 +38,14 @@ DELETE FROM penstock.ready r WHERE r.ctid = ANY (ARRAY(
       WHERE o.queue_id = i.queue_id AND o.rank = i.rank AND o.available_at = i.available_at AND o.id = i.id OFFSET 0) o))
 
 -- :dead
-WITH found AS MATERIALIZED (
-  SELECT o.id FROM penstock.dead o WHERE o.queue_id = $1::bigint AND NOT o.leased
-   ORDER BY o.died_at, o.id LIMIT $2::bigint FOR UPDATE SKIP LOCKED)
+WITH head AS MATERIALIZED (
+  SELECT o.id, o.place, o.died_at FROM penstock.dead o WHERE o.queue_id = $1::bigint AND NOT o.leased
+   ORDER BY o.died_at, o.id LIMIT $2::bigint FOR UPDATE SKIP LOCKED),
+found AS MATERIALIZED (
+  SELECT h.id, sum(octet_length(m.payload)) OVER (ORDER BY h.died_at, h.id) AS bytes
+    FROM head h JOIN penstock.message m ON m.place = h.place)
 UPDATE penstock.dead d SET leased = true FROM found o, penstock.message m
- WHERE d.id = o.id AND m.place = d.place
+ WHERE d.id = o.id AND m.place = d.place AND o.bytes - octet_length(m.payload) < $3::bigint
 RETURNING d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
           m.created_at, m.priority, m.content, m.key, m.headers, m.payload
 

@@ -3,14 +3,14 @@ SELECT place, created_at, available_at, priority, content, key, headers, payload
   FROM penstock_message WHERE place > ? AND place < ? ORDER BY place LIMIT ?
 
 -- :filed
-SELECT r.rank, r.available_at, r.id, r.place, r.attempts,
-       m.created_at, m.priority, m.content, m.key, m.headers, m.payload, r.first_leased_at
+SELECT r.rank, r.available_at, r.id, r.place, r.attempts, r.first_leased_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
   FROM penstock_ready r CROSS JOIN penstock_message m ON m.place = r.place
  WHERE r.queue_id = ? ORDER BY r.rank, r.available_at, r.id LIMIT ?
 
 -- :dead
-SELECT d.died_at, d.id, d.place, d.attempts, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,
-       d.first_leased_at
+SELECT d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
+       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
   FROM penstock_dead d CROSS JOIN penstock_message m ON m.place = d.place
  WHERE d.queue_id = ? AND NOT d.leased ORDER BY d.died_at, d.id LIMIT ?
 

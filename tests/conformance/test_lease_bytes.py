@@ -1,0 +1,80 @@
+"""What one answer may hold: a lease takes messages while there is room for their payloads, and leaves the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.commands import Lease
+from penstock.model import LEASE_BYTES_MAX, LeasedMessage, NewMessage
+from tests.conformance.support import Clock, StoreUnderTest, push_command
+
+THIRD = LEASE_BYTES_MAX // 3 + 1
+FULL = 3
+
+
+def fill(store: StoreUnderTest, names: str, queue: str = "q", **fields: int) -> None:
+    for name in names:
+        store.send(NewMessage(payload=name.encode() * THIRD, **fields), queue=queue)
+
+
+def first_letters(messages: list[LeasedMessage]) -> str:
+    return "".join(message.payload[:1].decode() for message in messages)
+
+
+def test_a_lease_ends_where_its_answer_is_full(store: StoreUnderTest) -> None:
+    fill(store, "abcde")
+    assert first_letters(store.lease(limit=10)) == "abc"
+    assert store.counts()["ready"] == 2
+    assert first_letters(store.lease(limit=10)) == "de"
+
+
+def test_a_message_that_is_too_large_by_itself_goes_all_the_same(store: StoreUnderTest) -> None:
+    store.send(NewMessage(payload=bytes(LEASE_BYTES_MAX + 1)), NewMessage(payload=b"small"))
+    assert [len(message.payload) for message in store.lease(limit=10)] == [LEASE_BYTES_MAX + 1]
+    assert [message.payload for message in store.lease(limit=10)] == [b"small"]
+
+
+def test_what_is_in_front_of_others_is_counted_with_them(store: StoreUnderTest) -> None:
+    fill(store, "cdef")
+    fill(store, "ab", priority=1)
+    assert first_letters(store.lease(limit=10)) == "abc"
+    assert first_letters(store.lease(limit=10)) == "def"
+
+
+def test_those_who_share_a_reading_find_no_empty_queue(store: StoreUnderTest) -> None:
+    """The one for whom there was no room is told to ask again, not that there is nothing."""
+    fill(store, "abcdef")
+    outcomes = store.apply([Lease(queue="q", limit=2) for _ in range(3)])
+    assert [first_letters(outcome.messages) for outcome in outcomes] == ["ab", "c", ""]
+    assert outcomes[2].more
+    assert first_letters(store.lease(limit=10)) == "def"
+
+
+def test_a_take_ends_there_too(store: StoreUnderTest) -> None:
+    fill(store, "abcd")
+    assert first_letters(store.take(limit=10).messages) == "abc"
+    assert first_letters(store.take(limit=10).messages) == "d"
+
+
+def test_dead_letters_do_too(store: StoreUnderTest) -> None:
+    store.make(max_attempts=1)
+    fill(store, "abcd")
+    for _ in range(2):
+        store.nack(*store.lease(limit=10))
+    assert first_letters(store.lease("q.dlq", limit=10)) == "abc"
+    assert first_letters(store.lease("q.dlq", limit=10)) == "d"
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_a_scope_does_too_whichever_queues_it_meets(store: StoreUnderTest, clock: Clock, priority: int) -> None:
+    for name, queue in [("a", "n/t/x"), ("b", "n/t/y"), ("c", "n/t/x"), ("d", "n/t/y"), ("e", "n/u/z")]:
+        fill(store, name, queue, priority=priority)
+        clock.advance(1)
+    first = first_letters(store.try_lease(None, scope="n", limit=10).messages)
+    second = first_letters(store.try_lease(None, scope="n", limit=10).messages)
+    assert (len(first), sorted(first + second)) == (FULL, list("abcde"))
+
+
+def test_small_messages_are_not_held_up(store: StoreUnderTest) -> None:
+    store.apply([push_command(str(number)) for number in range(100)])
+    assert len(store.lease(limit=1_000)) == 100
