@@ -54,9 +54,16 @@ def reads(results: dict[str, Any]) -> list[str]:
             if ours and parquet:
                 told = f"; the target, {least:.0%}, {verdict(ours / parquet >= least)}" if how == "summed" else ""
                 parts.append(f"{bodies.capitalize()}, {how}: {ours / parquet:.0%} of Parquet{told}.")
-    if tuples := rates.get("tuples, bodies, summed"):
-        share = rates["source, bodies, summed"] / tuples
-        parts.append(f"{share:.1f}× what yields tuples; the target, {TUPLES_LEAST}×, {verdict(share >= TUPLES_LEAST)}.")
+            if how == "summed" and (ready := rates.get(f"ready-made batches, {bodies}, summed")) and ours and parquet:
+                parts.append(
+                    f"A source that reads nothing, and hands over one ready-made batch again and again, has "
+                    f"{ready / parquet:.0%} of Parquet: ours has {ours / ready:.0%} of that."
+                )
+    for form in ("events", "columns"):
+        if tuples := rates.get(f"{form} as tuples, bodies, summed"):
+            share = rates["source, bodies, summed"] / tuples
+            good = verdict(share >= TUPLES_LEAST)
+            parts.append(f"{share:.1f}× {form} as tuples; the target, {TUPLES_LEAST}×, {good}.")
     return parts
 
 

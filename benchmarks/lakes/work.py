@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -17,16 +16,15 @@ import duckdb
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.journal.drain import journal_folder
 from penstock.pipeline.lake import Lake
-from penstock.pipeline.logs import FolderPlace
-from penstock.pipeline.parts import parts_of
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.session import open_session
 from penstock.pipeline.source import PenstockSource
 from penstock.pipeline.tables import BRONZE
+
+from .forms import FORMS, ONE_BY_ONE, READY_MADE, TUPLES
 
 PLAIN = "queue string, kind string, at timestamp, id bigint"
 WITH_BODIES = f"{PLAIN}, body binary"
@@ -102,15 +100,16 @@ class peak_bytes:
 def reads(spark: SparkSession, folder: Path, lake: str, rounds: int, only: list[str]) -> list[Row]:
     """Each way of reading in turns; the median of the rounds counts."""
     spark.dataSource.register(PenstockSource)
-    spark.dataSource.register(TupleSource)
+    for each in FORMS:
+        spark.dataSource.register(each)
     files = Lake(folder / lake)[BRONZE].files()
     ways = {name: way for name, way in _ways(spark, folder, files).items() if not only or name in only}
     events = spark.read.parquet(*files).count()
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):  # The first warms up.
         for name, way in ways.items():
-            if name.startswith("tuples") and number > 1:
-                continue
+            if "tuples" in name and number > 1:
+                continue  # They take long.
             began = monotonic()
             way()
             taken[name].append(monotonic() - began)
@@ -144,7 +143,10 @@ def _ways(spark: SparkSession, folder: Path, files: list[str]) -> dict[str, Call
         "source, no bodies, only read": only_read(source(PLAIN)),
         "Parquet, no bodies, only read": only_read(parquet(PLAIN)),
         "DuckDB on the lake, bodies, summed": duck(files),
-        "tuples, bodies, summed": summed(source(WITH_BODIES, "tuples")),
+        "ready-made batches, bodies, summed": summed(source(WITH_BODIES, READY_MADE)),
+        "ready-made batches, no bodies, summed": summed(source(PLAIN, READY_MADE)),
+        "columns as tuples, bodies, summed": summed(source(WITH_BODIES, TUPLES)),
+        "events as tuples, bodies, summed": summed(source(WITH_BODIES, ONE_BY_ONE)),
     }
 
 
@@ -173,31 +175,6 @@ def duck(files: list[str]) -> Callable[[], object]:
             return db.execute(query, [files]).fetchall()
 
     return ask
-
-
-class TupleSource(DataSource):
-    """The same rows, handed over one by one, as a source without Arrow would."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "tuples"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return TupleReader(self.options["path"], schema.names)
-
-
-class TupleReader(DataSourceReader):
-    def __init__(self, path: str, columns: list[str]) -> None:
-        self._place, self._columns = FolderPlace(str(journal_folder(Path(path) / "penstock.db"))), columns
-
-    def partitions(self) -> list[InputPartition]:
-        with closing(self._place.open()) as log:
-            return [InputPartition(part) for part in parts_of(log.segments(), 0, log.next_offset, 2)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        with closing(self._place.open()) as log:
-            for batch in log.read(partition.value, self._columns):
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 if __name__ == "__main__":

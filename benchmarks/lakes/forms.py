@@ -1,0 +1,93 @@
+"""Other forms of the same source: what it would be without Arrow, and what it could be if reading cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from penstock.journal.drain import journal_folder
+from penstock.journal.reading import JournalReader
+from penstock.pipeline.logs import FolderPlace
+from penstock.pipeline.parts import Part, parts_of
+
+from .journal import BATCH
+
+READY_MADE_ROWS = 32_768
+PAGE_RECORDS = 1_000
+
+
+class FormReader(DataSourceReader):
+    def __init__(self, path: str, columns: list[str]) -> None:
+        self._folder, self._columns = journal_folder(Path(path) / "penstock.db"), columns
+        self._place = FolderPlace(str(self._folder))
+
+    def partitions(self) -> list[InputPartition]:
+        with closing(self._place.open()) as log:
+            return [InputPartition(part) for part in parts_of(log.segments(), 0, log.next_offset, 2)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self.rows(partition.value)
+
+    def rows(self, part: Part) -> Iterator[Any]:
+        raise NotImplementedError
+
+
+class OneByOne(FormReader):
+    """Every event decoded by itself, by what anyone has who reads the journal without Arrow."""
+
+    def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
+        with closing(JournalReader(self._folder)) as journal:
+            offset = part.start
+            while offset < part.end:
+                page = journal.read(offset, limit=min(PAGE_RECORDS, part.end - offset))
+                for event in page.events:
+                    yield tuple(_value(getattr(event, name), name) for name in self._columns)
+                offset = page.next
+
+
+def _value(value: Any, name: str) -> Any:
+    return datetime.fromtimestamp(value / 1000, UTC) if name == "at" else value
+
+
+class ColumnsAsTuples(FormReader):
+    """Decoded as the source does, and handed over row by row."""
+
+    def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
+        with closing(self._place.open()) as log:
+            for batch in log.read(part, self._columns):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+class ReadyMade(FormReader):
+    """The first batch again and again: nothing is read or decoded. What remains is Spark's own share."""
+
+    def rows(self, part: Part) -> Iterator[pa.RecordBatch]:
+        with closing(self._place.open()) as log:
+            first = pa.Table.from_batches([next(iter(log.read(part, self._columns)))])
+        events = (part.end - part.start) * BATCH
+        times = -(-READY_MADE_ROWS // first.num_rows)
+        (batch,) = pa.concat_tables([first] * times).combine_chunks().slice(0, READY_MADE_ROWS).to_batches()
+        for done in range(0, events, READY_MADE_ROWS):
+            yield batch.slice(0, events - done)
+
+
+def form(called: str, reader: type[FormReader]) -> type[DataSource]:
+    class Form(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return called
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return reader(self.options["path"], schema.names)
+
+    return Form
+
+
+ONE_BY_ONE, TUPLES, READY_MADE = "one_by_one", "tuples", "ready_made"
+FORMS = [form(ONE_BY_ONE, OneByOne), form(TUPLES, ColumnsAsTuples), form(READY_MADE, ReadyMade)]
