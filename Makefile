@@ -58,6 +58,7 @@ format: $(STAMPS)/test ## ruff: mend what can be mended
 
 provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the browser that the tests use
 	@$(BIN)/python tools/provision.py
+	@$(BIN)/python -m penstock.pipeline.classes
 
 audit: $(STAMPS)/audit ## known vulnerabilities of every lock (asks PyPI)
 	@for lock in requirements/*.txt; do echo "$$lock" && \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,8 @@ from .base import System
 from .databases import Databases
 
 TENTHS = 10
+TURNS = 7
+FRESH = "fresh"
 CLIENTS, BATCH = 4, 100
 Row = dict[str, Any]
 
@@ -28,6 +31,10 @@ async def churn(databases: Databases, systems: list[type[System]], messages: int
             await measured.prepare()
             with held_transaction(url) if held else contextlib.nullcontext():
                 rates = await tenths(measured, messages)
+                fresh = system(databases.create(FRESH))
+                await fresh.prepare()
+                aged_to_fresh = await in_turns(measured, fresh, messages // TENTHS // TURNS)
+            databases.drop(FRESH)
             databases.drop(system.key)
             rows.append(
                 {
@@ -36,9 +43,11 @@ async def churn(databases: Databases, systems: list[type[System]], messages: int
                     "messages": messages,
                     "tenths": [round(each) for each in rates],
                     "last_to_first": rates[-1] / rates[0],
+                    "aged_to_fresh": aged_to_fresh,
                 }
             )
-            say(f"churn {system.key}{', held' if held else ''}: {rows[-1]['tenths']}")
+            told = f"{rows[-1]['tenths']}, {aged_to_fresh:.2f} of a fresh one"
+            say(f"churn {system.key}{', held' if held else ''}: {told}")
     return rows
 
 
@@ -54,8 +63,25 @@ def held_transaction(url: str) -> Iterator[None]:
 
 async def tenths(measured: System, messages: int) -> list[float]:
     members = await measured.connect(CLIENTS)
-    rates = []
+    try:
+        return [await rate(members, messages // TENTHS) for _ in range(TENTHS)]
+    finally:
+        await measured.close()
 
+
+async def in_turns(aged: System, fresh: System, messages: int) -> float:
+    """What the churned one does of what one does that was just made, a moment before and after: the first tenth was
+    minutes ago, and on another machine as far as its neighbours are concerned."""
+    both = [await aged.connect(CLIENTS), await fresh.connect(CLIENTS)]
+    try:
+        pairs = [[await rate(members, messages) for members in both] for _ in range(TURNS)]
+    finally:
+        await aged.close()
+        await fresh.close()
+    return median(old / new for old, new in pairs)
+
+
+async def rate(members: list[Any], messages: int) -> float:
     async def share(member: Any, count: int) -> None:
         done = 0
         while done < count:
@@ -64,11 +90,6 @@ async def tenths(measured: System, messages: int) -> list[float]:
             await member.ack(popped)
             done += len(popped)
 
-    try:
-        for _ in range(TENTHS):
-            begun = perf_counter()
-            await asyncio.gather(*(share(member, messages // TENTHS // CLIENTS) for member in members))
-            rates.append(messages / TENTHS / (perf_counter() - begun))
-    finally:
-        await measured.close()
-    return rates
+    begun = perf_counter()
+    await asyncio.gather(*(share(member, messages // CLIENTS) for member in members))
+    return messages / (perf_counter() - begun)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -35,11 +35,13 @@ Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 class _Lane:
     """Commands that wait for a batch of their kind, and the task that commits them; one batch at a time."""
 
-    __slots__ = ("running", "waiting", "writer")
+    __slots__ = ("alone", "running", "waiting", "writer")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
-        self.running: asyncio.Task[None] | None = None
+        self.running: asyncio.Future[None] | None = None
+        self.alone = False
+        """Whether the last batch was a single command, and nobody waited: then the next need not wait for others."""
         self.writer = Writer()
 
 
@@ -93,10 +95,40 @@ class Committer:
 
     def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         lane = self._lanes[self._store.lane(command)]
+        if lane.running is None and lane.alone and CAN_WATCH:
+            asked = self._store.ask([command])
+            if asked is not None:
+                self._ask_alone(lane, command, future, asked)
+                return
         lane.waiting.append((command, future))
         self._waiting += 1
         if lane.running is None:
             lane.running = asyncio.get_running_loop().create_task(self._run(lane))
+
+    def _ask_alone(self, lane: _Lane, command: Command[Any], future: asyncio.Future[Any], asked: Asked) -> None:
+        """Without a task: each turn of the loop costs a single caller as much as a statement costs the database."""
+        started, loop = time.perf_counter(), asyncio.get_running_loop()
+
+        def come() -> None:
+            outcomes = asked.outcomes()
+            lane.running = None
+            if outcomes is None:
+                lane.running = loop.create_task(self._finish_alone(lane, command, future, asked, started))
+            else:
+                self._tell([(command, future)], outcomes, started)
+                if lane.waiting:
+                    lane.running = loop.create_task(self._run(lane))
+            over.set_result(None)
+
+        lane.running = over = loop.create_future()
+        _Answer(asked, come)
+
+    async def _finish_alone(
+        self, lane: _Lane, command: Command[Any], future: asyncio.Future[Any], asked: Asked, started: float
+    ) -> None:
+        outcomes = await self._outcomes(lane.writer.run(asked.finish), 1)
+        self._tell([(command, future)], outcomes, started)
+        await self._run(lane)
 
     async def _run(self, lane: _Lane) -> None:
         try:
@@ -108,6 +140,7 @@ class Committer:
                     # Whoever has gone before the batch was taken asks for nothing any more.
                     if not future.cancelled():
                         batch.append((command, future))
+                lane.alone = len(batch) == 1 and not lane.waiting
                 if batch:
                     await self._commit(arranged(batch, itemgetter(0)), lane.writer)
                     if len(batch) > 1 or lane.waiting:
@@ -119,14 +152,18 @@ class Committer:
 
     async def _commit(self, batch: Batch, writer: Writer) -> None:
         started = time.perf_counter()
-        commands = [command for command, _ in batch]
-        outcomes: Sequence[Any]
+        outcomes = await self._outcomes(self._carry_out([command for command, _ in batch], writer), len(batch))
+        self._tell(batch, outcomes, started)
+
+    async def _outcomes(self, carried_out: Awaitable[Sequence[Any]], count: int) -> Sequence[Any]:
         try:
-            outcomes = await self._carry_out(commands, writer)
+            return await carried_out
         except PenstockError as error:
-            outcomes = [copy(error) for _ in batch]
+            return [copy(error) for _ in range(count)]
         except Exception as error:
-            outcomes = [error] * len(batch)
+            return [error] * count
+
+    def _tell(self, batch: Batch, outcomes: Sequence[Any], started: float) -> None:
         if self.committed is not None:
             self.committed(len(batch), time.perf_counter() - started)
         for (command, future), outcome in zip(batch, outcomes, strict=True):
@@ -176,51 +213,72 @@ class Committer:
             executor.shutdown()
 
 
-async def _answer(asked: Asked) -> None:
-    """Wait for a database without a thread: the way to one and back costs more than many a batch."""
-    loop = asyncio.get_running_loop()
-    come = loop.create_future()
+class _Answer:
+    """Waits for a database without a thread: the way to one and back costs more than many a batch."""
 
-    def forget() -> None:
-        loop.remove_reader(asked.socket)
-        if not all_sent:
-            loop.remove_writer(asked.socket)
+    __slots__ = ("_asked", "_loop", "_over", "_sending", "_then", "_timer", "_watching")
 
-    def take_in() -> None:
-        if asked.take_in():
-            # At once: when the line is lost, another may be given its number.
-            forget()
-            if not come.done():
-                come.set_result(None)
-
-    def send() -> None:
-        if asked.send():
-            loop.remove_writer(asked.socket)
-
-    def give_up() -> None:
-        if not come.done():
-            forget()
-            asked.give_up()
-            come.set_result(None)
-
-    try:
-        all_sent = asked.send()
-        if asked.take_in():
+    def __init__(self, asked: Asked, then: Callable[[], None]) -> None:
+        """`then` is called when the answer has come, never before this returns."""
+        self._asked = asked
+        self._then = then
+        self._loop = loop = asyncio.get_running_loop()
+        self._over = self._watching = False
+        self._sending = not asked.send()
+        self._timer: asyncio.TimerHandle | None = None
+        if asked.failed:
+            self.leave()
+            loop.call_soon(then)
             return
-        loop.add_reader(asked.socket, take_in)
-        if not all_sent:
-            loop.add_writer(asked.socket, send)
-        timer = None if asked.patience_seconds is None else loop.call_later(asked.patience_seconds, give_up)
-        try:
-            await come
-        except BaseException:
-            forget()
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+        self._watching = True
+        loop.add_reader(asked.socket, self._take_in)
+        if self._sending:
+            loop.add_writer(asked.socket, self._send)
+        if asked.patience_seconds is not None:
+            self._timer = loop.call_later(asked.patience_seconds, self._give_up)
+
+    def _take_in(self) -> None:
+        if self._asked.take_in():
+            self._end()
+
+    def _send(self) -> None:
+        if self._asked.send():
+            self._sending = False
+            self._loop.remove_writer(self._asked.socket)
+
+    def _give_up(self) -> None:
+        self._forget()
+        self._asked.give_up()
+        self._end()
+
+    def _end(self) -> None:
+        self.leave()
+        self._then()
+
+    def leave(self) -> None:
+        """At once when the line is lost: another may be given its number."""
+        if not self._over:
+            self._over = True
+            self._forget()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._asked.let_go()
+
+    def _forget(self) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_reader(self._asked.socket)
+            if self._sending:
+                self._loop.remove_writer(self._asked.socket)
+
+
+async def _answer(asked: Asked) -> None:
+    come = asyncio.get_running_loop().create_future()
+    answer = _Answer(asked, lambda: None if come.done() else come.set_result(None))
+    try:
+        await come
     finally:
-        asked.let_go()
+        answer.leave()
 
 
 class Writer:

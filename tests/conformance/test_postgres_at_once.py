@@ -239,6 +239,34 @@ def test_a_coroutine_that_leaves_while_its_lease_is_asked_for_leaves_none_behind
     asyncio.run(run())
 
 
+def test_who_comes_alone_is_asked_for_at_once_and_all_others_join(schema: str) -> None:
+    """The second goes alone, as the first did; those who come while it is on its way go together."""
+
+    async def run() -> None:
+        broker = Broker(PostgresStore(cluster().url, schema=schema))
+        batches: list[int] = []
+        try:
+            await broker.push("q", [NewMessage(payload=b"0")], create=QueueOptions())
+            await broker.push("q", [NewMessage(payload=b"1")])
+            broker.committer.committed = lambda count, _: batches.append(count)
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(broker.push("q", [NewMessage(payload=b"%d" % n)]) for n in range(2, 9)))
+            assert batches == [1, 6]
+            batches.clear()
+            assert await broker.lease("q", limit=1)
+            leaving = asyncio.create_task(broker.lease("q", limit=2))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            async with asyncio.timeout(30):
+                while (await broker.stats("q")).info.ready != 8:
+                    await asyncio.sleep(0.01)
+        finally:
+            await broker.close()
+
+    asyncio.run(run())
+
+
 def test_a_line_that_goes_silent_under_a_coroutines_push_is_given_up(schema: str) -> None:
     async def run(cutter: Cutter) -> None:
         url = f"postgresql://postgres@/postgres?host={cutter.folder}&answer_ms=1000"

@@ -13,6 +13,7 @@ import click
 
 from penstock.cli.common import DB_NAME, JSON, STORE, Command, Failed, reporting, server_of, where_of, with_options
 from penstock.cli.lazy import LazyGroup
+from penstock.cli.output import note
 from penstock.cli.pipeline_progress import Display
 from penstock.errors import CannotOpen
 
@@ -145,6 +146,7 @@ def session(
 ) -> Iterator[SparkSession]:
     """Spark, with a word about it from the first moment."""
     display.doing("starting Spark")
+    from penstock.pipeline.classes import keep_soon
     from penstock.pipeline.session import open_session
 
     spark = open_session(places.log, master=master, memory=memory, brief=brief)
@@ -153,6 +155,8 @@ def session(
     finally:
         display.doing("stopping Spark")
         spark.stop()
+        if keep_soon():
+            note("the next start will be faster: that is prepared in the background, for a minute")
 
 
 @contextmanager

@@ -32,9 +32,9 @@ def sql(
     """
     lake = places.lake()
     with Display("sql") as display, session(places, display, master, memory, brief=True) as spark:
-        from penstock.pipeline.sql import tables_in
+        from penstock.pipeline.sql import tables_for
 
-        with tables_in(spark, lake, places.queues()):
+        with tables_for(query, spark, lake, places.queues):
             display.doing("asking")
             with asking():
                 frame = spark.sql(query)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import CannotOpen
+from penstock.pipeline.classes import java_options
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
@@ -22,9 +20,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
-SETTLED_SECONDS = 10
 TASK_TRIES = 4
-ARCHIVES_MAX = 4
 UNCHECKED_ARROW = ("-Darrow.enable_unsafe_memory_access=true", "-Darrow.enable_null_check_for_get=false")
 """Spark asks of each value whether it is null, and Arrow checks that and the bounds once more: a fifth of reading."""
 _LOG4J = """\
@@ -50,10 +46,11 @@ def open_session(
     memory: str = DRIVER_MEMORY,
     brief: bool = False,
     settings: Mapping[str, str] | None = None,
+    keep_classes: Path | None = None,
 ) -> SparkSession:
     """A session of this process; there is one at a time. `log` takes all that Spark and its workers print.
 
-    A `brief` one answers sooner and computes slower.
+    A `brief` one answers sooner and computes slower. `keep_classes` is where its Java leaves them when it ends.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -71,7 +68,7 @@ def open_session(
     conf = SparkConf(loadDefaults=False)
     conf.setMaster(_repeating(master)).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
-    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief)))
+    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief, keep_classes)))
     for name, value in {**_settings(master), **(settings or {})}.items():
         conf.set(name, value)
     with log.open("ab") as sink:
@@ -80,6 +77,15 @@ def open_session(
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
+
+
+def close_java(session: SparkSession) -> None:
+    """Stop the session, and wait for the end of its Java."""
+    java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    session.stop()
+    atexit.unregister(session.stop)
+    java.stdin.close()
+    java.wait()
 
 
 def _repeating(master: str) -> str:
@@ -109,7 +115,7 @@ def _settings(master: str) -> dict[str, str]:
     } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
 
 
-def _java_options(java: Java, log: Path, brief: bool) -> list[str]:
+def _java_options(java: Java, log: Path, brief: bool, keep_classes: Path | None) -> list[str]:
     log4j = log.with_suffix(".log4j2.properties")
     log4j.write_text(_LOG4J.format(log=log.absolute()))
     return [
@@ -119,32 +125,5 @@ def _java_options(java: Java, log: Path, brief: bool) -> list[str]:
         *UNCHECKED_ARROW,
         "-Dfile.encoding=UTF-8",
         *(["-XX:TieredStopAtLevel=1"] if brief else []),
-        *_class_archive(java),
+        *java_options(java, keep_classes),
     ]
-
-
-def _class_archive(java: Java) -> list[str]:
-    """Classes as they were after an earlier run: most of a start is loading them. The first run leaves them behind."""
-    import pyspark
-
-    # Java passes over an archive of classes that lay elsewhere, without a word.
-    place = hashlib.sha256(f"{pyspark.__file__} {java.home}".encode()).hexdigest()[:12]
-    archive = cache_folder() / f"spark-{pyspark.__version__}-java-{java.version}-{place}.jsa"
-    quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off"]
-    for left in archive.parent.glob(f"{archive.name}.*"):
-        # Written by a Java at its end, which may come after that of the Python that started it.
-        with suppress(FileNotFoundError):  # Another took it.
-            if time.time() - left.stat().st_mtime > SETTLED_SECONDS:
-                left.rename(archive)
-                _forget_old_archives(archive.parent)
-    if archive.exists():
-        return [f"-XX:SharedArchiveFile={archive}", *quiet]
-    return [f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}", *quiet]
-
-
-def _forget_old_archives(folder: Path) -> None:
-    """Each installation of Spark has one of its own, of nearly 200 MB."""
-    with suppress(FileNotFoundError):
-        found = sorted(folder.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in found[ARCHIVES_MAX:]:
-            old.unlink()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,28 +28,41 @@ LIVE = pa.schema(
 )
 
 
+LIVE_QUEUES = "live.queues"
+
+
 @contextmanager
-def tables_in(spark: SparkSession, lake: Lake, queues: list[QueueInfo]) -> Iterator[None]:
-    """The tables by their names, as they are now, for as long as this lasts."""
+def tables_for(query: str, spark: SparkSession, lake: Lake, queues: Callable[[], list[QueueInfo]]) -> Iterator[None]:
+    """The tables that a query names, as they are now, for as long as this lasts; all of them, if it names none."""
+    text = re.sub(r"\s*\.\s*", ".", query.lower().replace("`", ""))
+    known = {table.table.name: table for table in lake.tables()}
+    # To make a table known costs a Java that has just started a third of a second.
+    named = {name for name in (*known, LIVE_QUEUES) if name in text} or {*known, LIVE_QUEUES}
     # Spark would look for a relative path in its warehouse.
     folder = Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder.absolute()))
     try:
-        for table in lake.tables():
-            place = folder / table.table.name
+        for name in named & known.keys():
+            table = known[name]
+            place = folder / name
             place.mkdir()
             # Spark knows nothing of Delta here, so it is shown exactly the files that are in the table.
             for number, file in enumerate(table.files()):
                 (place / f"{number:08}.parquet").symlink_to(Path(file).absolute())
-            _register(spark, table.table.name, table.table.schema, place)
-        live = folder / "live.queues"
-        live.mkdir()
-        rows = [{name: getattr(info, name if name != "queue" else "name") for name in LIVE.names} for info in queues]
-        pq.write_table(pa.Table.from_pylist(rows, schema=LIVE), live / "now.parquet")
-        _register(spark, "live.queues", LIVE, live)
+            _register(spark, name, table.table.schema, place)
+        if LIVE_QUEUES in named:
+            live = folder / LIVE_QUEUES
+            live.mkdir()
+            pq.write_table(_live(queues()), live / "now.parquet")
+            _register(spark, LIVE_QUEUES, LIVE, live)
         yield
     finally:
         with suppress(OSError):
             shutil.rmtree(folder)
+
+
+def _live(queues: list[QueueInfo]) -> pa.Table:
+    rows = [{name: getattr(each, name if name != "queue" else "name") for name in LIVE.names} for each in queues]
+    return pa.Table.from_pylist(rows, schema=LIVE)
 
 
 def _register(spark: SparkSession, name: str, schema: pa.Schema, place: Path) -> None:

@@ -43,6 +43,10 @@ class Asked(Protocol):
     patience_seconds: float | None
     """After so long without an answer, `give_up`."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether no answer will come."""
+
     def send(self) -> bool:
         """Send on; whether all of it is sent."""
 

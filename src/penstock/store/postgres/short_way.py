@@ -64,7 +64,7 @@ class ShortWay:
         return [Statement(self.context.sql["begin.notify"], (self._waker.channel, self._waker.sender))]
 
     def finish(
-        self, short: Short, commands: Commands, word: list[Statement], trouble: psycopg.Error | None, *, sent: bool
+        self, short: Short, commands: Commands, word: list[Statement], trouble: Exception | None, *, sent: bool
     ) -> list[Any]:
         """From wherever it is: not begun, answered in part, or lost with some trouble."""
         try:
@@ -122,13 +122,17 @@ class Question:
         self._short = short
         self._commands = commands
         self._word = way.word(short)
-        self._trouble: psycopg.Error | None = None
+        self._trouble: Exception | None = None
         self.socket = wire.socket
         self.patience_seconds = None if wire.answer_ms is None else wire.answer_ms / 1000
         try:
             wire.start(short.statements(way.context, self._word))
         except psycopg.Error as error:
             self._trouble = error
+
+    @property
+    def failed(self) -> bool:
+        return self._trouble is not None
 
     def send(self) -> bool:
         if self._trouble is None:
@@ -142,12 +146,11 @@ class Question:
         if self._trouble is None:
             try:
                 answers = self._wire.take_in()
-            except psycopg.Error as error:
-                self._trouble = error
-            else:
                 if answers is None:
                     return False
                 self._short.answered(answers)
+            except Exception as error:  # Whoever waits for it is told, whatever it is.
+                self._trouble = error
         return True
 
     def give_up(self) -> None:

@@ -1,0 +1,135 @@
+"""Spark's classes as they were after an earlier start, for later ones to map: most of a start is loading them.
+
+A Java that keeps them takes twice as long. So a small run of its own does that, once for every installation, in the
+background, after the first command that used Spark; or when asked to:
+
+    python -m penstock.pipeline.classes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+from penstock.pipeline.java import Java, cache_folder, find_java
+
+ARCHIVES_MAX = 4
+"""Each has nearly 200 MB."""
+MAKING, MAKING_SECONDS_MAX = ".making", 600
+QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")
+SETTINGS = {"spark.sql.shuffle.partitions": "1"}
+
+
+def archive_of(java: Java) -> Path:
+    """Of this Java and this place of Spark's jars: Java passes over any other without a word."""
+    import pyspark
+
+    place = hashlib.sha256(f"{pyspark.__file__} {java.home}".encode()).hexdigest()[:12]
+    return cache_folder() / f"spark-{pyspark.__version__}-java-{java.version}-{place}.jsa"
+
+
+def java_options(java: Java, keep_in: Path | None) -> list[str]:
+    if keep_in is not None:
+        return [f"-XX:ArchiveClassesAtExit={keep_in}", *QUIET]
+    archive = archive_of(java)
+    return [f"-XX:SharedArchiveFile={archive}", *QUIET] if archive.exists() else []
+
+
+def keep_soon() -> bool:
+    """Start to make the archive in the background, unless there is one; whether it was started."""
+    archive = archive_of(find_java())
+    if archive.exists() or _is_fresh(_mark(archive)):
+        return False
+    with suppress(OSError):
+        subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return True
+    return False
+
+
+def keep() -> None:
+    archive = archive_of(find_java())
+    mark = _mark(archive)
+    if archive.exists() or not _claim(mark):
+        return
+    try:
+        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+            made = Path(folder) / archive.name
+            _use_spark(Path(folder), made)
+            made.rename(archive)
+        _forget_old_ones(archive.parent)
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _mark(archive: Path) -> Path:
+    """That somebody makes it."""
+    return archive.with_suffix(MAKING)
+
+
+def _is_fresh(mark: Path) -> bool:
+    try:
+        return time.time() - mark.stat().st_mtime < MAKING_SECONDS_MAX
+    except FileNotFoundError:
+        return False
+
+
+def _claim(mark: Path) -> bool:
+    if not _is_fresh(mark):
+        mark.unlink(missing_ok=True)  # Of one that was killed.
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _use_spark(folder: Path, keep_in: Path) -> None:
+    """As `pipeline run` and `pipeline sql` do, on a handful of messages."""
+    from penstock.journal.drain import journal_folder
+    from penstock.lite import LiteQueue
+    from penstock.pipeline.draining import drainer_of
+    from penstock.pipeline.lake import Lake
+    from penstock.pipeline.run import Pipeline
+    from penstock.pipeline.session import close_java, open_session
+    from penstock.pipeline.sql import tables_for
+
+    database = folder / "queue.db"
+    with LiteQueue(str(database), journal=True) as queue:
+        for number in range(3):
+            queue.put(b"%d" % number)
+        queue.pop()
+    with closing(drainer_of(None, database)) as drainer:
+        drainer.drain()
+    lake = Lake(folder / "lake")
+    spark = open_session(folder / "spark.log", brief=True, settings=SETTINGS, keep_classes=keep_in)
+    with Pipeline(spark, journal_folder(database), lake) as pipeline:
+        for _ in pipeline.steps():
+            pass
+    query = "SELECT queue, sum(pushed) FROM gold.queues GROUP BY queue ORDER BY 2"
+    with tables_for(query, spark, lake, list):
+        spark.sql(query).toArrow()
+    close_java(spark)
+
+
+def _forget_old_ones(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        found = sorted(folder.glob("spark-*.jsa*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in found[ARCHIVES_MAX:]:
+            old.unlink()
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    keep()

@@ -1,0 +1,63 @@
+"""The archive of Spark's classes: mapped when it is there, made by one process at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.pipeline import classes
+from penstock.pipeline.java import find_java
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return classes.archive_of(find_java())
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    found: list[list[str]] = []
+
+    def start(command: list[str], **_: Any) -> None:
+        found.append(command)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return found
+
+
+def test_an_archive_is_mapped_once_it_is_there(archive: Path) -> None:
+    assert classes.java_options(find_java(), None) == []
+    archive.touch()
+    assert f"-XX:SharedArchiveFile={archive}" in classes.java_options(find_java(), None)
+
+
+def test_a_command_has_it_made_by_another_process(archive: Path, started: list[list[str]]) -> None:
+    assert classes.keep_soon()
+    assert [command[1:] for command in started] == [["-m", "penstock.pipeline.classes"]]
+
+
+def test_it_is_made_neither_again_nor_by_two(archive: Path, started: list[list[str]]) -> None:
+    mark = archive.with_suffix(classes.MAKING)
+    mark.touch()
+    assert not classes.keep_soon()
+    os.utime(mark, (0, 0))  # Whoever made it was killed.
+    assert classes.keep_soon()
+    archive.touch()
+    assert not classes.keep_soon()
+    assert len(started) == 1
+
+
+def test_only_the_newest_archives_stay(archive: Path) -> None:
+    made = [archive.with_name(f"spark-{number}.jsa") for number in range(classes.ARCHIVES_MAX + 2)]
+    for number, path in enumerate(made):
+        path.touch()
+        os.utime(path, (number, number))
+    classes._forget_old_ones(archive.parent)
+    assert sorted(archive.parent.glob("*.jsa")) == made[2:]
