@@ -74,15 +74,15 @@ def test_a_pipelined_poll_is_ended_too(server: Running, client: Client, queue: s
 
 def test_an_answer_that_did_not_leave_whole_is_given_back(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, visibility_ms=3_600_000)
-    for _ in range(40):
+    for _ in range(30):
         client.post(f"{queue}/messages", {"payload": "x" * 500_000})
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     sock.connect(("127.0.0.1", server.port))
-    sock.sendall(request(f"{queue}/poll?wait_ms=0&batch=40"))
-    wait_until(lambda: client.get(f"{queue}/stats").json["leased"] == 40)
+    sock.sendall(request(f"{queue}/poll?wait_ms=0&batch=30"))
+    wait_until(lambda: client.get(f"{queue}/stats").json["leased"] == 30)
     sock.close()
-    wait_until(lambda: client.get(f"{queue}/stats").json["ready"] == 40, "given back")
+    wait_until(lambda: client.get(f"{queue}/stats").json["ready"] == 30, "given back")
     assert client.post(f"{queue}/poll?wait_ms=0").json["messages"][0]["attempts"] == 1
 
 
