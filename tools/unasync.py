@@ -33,6 +33,7 @@ REPLACEMENTS = (
     (r"\b(Committer|Wakeups)\b", r"Thread\1"),
     (r"\bpenstock\.(committer|wakeups)\b", r"penstock.thread_\1"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
+    (r"from collections\.abc import Awaitable\n", ""),
     (r"\bAwaitable, ", ""),
     (rf"\bAwaitable{_BRACKETS}", r"\1"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.errors import InvalidInput
+from penstock.identity import message_uuid
 
 Clock = Callable[[], int]
 
@@ -133,9 +134,13 @@ class Receipt(Struct, gc=False):
     """What a pushed message is called from now on; for a duplicate, what the first one is called."""
 
     id: int
-    uuid: str
     created_at: int
+    salt: int
     duplicate: bool = False
+
+    @property
+    def uuid(self) -> str:
+        return message_uuid(self.id, self.created_at, self.salt)
 
 
 class Message(Struct, kw_only=True):

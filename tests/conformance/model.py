@@ -83,7 +83,7 @@ class Model(Operators):
         now, world, options = self.now, self.world, queue.options
         key = None if new.key is None else world.keys.get((space, new.key))
         if key is not None and (key.expires_at > now or self._is_alive(key.id)):
-            return Receipt(key.id, message_uuid(key.id, key.created_at, self.salt), key.created_at, True)
+            return Receipt(key.id, key.created_at, self.salt, True)
         delay_ms = options.delay_ms if new.delay_ms is None else new.delay_ms
         ttl_ms = options.ttl_ms if new.ttl_ms is None else new.ttl_ms
         queue.newest_at = max(now, queue.newest_at)
@@ -101,7 +101,7 @@ class Model(Operators):
             until = now + options.dedupe_ms
             world.keys[space, new.key] = Key(world.last_id, now, until, until)
         queue.totals["pushed"] += 1
-        return Receipt(world.last_id, message_uuid(world.last_id, now, self.salt), now)
+        return Receipt(world.last_id, now, self.salt)
 
     def _is_alive(self, message_id: int) -> bool:
         entry = self.world.entries.get(message_id)

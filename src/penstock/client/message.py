@@ -5,6 +5,7 @@ This is asynchronous; its twin in `penstock._sync.client` is made from it by too
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -97,16 +98,16 @@ class LeasedMessage:
 
     async def ack(self) -> None:
         """Done. LeaseLost when the message is no longer yours."""
-        await self._settle("ack", self.item())
+        self._settled(await self._settle("ack", self.item()))
 
     async def nack(self, error: str | BaseException | None = None, *, delay: Seconds | None = None) -> None:
         """Failed: comes back after `delay` seconds (default: the queue's back-off), or dies."""
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        await self._settle("nack", self.item(delay_ms, describe(error)))
+        self._settled(await self._settle("nack", self.item(delay_ms, describe(error))))
 
     async def release(self) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
-        await self._settle("release", self.item())
+        self._settled(await self._settle("release", self.item()))
 
     async def extend(self, lease: Seconds | None = None) -> None:
         """Keep it for `lease` seconds from now (default: the queue's)."""
@@ -114,8 +115,10 @@ class LeasedMessage:
         results = await self._client.transport.settle("extend", self.queue, [self.item()], lease_ms=lease_ms)
         self._check(results[0])
 
-    async def _settle(self, verb: str, item: SettleItem) -> None:
-        result = await self._client.transport.settle_one(verb, self.queue, item)
+    def _settle(self, verb: str, item: SettleItem) -> Awaitable[Settled]:
+        return self._client.transport.settle_one(verb, self._lease.queue, item)
+
+    def _settled(self, result: Settled) -> None:
         self.settled = True
         self._check(result)
 

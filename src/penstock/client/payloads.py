@@ -20,6 +20,8 @@ def encode(payload: Any) -> tuple[bytes, Content]:
         return bytes(payload), Content.BYTES
     try:
         text = _encode(payload)
+        if type(payload) is str:
+            return text, Content.JSON
         # Bytes inside a value, or a class, would be written but come back as something else.
         faithful = _decode(text) == payload
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:

@@ -59,9 +59,12 @@ class Poller:
     def idle(self) -> bool:
         return not self._polling and not self._waiting and self._looks.idle
 
+    def look(self, limit: int) -> Awaitable[Messages]:
+        """What is there now."""
+        return self._looks.join(limit)
+
     async def lease(self, limit: int, wait_seconds: float, stop: Stop | None) -> Messages:
-        if wait_seconds <= 0:
-            return await self._looks.join(limit)
+        """What is there or comes in time."""
         mine = Caller(limit, time.monotonic() + wait_seconds)
         if not self._enter(mine, only_if_in_time=True):
             messages = await self._looks.join(limit)

@@ -6,7 +6,7 @@ This is asynchronous; its twin in `penstock._sync.client` is made from it by too
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -41,6 +41,8 @@ Messages = Sequence[NewMessage]
 
 
 class Remote:
+    """What every caller does for each message is no coroutine of its own, only hands one on."""
+
     def __init__(self, asker: Asker, linger: float) -> None:
         self._asker = asker
         self._linger = linger
@@ -63,9 +65,7 @@ class Remote:
 
     # Pushing
 
-    async def push(self, queue: str, messages: Messages) -> list[Receipt]:
-        if not messages:
-            return []
+    def push(self, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
         joiner = self._pushes.get(queue)
         if joiner is None:
             path = f"{_path(check_new_queue_name(queue))}/messages"
@@ -75,7 +75,7 @@ class Remote:
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
             )
-        return await joiner.join(messages)
+        return joiner.join(messages)
 
     async def _push_all(self, queue: str, path: str, batch: list[Messages]) -> list[list[Receipt] | Exception]:
         """One request for all; when it is refused for what one of them holds, each part on its own."""
@@ -109,7 +109,7 @@ class Remote:
 
     # Consuming
 
-    async def lease(
+    def lease(
         self,
         queue: str,
         limit: int,
@@ -117,13 +117,13 @@ class Remote:
         wait_seconds: float,
         stop: Stop | None,
         worker: str | None = None,
-    ) -> list[LeasedMessage]:
+    ) -> Awaitable[list[LeasedMessage]]:
         poller = self._pollers.get((queue, lease_ms, worker))
         if poller is None:
             if len(self._pollers) >= POLLERS_MAX:
                 self._pollers = {key: each for key, each in self._pollers.items() if not each.idle}
             poller = self._pollers[queue, lease_ms, worker] = self._new_poller(queue, lease_ms, worker)
-        return await poller.lease(limit, wait_seconds, stop)
+        return poller.lease(limit, wait_seconds, stop) if wait_seconds > 0 else poller.look(limit)
 
     def _new_poller(self, queue: str, lease_ms: int | None, worker: str | None) -> Poller:
         path = f"{_path(queue)}/poll?" + ("" if lease_ms is None else f"visibility_ms={lease_ms}&")
@@ -162,10 +162,10 @@ class Remote:
             return [Settled.STALE]
         except UnknownMessage:
             return [Settled.UNKNOWN]
-        results = [Settled(one.result) for one in self._asker.read(wire.settled, answer).results]
+        results = [one.result for one in self._asker.read(wire.settled, answer).results]
         return [_first_result(verb, result) for result in results] if repeated else results
 
-    async def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
+    def settle_one(self, verb: str, queue: str, item: SettleItem) -> Awaitable[Settled]:
         """As `settle`, joined with others that come at the same time."""
         joiner = self._settles.get((verb, queue))
         if joiner is None:
@@ -176,7 +176,7 @@ class Remote:
                 lanes=2,
                 linger=self._linger,
             )
-        return await joiner.join(item)
+        return joiner.join(item)
 
     async def transact(
         self,

@@ -13,6 +13,7 @@ from penstock import errors
 from penstock.client.http1 import Answer
 from penstock.client.stream_wire import STREAM_ERRORS, error_data
 from penstock.client.types import Stats
+from penstock.commands import Settled
 from penstock.model import Content, Failure, LeasedMessage, Message, NewMessage, QueueInfo, State
 
 CLASSES: dict[str, type[errors.PenstockError]] = {
@@ -64,7 +65,7 @@ class Settles(Struct, omit_defaults=True):
 
 
 class SettledOne(Struct):
-    result: str
+    result: Settled
 
 
 class SettledItems(Struct):

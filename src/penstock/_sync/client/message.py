@@ -97,16 +97,16 @@ class LeasedMessage:
 
     def ack(self) -> None:
         """Done. LeaseLost when the message is no longer yours."""
-        self._settle("ack", self.item())
+        self._settled(self._settle("ack", self.item()))
 
     def nack(self, error: str | BaseException | None = None, *, delay: Seconds | None = None) -> None:
         """Failed: comes back after `delay` seconds (default: the queue's back-off), or dies."""
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        self._settle("nack", self.item(delay_ms, describe(error)))
+        self._settled(self._settle("nack", self.item(delay_ms, describe(error))))
 
     def release(self) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
-        self._settle("release", self.item())
+        self._settled(self._settle("release", self.item()))
 
     def extend(self, lease: Seconds | None = None) -> None:
         """Keep it for `lease` seconds from now (default: the queue's)."""
@@ -114,8 +114,10 @@ class LeasedMessage:
         results = self._client.transport.settle("extend", self.queue, [self.item()], lease_ms=lease_ms)
         self._check(results[0])
 
-    def _settle(self, verb: str, item: SettleItem) -> None:
-        result = self._client.transport.settle_one(verb, self.queue, item)
+    def _settle(self, verb: str, item: SettleItem) -> Settled:
+        return self._client.transport.settle_one(verb, self._lease.queue, item)
+
+    def _settled(self, result: Settled) -> None:
         self.settled = True
         self._check(result)
 

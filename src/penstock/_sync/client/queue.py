@@ -76,7 +76,7 @@ class Queue:
         if isinstance(messages, str | bytes | bytearray | dict) or not isinstance(messages, Iterable):
             raise WrongType("push_many takes many messages; use push for one", field="messages")
         new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in messages]
-        return self._transport.push(self.name, [each.to_store() for each in new])
+        return self._transport.push(self.name, [each.to_store() for each in new]) if new else []
 
     # Consuming
 

@@ -41,6 +41,8 @@ Messages = Sequence[NewMessage]
 
 
 class Remote:
+    """What every caller does for each message is no coroutine of its own, only hands one on."""
+
     def __init__(self, asker: Asker, linger: float) -> None:
         self._asker = asker
         self._linger = linger
@@ -64,8 +66,6 @@ class Remote:
     # Pushing
 
     def push(self, queue: str, messages: Messages) -> list[Receipt]:
-        if not messages:
-            return []
         joiner = self._pushes.get(queue)
         if joiner is None:
             path = f"{_path(check_new_queue_name(queue))}/messages"
@@ -123,7 +123,7 @@ class Remote:
             if len(self._pollers) >= POLLERS_MAX:
                 self._pollers = {key: each for key, each in self._pollers.items() if not each.idle}
             poller = self._pollers[queue, lease_ms, worker] = self._new_poller(queue, lease_ms, worker)
-        return poller.lease(limit, wait_seconds, stop)
+        return poller.lease(limit, wait_seconds, stop) if wait_seconds > 0 else poller.look(limit)
 
     def _new_poller(self, queue: str, lease_ms: int | None, worker: str | None) -> Poller:
         path = f"{_path(queue)}/poll?" + ("" if lease_ms is None else f"visibility_ms={lease_ms}&")
@@ -162,7 +162,7 @@ class Remote:
             return [Settled.STALE]
         except UnknownMessage:
             return [Settled.UNKNOWN]
-        results = [Settled(one.result) for one in self._asker.read(wire.settled, answer).results]
+        results = [one.result for one in self._asker.read(wire.settled, answer).results]
         return [_first_result(verb, result) for result in results] if repeated else results
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:

@@ -128,7 +128,7 @@ class PushCall(Call[Push]):
         salt = self.context.salt
         for command in self.commands:
             ids = range(message_id, message_id + len(command.messages))
-            self.outcomes.append(Pushed([Receipt(each, message_uuid(each, now, salt), now) for each in ids]))
+            self.outcomes.append(Pushed([Receipt(each, now, salt) for each in ids]))
             message_id = ids.stop
 
 

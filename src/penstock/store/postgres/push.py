@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.commands import Push, Pushed
 from penstock.errors import PenstockError, QueueFull, UnknownQueue
-from penstock.identity import ID_BITS, message_uuid
+from penstock.identity import ID_BITS
 from penstock.journal.events import UNNUMBERED
 from penstock.journal.noting import note_pushed
 from penstock.model import NewMessage, Receipt
@@ -54,13 +54,12 @@ class Writing:
             if key.startswith(REQUEST_KEY):
                 self.requests[space, key] = (first_id, created_at)
             elif expires_at > now or alive:
-                uuid = message_uuid(first_id, created_at, self.tx.salt)
-                self.known[space, key] = Receipt(first_id, uuid, created_at, True)
+                self.known[space, key] = Receipt(first_id, created_at, self.tx.salt, True)
             else:
                 self.old_keys.add((space, key))
 
     def receipt(self, number: int, *, duplicate: bool = False) -> Receipt:
-        receipt = Receipt(0, "", self.tx.now, duplicate)
+        receipt = Receipt(0, self.tx.now, self.tx.salt, duplicate)
         self.receipts.append((number, receipt))
         return receipt
 
@@ -135,7 +134,6 @@ class Writing:
         first = rows[0][0]
         for number, receipt in self.receipts:
             receipt.id = first + number
-            receipt.uuid = message_uuid(receipt.id, receipt.created_at, self.tx.salt)
 
 
 def _wanted(command: Push, space: int) -> Iterator[Key]:
@@ -285,8 +283,7 @@ def _find_repeated(
         if message.key is None:
             while message_id in taken:
                 message_id += 1
-            uuid = message_uuid(message_id, created_at, writing.tx.salt)
-            found[position] = Receipt(message_id, uuid, created_at, True)
+            found[position] = Receipt(message_id, created_at, writing.tx.salt, True)
             message_id += 1
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.commands import Ack, Command, Lease, Leased, Push, Pushed, Settled, SettledAll
-from penstock.identity import ID_MAX, message_uuid
+from penstock.identity import ID_MAX
 from penstock.journal.events import Kind
 from penstock.journal.noting import note_leased, note_pushed
 from penstock.latency import SERVICE, TOTAL, WAIT
@@ -63,7 +63,7 @@ def push_alone(tx: Transaction, command: Push) -> Pushed | None:
     tx.left_uncounted(queue)
     if queue.noted:
         note_pushed(tx, queue, [row])
-    return Pushed([Receipt(message_id, message_uuid(message_id, now, tx.salt), now)])
+    return Pushed([Receipt(message_id, now, tx.salt)])
 
 
 def lease_alone(tx: Transaction, command: Lease) -> Leased | None:

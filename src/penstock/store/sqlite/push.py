@@ -9,7 +9,6 @@ import msgspec
 
 from penstock.commands import Drop, Push, Pushed
 from penstock.errors import QueueFull, TryLater, UnknownQueue
-from penstock.identity import message_uuid
 from penstock.journal.noting import note_pushed
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
@@ -61,7 +60,7 @@ def push(tx: Transaction, command: Push) -> Pushed:
             receipts.append(next(inserted))
         elif isinstance(first, int):
             twin = receipts[first]
-            receipts.append(Receipt(twin.id, twin.uuid, twin.created_at, True))
+            receipts.append(Receipt(twin.id, twin.created_at, twin.salt, True))
         else:
             receipts.append(first)
     return Pushed(receipts)
@@ -96,7 +95,7 @@ def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]
         if row is not None:
             first_id, place, created_at, expires_at = row
             if expires_at > tx.now or tx.execute(SQL["is_alive"], (place, first_id)).fetchone():
-                found[number] = Receipt(first_id, message_uuid(first_id, created_at, tx.salt), created_at, True)
+                found[number] = Receipt(first_id, created_at, tx.salt, True)
                 continue
         seen[message.key] = number
     return found
@@ -119,7 +118,7 @@ def _find_repeated_request(
         if message.key is None:
             while message_id in taken:
                 message_id += 1
-            duplicates[number] = Receipt(message_id, message_uuid(message_id, created_at, tx.salt), created_at, True)
+            duplicates[number] = Receipt(message_id, created_at, tx.salt, True)
             message_id += 1
 
 
@@ -183,7 +182,7 @@ def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMes
         )
         if message.key is not None:
             keys.append((space, message.key, message_id, place, now, now + queue.options.dedupe_ms))
-        receipts.append(Receipt(message_id, message_uuid(message_id, now, salt), now))
+        receipts.append(Receipt(message_id, now, salt))
         message_id += 1
     if len(rows) == 1:
         tx.execute(MESSAGE, rows[0])
