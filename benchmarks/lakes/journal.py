@@ -37,11 +37,11 @@ def _life_of_a_batch(first: int, now: int) -> list[bytes]:
     name, ids = b"queue-%d" % number, range(first, first + BATCH)
     text = os.urandom(BODY_BYTES // 2 * BATCH).hex().encode()
     bodies = [text[at : at + BODY_BYTES] for at in range(0, len(text), BODY_BYTES)]
-    pushed = [(each, now, 0, 0, now, 0, 0, 0) for each in ids]
-    leased = [(each, now, now + 7, now + 7, now + 30_007, 1, 0, 0) for each in ids]
-    acked = [(each, now, now + 7, now + 7, 0, 1, 0, 0) for each in ids]
+    pushed = (ids, now, 0, 0, now, 0, 0, 0)
+    leased = (ids, now, now + 7, now + 7, now + 30_007, 1, 0, 0)
+    acked = (ids, now, now + 7, now + 7, 0, 1, 0, 0)
     return [
-        encode_events(Kind.PUSHED, now, number + 1, name, 1, pushed, bodies=bodies),
-        encode_events(Kind.LEASED, now + 7, number + 1, name, 1, leased),
-        encode_events(Kind.ACKED, now + 25, number + 1, name, 1, acked),
+        encode_events(Kind.PUSHED, now, number + 1, name, 1, BATCH, pushed, bodies=bodies),
+        encode_events(Kind.LEASED, now + 7, number + 1, name, 1, BATCH, leased),
+        encode_events(Kind.ACKED, now + 25, number + 1, name, 1, BATCH, acked),
     ]

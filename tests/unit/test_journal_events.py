@@ -18,6 +18,7 @@ from penstock.journal.events import (
     Kind,
     Mark,
     Row,
+    columns_of,
     decode_events,
     encode_detail,
     encode_events,
@@ -73,9 +74,13 @@ def read(offset: int, record: bytes) -> list[Event]:
     return list(decode_events(offset, at, kind, record[HEADER_BYTES:]))
 
 
+def encoded(kind: int, now: int, queue_id: int, name: bytes, salt: int, rows: list[Row], **more: Any) -> bytes:
+    return encode_events(kind, now, queue_id, name, salt, len(rows), columns_of(rows), **more)
+
+
 @given(happenings())
 def test_what_is_encoded_is_decoded(told: dict[str, Any]) -> None:
-    record = encode_events(**told)
+    record = encoded(**told)
     assert len(record) % 8 == 0
     for number, (event, row) in enumerate(zip(read(7, record), told["rows"], strict=True)):
         at = {Kind.PUSHED: row[1], Kind.LEASED: row[3]}.get(told["kind"], told["now"])
@@ -90,7 +95,7 @@ def test_what_is_encoded_is_decoded(told: dict[str, Any]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(happenings(), min_size=1, max_size=6))
 def test_all_at_once_reads_the_same_as_one_by_one(told: list[dict[str, Any]]) -> None:
-    records = [encode_events(**each) for each in told]
+    records = [encoded(**each) for each in told]
     ends = [sum(map(len, records[: n + 1])) for n in range(len(records))]
     table = events_table(b"".join(records), ends, 100)
     assert table.schema == SCHEMA
@@ -110,14 +115,14 @@ def row(message_id: int, *, leased_at: int = 0) -> Row:
 
 
 def test_only_the_columns_asked_for_are_gathered() -> None:
-    record = encode_events(Kind.PUSHED, NOW, 1, b"q", 5, [row(1), row(2)], bodies=[b"a", b"bc"])
+    record = encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1), row(2)], bodies=[b"a", b"bc"])
     table = events_table(record, [len(record)], 0, ["id", "body"])
     assert table.to_pylist() == [{"id": 1, "body": b"a"}, {"id": 2, "body": b"bc"}]
 
 
 def test_many_messages_that_fared_alike_are_told_of_in_few_bytes() -> None:
-    one = encode_events(Kind.LEASED, NOW, 1, b"q", 5, [row(1)])
-    many = encode_events(Kind.LEASED, NOW, 1, b"q", 5, [row(number) for number in range(1, 101)])
+    one = encoded(Kind.LEASED, NOW, 1, b"q", 5, [row(1)])
+    many = encoded(Kind.LEASED, NOW, 1, b"q", 5, [row(number) for number in range(1, 101)])
     assert len(many) == len(one)
 
 
@@ -144,9 +149,21 @@ def test_alike_events_become_one_record() -> None:
     assert gathered(recorder) == []
 
 
+def test_columns_read_as_the_rows_that_they_stand_for() -> None:
+    recorder, queue = Recorder(5), Queue(1)
+    rows = [(4, NOW, 0, 0, NOW, 1, 0, 0), (5, NOW, 0, 0, NOW, 1, 0, 0), (9, NOW - 1, 0, 0, NOW, 2, 0, 0)]
+    recorder.note(Kind.LEASED, queue, rows)
+    expected = recorder.take()
+    ids = [4, 5]
+    recorder.note_columns(Kind.LEASED, queue, 2, (ids, NOW, 0, 0, NOW, 1, 0, 0))
+    recorder.note_columns(Kind.LEASED, queue, 1, ([9], NOW - 1, 0, 0, [NOW], 2, 0, 0))
+    assert recorder.take() == expected
+    assert ids == [4, 5], "what was noted is the caller's still"
+
+
 def test_what_happens_twice_to_one_message_is_told_of_that_message() -> None:
     row = (7, NOW, 0, 0, NOW + 10, 0, 0, 0)
-    record = encode_events(Kind.EXTENDED, NOW, 1, b"emails", 5, [row, row])
+    record = encoded(Kind.EXTENDED, NOW, 1, b"emails", 5, [row, row])
     assert [event.id for event in read(0, record)] == [7, 7]
 
 
@@ -182,6 +199,6 @@ def test_no_record_tells_of_too_much() -> None:
 
 
 def test_an_event_of_a_newer_release_is_named_not_guessed() -> None:
-    record = bytearray(encode_events(Kind.PUSHED, NOW, 1, b"q", 5, [row(1)]))
+    record = bytearray(encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1)]))
     with pytest.raises(Damaged, match="offset 3"):
         list(decode_events(3, NOW, 200, bytes(record[HEADER_BYTES:])))

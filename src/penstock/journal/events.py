@@ -95,6 +95,12 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 Row = tuple[int, int, int, int, int, int, int, int]
 """The values of all columns, for one message; 0 where there is none."""
+Columns = Sequence[int | Sequence[int]]
+"""The values of many messages: of each column one for all of them, or one for each."""
+
+
+def columns_of(rows: Sequence[Row]) -> Columns:
+    return rows[0] if len(rows) == 1 else tuple(zip(*rows, strict=True))
 
 
 def encode_events(
@@ -103,23 +109,26 @@ def encode_events(
     queue_id: int,
     name: bytes,
     salt: int,
-    rows: Sequence[Row],
+    count: int,
+    columns: Columns,
     marks: int = 0,
     details: Sequence[bytes] | None = None,
     bodies: Sequence[bytes] | None = None,
 ) -> bytes:
-    """What happened to these messages, as one whole record, checksum included."""
-    count = len(rows)
-    columns: Sequence[int] = rows[0]
+    """What happened to so many messages, as one whole record, checksum included."""
+    firsts: list[int] = []
     varies, arrays, detail = 0, b"", b""
-    if count > 1:
-        for number, column in enumerate(zip(*rows, strict=True)):
-            first = column[0]
-            # Ids that are not told one by one follow each other; anything else is the same for all.
-            alike = column.count(first) == count if number else column == tuple(range(first, first + count))
-            if not alike:
-                varies |= 1 << number
-                arrays += _array("q", column)
+    for number, column in enumerate(columns):
+        if isinstance(column, int):
+            firsts.append(column)
+            continue
+        first = column[0]
+        firsts.append(first)
+        # Ids that are not told one by one follow each other; anything else is the same for all.
+        alike = column.count(first) == count if number else list(column) == list(range(first, first + count))
+        if not alike:
+            varies |= 1 << number
+            arrays += _array("q", column)
     if details is not None:
         detail = details[0]
         if count > 1 and details.count(detail) != count:
@@ -130,7 +139,7 @@ def encode_events(
         varies |= BODIES
         arrays += _ends(bodies)
     fixed = _pack_rest(
-        now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(detail), *columns
+        now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(detail), *firsts
     )
     rest = fixed + arrays + name + detail
     if bodies is not None:

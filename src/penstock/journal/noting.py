@@ -51,21 +51,22 @@ def note_pushed(
     marks: int = 0,
 ) -> None:
     """Of rows as they were inserted: place, created_at, available_at, priority, content, key, headers, payload."""
-    told = [
-        (place & ID_MAX, created_at, 0, 0, available_at or created_at, 0, priority, content)
-        for place, created_at, available_at, priority, content, _, _, _ in rows
-    ]
-    bodies = [row[7] for row in rows] if queue.options.journal == "full" else None
+    count = len(rows)
+    places, created_at, available_at, priority, content, keys, headers, payloads = zip(*rows, strict=True)
+    ids = [place & ID_MAX for place in places]
+    due_at = created_at
+    if available_at.count(None) < count:
+        due_at = tuple(due or created for due, created in zip(available_at, created_at, strict=True))
+    bodies = payloads if queue.options.journal == "full" else None
     large = bodies is not None and max(map(len, bodies)) > BODY_BYTES_MAX
     details = None
-    for row in rows:
-        if large or expiries or row[5] is not None or row[6] is not None:
-            known = expiries or {}
-            details = [_push_detail(each, known.get(each[0] & ID_MAX), bodies is not None) for each in rows]
-            break
+    if large or expiries or keys.count(None) < count or headers.count(None) < count:
+        known = expiries or {}
+        details = [_push_detail(row, known.get(id_), bodies is not None) for id_, row in zip(ids, rows, strict=True)]
     if large and bodies is not None:
-        bodies = [body if len(body) <= BODY_BYTES_MAX else b"" for body in bodies]
-    tx.journal.note(Kind.PUSHED, queue, told, marks, details, bodies)
+        bodies = tuple(body if len(body) <= BODY_BYTES_MAX else b"" for body in bodies)
+    columns = (ids, created_at, 0, 0, due_at, 0, priority, content)
+    tx.journal.note_columns(Kind.PUSHED, queue, count, columns, marks, details, bodies)
 
 
 def _push_detail(row: tuple[Any, ...], expires_at: int | None, with_body: bool) -> bytes:
@@ -87,11 +88,18 @@ def note_leased(
     marks: int = 0,
 ) -> None:
     now = tx.now
-    rows = [
-        (each.id, each.created_at, first_leased.get(each.id, now), now, each.leased_until, each.attempts, 0, 0)
-        for each in messages
-    ]
-    tx.journal.note(Kind.LEASED, queue, rows, marks, worker_details(workers))
+    ids = [each.id for each in messages]
+    columns = (
+        ids,
+        [each.created_at for each in messages],
+        [first_leased.get(id_, now) for id_ in ids] if first_leased else now,
+        now,
+        [each.leased_until for each in messages],
+        [each.attempts for each in messages],
+        0,
+        0,
+    )
+    tx.journal.note_columns(Kind.LEASED, queue, len(ids), columns, marks, worker_details(workers))
 
 
 def worker_details(workers: Sequence[str | None]) -> list[bytes] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Kind, Row, encode_events
+from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Columns, Kind, Row, columns_of, encode_events
 
 Likeness = tuple[int, int, int, bool, bool]
 """Kind, queue id, marks, and whether there are details and bodies."""
@@ -26,14 +26,34 @@ class Named(Protocol):
 
 
 class _Group:
-    __slots__ = ("bodies", "details", "name", "rows", "size")
+    __slots__ = ("_lists", "bodies", "columns", "count", "details", "name", "size")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.rows: list[Row] = []
+        self.count = 0
+        self.columns: Columns = ()
         self.details: list[bytes] = []
         self.bodies: list[bytes] = []
         self.size = 0
+        self._lists: dict[int, list[int]] = {}
+        """Columns that have grown, by number: those who noted the first of it may still use theirs."""
+
+    def add(self, count: int, columns: Columns) -> None:
+        if not self.count:
+            self.columns = columns
+        else:
+            self.columns = [
+                ours if number and isinstance(ours, int) and ours == new else self._grown(number, ours, new, count)
+                for number, (ours, new) in enumerate(zip(self.columns, columns, strict=True))
+            ]
+        self.count += count
+
+    def _grown(self, number: int, ours: int | Sequence[int], new: int | Sequence[int], count: int) -> list[int]:
+        grown = self._lists.get(number)
+        if grown is None:
+            grown = self._lists[number] = [ours] * self.count if isinstance(ours, int) else list(ours)
+        grown += [new] * count if isinstance(new, int) else new
+        return grown
 
 
 class Recorder:
@@ -60,13 +80,26 @@ class Recorder:
         bodies: Sequence[bytes] | None = None,
     ) -> None:
         """Each row tells what happened to one message; its details and its body stand at the same place, if any."""
+        self.note_columns(kind, queue, len(rows), columns_of(rows), marks, details, bodies)
+
+    def note_columns(
+        self,
+        kind: int,
+        queue: Named,
+        count: int,
+        columns: Columns,
+        marks: int = 0,
+        details: Sequence[bytes] | None = None,
+        bodies: Sequence[bytes] | None = None,
+    ) -> None:
+        """As `note`, where it is known what is the same for all: to make rows and to turn them costs more."""
         size = 0 if bodies is None else sum(map(len, bodies))
-        if (size > SHARED_BYTES_MAX or len(rows) > EVENTS_MAX) and len(rows) > 1:
-            self._note_in_halves(kind, queue, rows, marks, details, bodies)
+        if (size > SHARED_BYTES_MAX or count > EVENTS_MAX) and count > 1:
+            self._note_in_halves(kind, queue, count, columns, marks, details, bodies)
             return
         likeness = (kind, queue.id, marks, details is not None, bodies is not None)
         group = self._groups.get(likeness)
-        if group is None or group.size + size > SHARED_BYTES_MAX or len(group.rows) + len(rows) > EVENTS_MAX:
+        if group is None or group.size + size > SHARED_BYTES_MAX or group.count + count > EVENTS_MAX:
             rare = kind not in FREQUENT
             if group is not None or rare or self._rare:
                 self._flush()
@@ -74,7 +107,7 @@ class Recorder:
             group = self._groups[likeness] = _Group(queue.name_bytes)
             can_wait = kind in WAITING and self._tells_of in (0, queue.id)
             self._tells_of = queue.id if can_wait else -1
-        group.rows += rows
+        group.add(count, columns)
         group.size += size
         self._size += size
         if details is not None:
@@ -86,17 +119,19 @@ class Recorder:
         self,
         kind: int,
         queue: Named,
-        rows: Sequence[Row],
+        count: int,
+        columns: Columns,
         marks: int,
         details: Sequence[bytes] | None,
         bodies: Sequence[bytes] | None,
     ) -> None:
-        half = len(rows) // 2
-        for part in (slice(None, half), slice(half, None)):
-            self.note(
+        half = count // 2
+        for part in (slice(0, half), slice(half, count)):
+            self.note_columns(
                 kind,
                 queue,
-                rows[part],
+                part.stop - part.start,
+                [each if isinstance(each, int) else each[part] for each in columns],
                 marks,
                 None if details is None else details[part],
                 None if bodies is None else bodies[part],
@@ -108,8 +143,8 @@ class Recorder:
             group = self._groups[likeness]
             details = group.details if with_details else None
             bodies = group.bodies if with_bodies else None
-            record = encode_events(kind, self.now, queue_id, group.name, self._salt, group.rows, marks, details, bodies)
-            self._records.append(record)
+            head = (kind, self.now, queue_id, group.name, self._salt)
+            self._records.append(encode_events(*head, group.count, group.columns, marks, details, bodies))
         self._forget_groups()
 
     def _forget_groups(self) -> None:

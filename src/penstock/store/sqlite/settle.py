@@ -112,12 +112,13 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
 def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> list[int]:
     """Into the journal; returns when each was pushed."""
     kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
-    rows = [(e.id, e.pushed_at, e.leased_at, e.leased_at, 0, 1, 0, 0) for e in ended if e.pushed_at is not None]
-    if len(rows) == len(ended):
+    times = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
+    if len(times) == len(ended):
         # Plain messages, at their first lease.
-        tx.journal.note(Kind.ACKED, queue, rows, kept)
-        return [row[1] for row in rows]
-    times: list[int] = []
+        ids, leased_at = [lease.id for lease in ended], [lease.leased_at for lease in ended]
+        tx.journal.note_columns(Kind.ACKED, queue, len(ids), (ids, times, leased_at, leased_at, 0, 1, 0, 0), kept)
+        return times
+    times = []
     # Dead letters among them are told apart: a mark is one for all.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
