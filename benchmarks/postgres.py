@@ -29,6 +29,7 @@ from pg.cells import compare  # noqa: E402
 from pg.churn import churn  # noqa: E402
 from pg.databases import Databases  # noqa: E402
 from pg.figure import draw  # noqa: E402
+from pg.fleet import fleet  # noqa: E402
 from pg.plan import Plan  # noqa: E402
 from pg.report import as_markdown  # noqa: E402
 from pg.served import serve  # noqa: E402
@@ -100,6 +101,8 @@ async def run(chosen: Plan, databases: Databases, root: Path) -> dict[str, Any]:
         results["compare"] = await compare(chosen, databases, systems)
     if "server" in chosen.sections and Penstock in systems:
         results["server"], results["memory"] = await serve(chosen, databases, root)
+    if "fleet" in chosen.sections and Penstock in systems:
+        results["fleet"] = await fleet(chosen, databases, root)
     if "churn" in chosen.sections:
         results["churn"] = await churn(databases, [system for system in systems if system is Penstock], chosen.churned)
     results["machine"]["run_s"] = round(monotonic() - begun)

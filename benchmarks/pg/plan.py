@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from .base import System
 from .systems import BY_KEY, SYSTEMS
 
-SECTIONS = ("compare", "server", "churn")
+SECTIONS = ("compare", "server", "fleet", "churn")
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class Plan:
     """Clients and batch over HTTP."""
     held_messages: int = 1_000_000
     """At which memory is taken."""
+    polls: int = 1_000
+    """That wait at two servers."""
+    queues: int = 10_000
+    """In one namespace."""
     churned: int = 2_000_000
 
 
@@ -33,6 +37,8 @@ QUICK = Plan(
     seconds=1.5,
     served=((16, 10), (16, 100)),
     held_messages=50_000,
+    polls=200,
+    queues=500,
     churned=100_000,
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lib.report import table, unique
 
+from .fleet import ANSWER_MS_MOST, POP_MS_MOST
 from .served import MEMORY_MB_MOST
 from .systems import BY_KEY
 
@@ -14,6 +15,7 @@ Row = dict[str, Any]
 DIRECT_LEAST = SERVED_LEAST = 10_000
 SERVED_BATCH = 10
 LAST_TO_FIRST_LEAST = 0.9
+THOUSAND = 1_000
 MILLION = 1_000_000
 
 
@@ -23,6 +25,8 @@ def as_markdown(results: dict[str, Any]) -> str:
         parts += compare(results["compare"])
     if results.get("server"):
         parts += served(results["server"], results["memory"])
+    if results.get("fleet"):
+        parts += fleet(results["fleet"]["polls"], results["fleet"]["queues"])
     if results.get("churn"):
         parts += churn(results["churn"])
     parts += skipped(results["skipped"]) + failures(results.get("compare", []))
@@ -130,6 +134,23 @@ def served(rows: list[Row], memory: Row) -> list[str]:
         f"Memory of the server and the database at {memory['messages']:,} messages (proportional set; shared pages "
         f"count once): {parts} = {total:,.0f} MB; the target, under {MEMORY_MB_MOST} MB, "
         f"{met(total < MEMORY_MB_MOST, memory['messages'] >= MILLION)}.",
+    ]
+
+
+def fleet(polls: Row, queues: list[Row]) -> list[str]:
+    lines = [[row["when"], *(f"{row[name]:.1f}" for name in ("p50_ms", "p99_ms", "most_ms"))] for row in queues]
+    all_in_time = polls["most_ms"] < ANSWER_MS_MOST and not polls["unanswered"]
+    quick = queues[0]["p99_ms"] < POP_MS_MOST
+    return [
+        "## Two servers, and many queues",
+        f"{polls['polls']:,} long polls at two servers on one database, and as many messages, pushed at both in turn: "
+        f"answered {polls['p50_ms']:.1f} ms after the push was sent (p50), {polls['p99_ms']:.1f} (p99), "
+        f"{polls['most_ms']:.1f} at most; {polls['unanswered']} not answered, {polls['to_two']} messages to two. "
+        f"The target, all under {ANSWER_MS_MOST} ms and none to two, "
+        f"{met(all_in_time and not polls['to_two'], polls['polls'] >= THOUSAND)}.",
+        f"{queues[0]['queues']:,} queues in a namespace, one busy; a pop over the namespace, ms:",
+        table(["", "p50", "p99", "most"], lines),
+        f"The target, a p99 under {POP_MS_MOST} ms, {met(quick, queues[0]['queues'] >= 10 * THOUSAND)}.",
     ]
 
 

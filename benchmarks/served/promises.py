@@ -31,6 +31,7 @@ LONG_POLL_MS_MOST = 20
 IDLE_MB_MOST = 100
 FLAT_RATIO_MOST = 1.5
 CALLERS = 64
+SDK_ROUNDS = 3
 SETTLE_S = 2.0
 IDLE_WAIT_MS = 60_000
 
@@ -120,11 +121,15 @@ def _pop_row(half: Measured, batch: int) -> Row:
 
 
 async def _sdk(plan: Plan, server: Peer) -> list[Row]:
+    """Client and server work in turns here, each for a whole core: how fast that core is just now shows most."""
     try:
-        measured = await cycles(plan, server, CALLERS, 1, rounds=plan.promise_rounds)
+        found = [await cycles(plan, server, CALLERS, 1) for _ in range(SDK_ROUNDS * plan.promise_rounds)]
     finally:
         server.stop()
-    return [rate_row(f"cycles through the SDK, single messages, {CALLERS} callers", measured, True)]
+    found.sort(key=lambda measured: measured.per_s)
+    shown = rate_row(f"cycles through the SDK, single messages, {CALLERS} callers", found[len(found) // 2], True)
+    shown["note"] += f"; {len(found)} rounds from {found[0].per_s:,.0f} to {found[-1].per_s:,.0f}"
+    return [shown]
 
 
 async def _waiting(plan: Plan, server: PenstockHttp) -> list[Row]:

@@ -456,8 +456,10 @@ class SqliteStore(OneLane):
 
     def sync(self) -> None:
         if self.path != MEMORY:
-            # SQLite holds no locks on this file, so that opening and closing it once more breaks none.
-            with self._lock, suppress(FileNotFoundError):
+            # SQLite holds no locks on this file, so that opening and closing it once more breaks none. Nor is our lock
+            # held: a batch that finds it taken goes to a thread, where each statement waits for the interpreter. If it
+            # fails, so does the sync of a commit at the same time: the system tells everyone who has the file open.
+            with suppress(FileNotFoundError):
                 file = os.open(f"{self.path}-wal", os.O_RDONLY)
                 try:
                     os.fsync(file)
