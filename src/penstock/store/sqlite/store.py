@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from penstock import forks
 from penstock.commands import Command, ForgetJournal
-from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, WrongType
+from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreUnreachable, WrongType
 from penstock.model import (
     ApiKey,
     Clock,
@@ -97,6 +97,8 @@ class SqliteStore(OneLane):
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == MEMORY else threading.RLock()
+        self._sync_lock = threading.Lock()
+        """Held while the log is synced beside the commits, until it is known whether that failed."""
 
     def _open_writer(self) -> None:
         """Under the lock, and again after each fork."""
@@ -120,7 +122,8 @@ class SqliteStore(OneLane):
         self._synchronous: bool | None = None
         self._unsynced = 0
         """Commits since the last that waited for the disk."""
-        self._in_doubt = self.path != MEMORY and is_in_doubt(self.path)
+        self._failed_syncs = int(self.path != MEMORY and is_in_doubt(self.path))
+        self._mended_syncs = 0
         self._writer_open = True
         self._held = False
         self._openings += 1
@@ -189,6 +192,8 @@ class SqliteStore(OneLane):
                 return self._apply(commands)
             except sqlite3.Error as error:
                 raise self._translate(error) from error
+            except StoreUnreachable:
+                raise
             except Exception as error:
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
                 if len(commands) == 1 and not isinstance(error, NotAsRemembered):
@@ -209,18 +214,32 @@ class SqliteStore(OneLane):
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
+    @property
+    def _in_doubt(self) -> bool:
+        return self._failed_syncs != self._mended_syncs
+
     def _put_in_doubt(self) -> None:
         if self.path != MEMORY:
-            self._in_doubt = True
+            self._failed_syncs += 1
             put_in_doubt(self.path)
+
+    def _check_synced(self) -> None:
+        """Of a sync that failed beside a commit, that commit's own sync may tell nothing."""
+        with self._sync_lock:
+            if self._in_doubt:
+                raise StoreUnreachable(f"{self.path}: a sync failed while this was committed", maybe_done=True)
 
     def _carry_out_alone(self, alone: Alone, command: Command[Any]) -> Any:
         """The outcome, or None where this command needs a transaction."""
         tx = self._transaction
-        self._wait_for_disk(command.durable and self.durability == "full")
+        durable = command.durable and self.durability == "full"
+        self._wait_for_disk(durable)
         tx.now = tx.journal.now = self._clock()
         try:
-            return alone(tx, command)
+            outcome = alone(tx, command)
+            if durable:
+                self._check_synced()
+            return outcome
         except BaseException as error:
             # It may have been interrupted between the commit and what is remembered of it.
             tx.forget()
@@ -242,6 +261,8 @@ class SqliteStore(OneLane):
         try:
             outcomes = self._run(commands, self._busy_ms)
             self._writer.execute("COMMIT")
+            if self._durable(commands):
+                self._check_synced()
         except BaseException:
             self._roll_back()
             raise
@@ -302,8 +323,9 @@ class SqliteStore(OneLane):
         except sqlite3.OperationalError:
             patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
         if self._in_doubt:
+            failed = self._failed_syncs
             write_again(self.path)
-            self._in_doubt = False
+            self._mended_syncs = failed
         (version,) = execute("PRAGMA data_version").fetchone()
         if version != self._version:
             # Somebody else has written since this connection last did.
@@ -456,10 +478,9 @@ class SqliteStore(OneLane):
 
     def sync(self) -> None:
         if self.path != MEMORY:
-            # SQLite holds no locks on this file, so that opening and closing it once more breaks none. Nor is our lock
-            # held: a batch that finds it taken goes to a thread, where each statement waits for the interpreter. If it
-            # fails, so does the sync of a commit at the same time: the system tells everyone who has the file open.
-            with suppress(FileNotFoundError):
+            # SQLite holds no locks on this file, so that opening and closing it once more breaks none. Nor is the lock
+            # that commits hold: a batch that finds it taken goes to a thread, where each statement waits for its turn.
+            with self._sync_lock, suppress(FileNotFoundError):
                 file = os.open(f"{self.path}-wal", os.O_RDONLY)
                 try:
                     os.fsync(file)
@@ -528,6 +549,8 @@ class Prepared:
         with store._translated():
             try:
                 store._writer.execute("COMMIT")
+                if self.waits_for_disk:
+                    store._check_synced()
             except BaseException:
                 store._roll_back()
                 raise

@@ -1,0 +1,95 @@
+"""The log is synced beside the commits when the journal is copied. If that fails, no commit meanwhile is promised."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.commands import Push
+from penstock.errors import StoreError, StoreUnreachable
+from penstock.model import NewMessage, QueueOptions
+from penstock.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with_journal = SqliteStore(tmp_path / "q.db", journal=True)
+    yield with_journal
+    with_journal.close()
+
+
+def push() -> Push:
+    return Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())
+
+
+def fail_to_sync(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", fsync)
+        with pytest.raises(StoreError):
+            store.sync()
+
+
+def ready(store: SqliteStore) -> int:
+    return store.stats("q").info.ready
+
+
+def test_a_commit_beside_a_sync_that_failed_is_not_promised(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply([push()])
+    prepared = store.prepare([push()])
+    assert prepared is not None
+    fail_to_sync(store, monkeypatch)
+    with pytest.raises(StoreUnreachable) as refused:
+        prepared.commit()
+    prepared.release()
+    assert refused.value.maybe_done
+    store.apply([push()])
+    assert ready(store) == 3, "what was not promised may be there"
+
+
+def test_after_it_the_log_is_written_again_and_commits_are_promised(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply([push()])
+    fail_to_sync(store, monkeypatch)
+    note = Path(f"{store.path}-doubt")
+    assert note.exists()
+    store.apply([push()])
+    assert not note.exists()
+    assert ready(store) == 2
+
+
+@pytest.mark.parametrize("commands", [1, 3])
+def test_what_may_have_been_done_is_not_done_again(
+    commands: int, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.apply([push()])
+    write = store._writer.execute
+
+    class Writer:
+        """Its commit comes just before a sync that fails."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(writer, name)
+
+        def execute(self, sql: str, *values: object) -> object:
+            done = write(sql, *values)
+            if sql == "COMMIT":
+                fail_to_sync(store, monkeypatch)
+            return done
+
+    writer = store._writer
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_writer", Writer())
+        patched.setattr(store._transaction, "is_writer", False)
+        with pytest.raises(StoreUnreachable):
+            store.apply([push() for _ in range(commands)])
+    assert ready(store) == 1 + commands
