@@ -20,7 +20,7 @@ def encode(payload: Any) -> tuple[bytes, Content]:
         return bytes(payload), Content.BYTES
     try:
         text = _encode(payload)
-        if type(payload) is str:
+        if type(payload) is str:  # Neither changes nor nests.
             return text, Content.JSON
         # Bytes inside a value, or a class, would be written but come back as something else.
         faithful = _decode(text) == payload

@@ -23,7 +23,7 @@ class Waiting(Slot, Generic[EntryT, ResultT]):
     __slots__ = ("done", "entry", "error", "gone", "leads", "result")
 
     def __init__(self, entry: EntryT) -> None:
-        Slot.__init__(self)
+        super().__init__()
         self.entry = entry
         self.leads = self.done = self.gone = False
         self.result: ResultT | None = None

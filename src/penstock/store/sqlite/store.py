@@ -237,7 +237,7 @@ class SqliteStore(OneLane):
         tx.now = tx.journal.now = self._clock()
         try:
             outcome = alone(tx, command)
-            if durable:
+            if durable and outcome is not None:
                 self._check_synced()
             return outcome
         except BaseException as error:
