@@ -134,6 +134,24 @@ def test_a_transaction_that_is_held_open_holds_nobody_up(store: str, schema: str
         assert sum(total["pushed"] for total in replay.totals.values()) == 3
 
 
+def test_a_transaction_that_is_open_through_several_looks_is_told_when_it_ends(store: str) -> None:
+    """Nothing else is done meanwhile: then the newest that has ended is older than it."""
+    with (
+        closing(PostgresStore(store, journal=True)) as one,
+        closing(PostgresStreams(store)) as streams,
+        psycopg.connect(cluster().url) as connection,
+    ):
+        one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
+        drain, journal = PostgresDrain(streams.database), PostgresJournal(streams.database)
+        drain.drain()
+        one.apply_on(connection, [Push(queue="q", messages=[NewMessage(payload=b"late")])])
+        for _ in range(4):
+            drain.step()
+        connection.commit()
+        drain.drain()
+        assert [event.body for event in journal.read().events if event.kind == "pushed"] == [b"x", b"late"]
+
+
 def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one:
         for _ in range(2_100):

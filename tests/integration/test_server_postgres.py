@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
 
 import penstock
 from penstock.config import load_settings
-from penstock.errors import PenstockError
+from penstock.errors import InvalidInput, PenstockError
 from tests.conformance.support import eventually
-from tests.integration.serving import running
+from tests.integration.serving import PATIENCE, running
 from tests.postgres import Cluster
 
 pytestmark = pytest.mark.timeout(120)
@@ -37,6 +40,16 @@ def test_a_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path
         here.close()
 
 
+def test_what_no_text_of_a_database_can_hold_is_refused_as_such(store: str, tmp_path: Path) -> None:
+    with running(tmp_path, store=store) as server, server.client() as client:
+        for path in ("/queues?prefix=a%00b", "/api/v1/analytics/ns/n?after=%00"):
+            assert client.get(path).status == 422
+    with penstock.connect(store) as straight:
+        for look in (straight.queues, straight.streams):
+            with pytest.raises(InvalidInput):
+                look(prefix="a\0b")
+
+
 def test_a_database_that_went_away_is_answered_as_such_and_heals(tmp_path: Path) -> None:
     own = Cluster()
     try:
@@ -58,6 +71,33 @@ def test_a_database_that_went_away_is_answered_as_such_and_heals(tmp_path: Path)
 
             eventually(is_back)
             assert "before" in [message.payload for message in queue.lease(9)]
+            client.close()
+    finally:
+        own.remove()
+
+
+def test_a_dashboard_opened_while_the_database_is_away_tells_what_happens_when_it_is_back(tmp_path: Path) -> None:
+    own = Cluster()
+    try:
+        with running(tmp_path, store=own.url) as server:
+            client = penstock.connect(f"http://127.0.0.1:{server.port}", retry_for=0)
+            queue = client.create_queue("q")
+            own.stop()
+            with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
+                assert json.loads(socket.recv(PATIENCE))["event"] == "history"
+                with pytest.raises(PenstockError):
+                    queue.push("lost")
+                own.start()
+                told: list[object] = []
+
+                def is_told() -> bool:
+                    with suppress(PenstockError):
+                        queue.push("after")
+                    with suppress(TimeoutError):
+                        told.append(json.loads(socket.recv(1))["event"])
+                    return "digest" in told
+
+                eventually(is_told)
             client.close()
     finally:
         own.remove()

@@ -19,6 +19,7 @@ from penstock.errors import (
     Damaged,
     DiskFull,
     InvalidInput,
+    PenstockError,
     ReadOnly,
     StoreBusy,
     StoreClosed,
@@ -144,7 +145,7 @@ def is_lost(error: BaseException) -> bool:
     return state.startswith(("08", "57P"))
 
 
-def translate(error: psycopg.Error, target: Target, *, maybe_done: bool = False) -> StoreError:
+def translate(error: psycopg.Error, target: Target, *, maybe_done: bool = False) -> PenstockError:
     state = error.sqlstate or ""
     text = f"{target.shown}: {str(error).strip() or 'the connection was lost'}"
     if is_lost(error):
@@ -160,6 +161,8 @@ def translate(error: psycopg.Error, target: Target, *, maybe_done: bool = False)
         return Damaged(text, hint="restore a backup of the database")
     if state in ("42P01", "3F000"):
         return CannotOpen(text, hint="the schema was removed while it was in use: open the store again")
+    if state == "22021":
+        return InvalidInput("a text holds a NUL, which PostgreSQL takes in none")
     return StoreError(text)
 
 

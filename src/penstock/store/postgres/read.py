@@ -44,8 +44,8 @@ class Found:
         self.plain_start: int = self.id << ID_BITS + 1
         self.plain_end: int = self.plain_start + (1 << ID_BITS)
 
-    def places(self, message_id: int) -> bytes:
-        return ints([self.plain_start | message_id, self.plain_end | message_id])
+    def places(self, *message_ids: int) -> bytes:
+        return ints(lane | message_id for message_id in message_ids for lane in (self.plain_start, self.plain_end))
 
     def info(self) -> QueueInfo:
         return queue_info(self.name, self.options, self.paused, self.created_at, self.counts)
@@ -84,6 +84,13 @@ class Reader:
         if numbers := [message_id for message_id in ids.values() if message_id is not None]:
             found |= {number: (queue, number) for queue, number in self.fetch("read.homes", ints(numbers))}
         return [found.get(name if (number := ids[name]) is None else number) for name in names]
+
+    def held(self, name: str, uuids: Sequence[str]) -> set[str]:
+        salt = self._context.salt
+        ids = list(filter(None, (message_id_of(uuid, salt) for uuid in uuids)))
+        queue = self.queue(name)
+        rows = self.fetch("read.held", queue.places(*ids)) if ids else []
+        return {message_uuid(message_id, created_at, salt) for message_id, created_at in rows}.intersection(uuids)
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         return [Found(row).info() for row in self.fetch("read.queues", after or "", prefix, limit)]

@@ -26,7 +26,7 @@ class Spool:
         self._floor = 0
         """No number up to this one can still come."""
         self._given = (0, 0)
-        """A number up to which all had been taken, and a transaction before which all of their takers had begun."""
+        """A number up to which all had been taken, and a transaction that is later than all of their takers."""
 
     def step(self, wire: Wire, word: list[Statement]) -> int:
         """Move some, in one transaction, and tell others by `word`; how many records. The caller rolls back."""
@@ -47,15 +47,16 @@ class Spool:
                 Statement(sql["stream.lock"], (key,)),
                 Statement(sql["journal.find"]),
                 Statement(sql["journal.given"]),
-                Statement(sql["journal.running"]),
+                Statement(sql["journal.oldest"]),
                 Statement(sql["journal.take"], (self._floor, ROWS, BYTES)),
+                Statement(sql["journal.own"]),
             ]
         )
-        ((_, time_ms, now),), ((given,),), ((oldest, newest),), rows = answers[len(start) + 1 :]
+        ((_, time_ms, now),), ((given,),), ((oldest,),), rows, ((own,),) = answers[len(start) + 1 :]
         records = self._append(wire, key, max(time_ms, now), rows) if rows else 0
         wire.run([*(word if rows else ()), Statement(sql["begin.commit"])])
         if len(rows) < ROWS and sum(len(data) for _, _, data in rows) < BYTES:
-            self._raise_floor(given, oldest, newest)
+            self._raise_floor(given, oldest, own)
         return records
 
     def _append(self, wire: Wire, key: int, time_ms: int, rows: Rows) -> int:
@@ -87,13 +88,18 @@ class Spool:
             raise StoreError(f"the journal took nothing more: {refused}")
         return len(sizes)
 
-    def _raise_floor(self, given: int, oldest: int, newest: int) -> None:
+    def _raise_floor(self, given: int, oldest: int, own: int | None) -> None:
         """After a look that took all it saw. A held snapshot keeps what was moved in the way of every look; numbers
-        that cannot come any more are passed over."""
-        known, begun = self._given
-        if oldest >= begun:
+        that cannot come any more are passed over.
+
+        A snapshot's own upper bound would not do: transactions beyond it may have begun, and have taken numbers.
+        """
+        known, later = self._given
+        if oldest >= later:
             self._floor = known
-            self._given = (given, newest)
+            if own is not None:
+                # Given after `given` was read, and whoever takes a number has changed something before.
+                self._given = (given, own)
 
 
 def _numbered(data: bytes, sizes: list[int], first_id: int) -> bytes:

@@ -371,6 +371,9 @@ class PostgresStore:
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
         return self._read(lambda reader: reader.locate(names))
 
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        return self._read(lambda reader: reader.held(queue, uuids))
+
     def find_queue(self, queue: str) -> QueueInfo | None:
         found = self._read(lambda reader: reader.find(queue))
         return None if found is None else found.info()

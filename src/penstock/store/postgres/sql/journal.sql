@@ -12,9 +12,13 @@ SELECT id, attempt, at, error FROM penstock.failure WHERE id = ANY($1::bigint[])
 -- Numbers up to this one have been taken.
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM penstock.spool_seq_seq
 
--- :running
--- Transactions before the first have ended; none from the second on had begun.
-SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s
+-- :oldest
+-- Transactions before this one have ended.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+
+-- :own
+-- Null if this transaction has changed nothing so far.
+SELECT pg_current_xact_id_if_assigned()::text::bigint
 
 -- :take
 WITH few AS (

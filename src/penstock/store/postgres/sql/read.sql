@@ -37,6 +37,10 @@ SELECT home.name, wanted.id FROM unnest($1::bigint[]) AS wanted(id)
                    WHERE m.place IN (q.queue_id << 45 | wanted.id, (q.queue_id * 2 + 1) << 44 | wanted.id))
     LIMIT 1) home
 
+-- :held
+SELECT place & 17592186044415, created_at FROM penstock.message m WHERE place = ANY($1::bigint[])
+   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
+
 -- :ready
 SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
        m.created_at, m.priority, m.content, m.key, m.headers, m.payload
