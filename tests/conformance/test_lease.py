@@ -215,6 +215,15 @@ def test_a_take_meets_no_leased_message(store: StoreUnderTest) -> None:
     assert store.counts() == {"ready": 1, "leased": 1}
 
 
+def test_a_take_that_may_take_nothing_hides_nothing(store: StoreUnderTest) -> None:
+    store.make(max_in_flight=1)
+    store.push("a", "b", priority=5)
+    (leased,) = store.lease()
+    assert store.take().messages == []
+    assert store.ack(leased) == ["ok"]
+    assert texts(store.take().messages) == ["b"]
+
+
 def test_the_archive_is_trimmed_when_its_time_is_over(store: StoreUnderTest, clock: Clock) -> None:
     store.make(archive_ms=100)
     (message_id,) = store.push("a")

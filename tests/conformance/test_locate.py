@@ -38,3 +38,19 @@ def test_a_key_of_a_queue_that_is_gone_leads_nowhere(store: StoreUnderTest) -> N
     store.ack(store.lease_one(queue="a"))
     store.do(Drop(queue="a"))
     assert store.locate(["k"]) == [None]
+
+
+def test_what_a_queue_holds_is_known_by_uuid_and_what_is_done_is_not_held(store: StoreUnderTest) -> None:
+    store.make(archive_ms=60_000, max_attempts=1, backoff_ms=0)
+    sent = [
+        NewMessage(payload=b"x", priority=priority, delay_ms=delay) for priority, delay in ((0, 0), (7, 0), (0, 9_000))
+    ]
+    receipts = store.send(*sent, *[NewMessage(payload=b"x")] * 3)
+    archived, dead, leased = (store.lease_one() for _ in range(3))
+    store.ack(archived)
+    store.nack(dead)
+    (elsewhere,) = store.send(NewMessage(payload=b"x"), queue="other")
+    uuids = [receipt.uuid for receipt in receipts]
+    strange = [elsewhere.uuid, message_uuid(leased.id, START_MS - 1, store.salt), message_uuid(0, 0, store.salt), "k"]
+    assert store.held("q", [*uuids, *strange]) == set(uuids) - {archived.uuid}
+    assert store.held("q", []) == set()

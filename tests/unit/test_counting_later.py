@@ -260,3 +260,20 @@ def test_a_message_with_anything_special_is_not_pushed_without_asking(
     for name in ("key", "headers", "priority"):
         assert getattr(stored, name) == special.get(name, 0 if name == "priority" else None)
     assert (stored.expires_at is not None) == ("ttl_ms" in special)
+
+
+def test_a_transaction_that_was_rolled_back_claims_nothing(file: Path, clock: Clock) -> None:
+    """Within it, this process had become the one that wrote last; the other must still learn that it is not."""
+    ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
+    for _ in range(4):
+        push(ours)
+    push(ours, "other")
+    for _ in range(4):
+        newest = push(ours)
+    plain = Push(queue="q", messages=[NewMessage(payload=b"x")])
+    too_many = Push(queue="new", messages=[NewMessage(payload=b"x")] * 2, create=QueueOptions(max_size=1))
+    more = Push(queue="other", messages=[NewMessage(payload=b"x")])
+    refused, pushed = theirs.apply([Transact(commands=[plain, too_many]), more])
+    assert isinstance(refused, QueueFull)
+    assert pushed.receipts[0].id == newest + 1
+    assert push(ours) == newest + 2

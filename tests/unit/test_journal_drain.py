@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock import LiteQueue
 from penstock.commands import Ack, CatchUpJournal, Command, Lease, Push, SettleItem
-from penstock.errors import CorruptRecord
+from penstock.errors import CorruptRecord, StoreBusy, StoreClosed
 from penstock.journal.drain import Drain, drain_once, journal_folder
 from penstock.log.log import Log
 from penstock.log.reader import LogReader
@@ -143,13 +144,55 @@ def test_after_an_older_store_is_brought_back_new_events_come_after_all_that_the
         left.unlink()
     copy.replace(path)
     with closing(SqliteStore(path, durability="relaxed")) as store:
-        assert store.journal_bounds()[1] < end
-        drain_once(store, store.path)
         work(store, rounds=1)
         drain_once(store, store.path)
         events = list(log_events(journal_folder(path)))
     assert next(event.offset for event in events if event.offset >= end) == end
     assert {event.kind for event in events if event.offset >= end} == {"pushed", "leased", "acked"}
+
+
+def test_a_drain_that_cannot_begin_leaves_the_log_to_the_next(store: SqliteStore) -> None:
+    """Not even when the log is ahead, which the store is told first."""
+    work(store, rounds=1)
+    drain_once(store, store.path)
+
+    class Busy:
+        def journal_bounds(self) -> tuple[int, int]:
+            return 0, 0
+
+        def apply(self, commands: object) -> list[object]:
+            raise StoreBusy("another process is writing")
+
+    with pytest.raises(StoreBusy):
+        Drain.open(Busy(), journal_folder(store.path))  # type: ignore[arg-type]
+    opened(store).close()
+
+
+def test_what_is_done_is_answered_though_the_journal_cannot_be_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "penstock.db"
+    journal_folder(path).write_text("a file where the folder is to be")
+    store = SqliteStore(path, durability="relaxed", journal=True)
+    work(store, rounds=2, size=300_000)
+    assert "could not be copied" in caplog.text
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.find_queue("q")
+    journal_folder(path).unlink()
+    with closing(SqliteStore(path, durability="relaxed")) as store:
+        drain_once(store, store.path)
+        check(store)
+
+
+def test_what_came_over_a_connection_of_the_users_own_is_copied_when_the_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.db"
+    queue = LiteQueue(path, journal=True)
+    with closing(sqlite3.connect(path)) as connection:
+        queue.put(b"x", conn=connection)
+        connection.commit()
+    queue.close()
+    assert "pushed" in {event.kind for event in log_events(journal_folder(path))}
 
 
 def test_a_log_that_is_gone_begins_again_where_the_store_is(store: SqliteStore) -> None:

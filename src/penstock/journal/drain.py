@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
 from penstock.commands import CatchUpJournal, ForgetJournal
-from penstock.errors import StoreBusy, StoreError
+from penstock.errors import PenstockError, StoreBusy, StoreError
 from penstock.log.consumers import Consumers
 from penstock.log.files import DISK, typed_errors
 from penstock.log.log import Log
 from penstock.log.manifest import STREAM
 from penstock.log.model import BATCH_BYTES_MAX, StreamOptions
+from penstock.log.reader import LogReader
 from penstock.log.record import sizes_of
 from penstock.log.retention import Wish, trim
 from penstock.model import DAY_MS, Clock, system_clock
@@ -32,6 +34,15 @@ OPTIONS = StreamOptions(retention_bytes=4 << 30, retention_ms=30 * DAY_MS)
 def journal_folder(path: str | os.PathLike[str]) -> Path:
     """Where the journal of a database file is kept: beside it."""
     return Path(f"{os.fspath(path)}.journal")
+
+
+def log_end(path: str | os.PathLike[str]) -> int:
+    """The offset with which the log of a database file goes on; 0 where there is no log, or none that can be read."""
+    folder = journal_folder(path)
+    if (folder / STREAM).exists():
+        with suppress(PenstockError), closing(LogReader(folder)) as log:
+            return log.next_offset
+    return 0
 
 
 class Drain:
@@ -54,9 +65,13 @@ class Drain:
             log = Log(folder, clock=clock)
         except StoreBusy:
             return None
-        if log.next_offset > last:
-            # An older state of the store was brought back: what happens from now on comes after all that the log has.
-            store.apply([ForgetJournal(before=log.next_offset)])
+        try:
+            if log.next_offset > last:
+                # An older state of the store was brought back since this process opened it.
+                store.apply([ForgetJournal(before=log.next_offset)])
+        except BaseException:
+            log.close()
+            raise
         return cls(store, folder, log)
 
     @property

@@ -133,6 +133,9 @@ class Store(Applies, Protocol):
         None for a message that is known to be gone; one that a key leads to may be gone, too.
         """
 
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        """Those whose messages are in this queue, and not done."""
+
     def find_queue(self, queue: str) -> QueueInfo | None: ...
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...

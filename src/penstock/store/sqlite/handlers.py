@@ -78,7 +78,7 @@ def carry_out(tx: Transaction, command: Command[Any]) -> Any:
 
 def transact(tx: Transaction, command: Transact) -> Transacted:
     tx.count()
-    mark = tx.journal.mark()
+    mark = tx.mark()
     tx.execute("SAVEPOINT transact")
     try:
         outcomes = [carry_out(tx, each) for each in command.commands]
@@ -88,8 +88,7 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
     except PenstockError:
         tx.execute("ROLLBACK TO transact")
         tx.execute("RELEASE transact")
-        tx.journal.go_back(mark)
-        tx.forget_queues()
+        tx.go_back(mark)
         raise
     tx.write_counters()
     tx.execute("RELEASE transact")

@@ -74,7 +74,9 @@ def take(tx: Transaction, command: Take) -> Leased:
     blocked = _blocked(tx, queue)
     if blocked is not None:
         return blocked
-    plain, filed, messages = _pick(tx, queue, _allowed(queue, command.limit), 0, "")
+    allowed = _allowed(queue, command.limit)
+    # Looking for none would find none, and take the queue for empty.
+    plain, filed, messages = _pick(tx, queue, allowed, 0, "") if allowed else ([], [], [])
     if messages:
         if queue.noted:
             _note_taken(tx, queue, filed, messages)

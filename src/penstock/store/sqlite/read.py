@@ -52,6 +52,15 @@ class Reader:
         found: tuple[str, int] | None = self._execute(SQL[statement], (value,)).fetchone()
         return found
 
+    def held(self, name: str, uuids: Sequence[str]) -> set[str]:
+        queue = self.queue(name)
+        found = set()
+        for message_id in filter(None, (message_id_of(uuid, self._salt) for uuid in uuids)):
+            places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
+            if row := self._execute(SQL["held"], places).fetchone():
+                found.add(message_uuid(message_id, row[0], self._salt))
+        return found.intersection(uuids)
+
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         rows = self._execute(LIST, (after or "", prefix, limit))
         return [Queue(row).info() for row in rows]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from penstock import forks
 from penstock.commands import Command, ForgetJournal
-from penstock.errors import InvalidInput, StoreBusy, StoreClosed, StoreError, StoreUnreachable, WrongType
+from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreClosed, StoreError, StoreUnreachable, WrongType
 from penstock.model import (
     ApiKey,
     Clock,
@@ -45,7 +46,7 @@ from penstock.store.sqlite.connection import (
     translate,
     translated,
 )
-from penstock.store.sqlite.doubt import is_doubtful, is_in_doubt, put_in_doubt, write_again
+from penstock.store.sqlite.doubt import Doubt
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.read import Reader
 from penstock.store.sqlite.schema import has_journal, migrate, set_journal
@@ -54,6 +55,7 @@ from penstock.store.sqlite.transaction import JOURNAL, Transaction
 from penstock.store.sqlite.workers import list_workers
 
 T = TypeVar("T")
+log = logging.getLogger("penstock.store")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
 JOURNAL_BACKLOG_BYTES = 2 << 20
@@ -90,15 +92,16 @@ class SqliteStore(OneLane):
             self._open_writer()
             try:
                 self._open_reader()
+                if has_journal(self._writer):
+                    self._go_on_after_log()
             except BaseException:
-                self._writer.close()
+                self._close_connections()
                 raise
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == MEMORY else threading.RLock()
-        self._sync_lock = threading.Lock()
-        """Held while the log is synced beside the commits, until it is known whether that failed."""
+        self._doubt = Doubt(self.path)
 
     def _open_writer(self) -> None:
         """Under the lock, and again after each fork."""
@@ -122,8 +125,6 @@ class SqliteStore(OneLane):
         self._synchronous: bool | None = None
         self._unsynced = 0
         """Commits since the last that waited for the disk."""
-        self._failed_syncs = int(self.path != MEMORY and is_in_doubt(self.path))
-        self._mended_syncs = 0
         self._writer_open = True
         self._held = False
         self._openings += 1
@@ -133,6 +134,18 @@ class SqliteStore(OneLane):
         if not self._reader_open:
             self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
             self._reader_open = True
+
+    def _go_on_after_log(self) -> None:
+        """An older state of the file may have been put back: what happens from now on comes after all that its log has,
+        and must not be given an offset before that is known.
+        """
+        if self.path != MEMORY:
+            from penstock.journal.drain import log_end  # It needs the store.
+
+            end = log_end(self.path)
+            # The log is looked at first: while others write and drain, it is never ahead.
+            if end > self.journal_bounds()[1]:
+                self._apply_held([ForgetJournal(before=end)])
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -169,11 +182,15 @@ class SqliteStore(OneLane):
         from penstock.journal.drain import drain_once  # It needs the store.
 
         self._transaction.noted_bytes = 0
-        if self.path == MEMORY:
-            # There is nowhere to keep it.
-            self._apply_held([ForgetJournal(before=self._transaction.next_offset)])
-        else:
-            drain_once(self, self.path)
+        try:
+            if self.path == MEMORY:
+                # There is nowhere to keep it.
+                self._apply_held([ForgetJournal(before=self._transaction.next_offset)])
+            else:
+                drain_once(self, self.path)
+        except PenstockError as error:
+            # No matter of whoever asked for what is done already; and the file keeps what was not copied.
+            log.warning("the journal of %s could not be copied, and waits in the file: %s", self.path, error)
 
     def _apply_held(self, commands: Sequence[Command[Any]]) -> list[Any]:
         with self._lock:
@@ -183,7 +200,7 @@ class SqliteStore(OneLane):
                 if (
                     len(commands) == 1
                     and self._transaction.is_writer
-                    and not self._in_doubt
+                    and not self._doubt
                     and (alone := ALONE.get(type(commands[0])))
                 ):
                     outcome = self._carry_out_alone(alone, commands[0])
@@ -202,8 +219,7 @@ class SqliteStore(OneLane):
                 return [self._apply_alone(command) for command in commands]
 
     def _translate(self, error: sqlite3.Error) -> StoreError:
-        if is_doubtful(error):
-            self._put_in_doubt()
+        self._doubt.learn(error)
         return translate(error, self.path)
 
     @contextmanager
@@ -214,21 +230,6 @@ class SqliteStore(OneLane):
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
-    @property
-    def _in_doubt(self) -> bool:
-        return self._failed_syncs != self._mended_syncs
-
-    def _put_in_doubt(self) -> None:
-        if self.path != MEMORY:
-            self._failed_syncs += 1
-            put_in_doubt(self.path)
-
-    def _check_synced(self) -> None:
-        """Of a sync that failed beside a commit, that commit's own sync may tell nothing."""
-        with self._sync_lock:
-            if self._in_doubt:
-                raise StoreUnreachable(f"{self.path}: a sync failed while this was committed", maybe_done=True)
-
     def _carry_out_alone(self, alone: Alone, command: Command[Any]) -> Any:
         """The outcome, or None where this command needs a transaction."""
         tx = self._transaction
@@ -238,7 +239,7 @@ class SqliteStore(OneLane):
         try:
             outcome = alone(tx, command)
             if durable and outcome is not None:
-                self._check_synced()
+                self._doubt.check()
             return outcome
         except BaseException as error:
             # It may have been interrupted between the commit and what is remembered of it.
@@ -262,7 +263,7 @@ class SqliteStore(OneLane):
             outcomes = self._run(commands, self._busy_ms)
             self._writer.execute("COMMIT")
             if self._durable(commands):
-                self._check_synced()
+                self._doubt.check()
         except BaseException:
             self._roll_back()
             raise
@@ -322,10 +323,8 @@ class SqliteStore(OneLane):
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
             patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
-        if self._in_doubt:
-            failed = self._failed_syncs
-            write_again(self.path)
-            self._mended_syncs = failed
+        if self._doubt:
+            self._doubt.end()
         (version,) = execute("PRAGMA data_version").fetchone()
         if version != self._version:
             # Somebody else has written since this connection last did.
@@ -364,6 +363,7 @@ class SqliteStore(OneLane):
                 tx.start(self._clock())
                 outcomes = [carry_out(tx, command) for command in commands]
                 tx.finish()
+                self._transaction.noted_bytes += tx.noted_bytes
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
                     connection.execute("COMMIT")
@@ -406,6 +406,9 @@ class SqliteStore(OneLane):
 
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
         return self._read(lambda reader: [reader.locate(name) for name in names])
+
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        return self._read(lambda reader: reader.held(queue, uuids))
 
     def find_queue(self, queue: str) -> QueueInfo | None:
         found = self._read(lambda reader: reader.find(queue))
@@ -477,18 +480,7 @@ class SqliteStore(OneLane):
         return self._see(look)
 
     def sync(self) -> None:
-        if self.path != MEMORY:
-            # SQLite holds no locks on this file, so that opening and closing it once more breaks none. Nor is the lock
-            # that commits hold: a batch that finds it taken goes to a thread, where each statement waits for its turn.
-            with self._sync_lock, suppress(FileNotFoundError):
-                file = os.open(f"{self.path}-wal", os.O_RDONLY)
-                try:
-                    os.fsync(file)
-                except OSError as error:
-                    self._put_in_doubt()
-                    raise StoreError(f"{self.path}: {error.strerror}", hint="the disk fails") from error
-                finally:
-                    os.close(file)
+        self._doubt.sync()
 
     def export(self, queue: str) -> Generator[Message, None, None]:
         if self.path == MEMORY:
@@ -523,11 +515,13 @@ class SqliteStore(OneLane):
 
     def close(self) -> None:
         """Safe to call again."""
-        if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
-            self._relieve()
-        with self._lock, self._read_lock:
-            self._closed = True
-            self._close_connections()
+        try:
+            if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
+                self._relieve()
+        finally:
+            with self._lock, self._read_lock:
+                self._closed = True
+                self._close_connections()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -550,7 +544,7 @@ class Prepared:
             try:
                 store._writer.execute("COMMIT")
                 if self.waits_for_disk:
-                    store._check_synced()
+                    store._doubt.check()
             except BaseException:
                 store._roll_back()
                 raise

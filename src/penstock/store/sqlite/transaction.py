@@ -86,6 +86,16 @@ class Transaction:
         """Whether another process is to learn that it is not the last to have written, once there is a change."""
         self.forget_queues()
 
+    def mark(self) -> tuple[int, bool]:
+        """For `go_back`, together with a savepoint."""
+        return self.journal.mark(), self._another_claims
+
+    def go_back(self, mark: tuple[int, bool]) -> None:
+        """After the database has gone back to its savepoint."""
+        noted, self._another_claims = mark
+        self.journal.go_back(noted)
+        self.forget_queues()
+
     def forget_queues(self) -> None:
         self._queues: dict[str, Queue] = {}
         self._touched: dict[int, Queue] = {}

@@ -11,6 +11,10 @@ SELECT q.name, ?1 FROM (SELECT name, queue_id FROM penstock_busy UNION ALL SELEC
  WHERE EXISTS (SELECT 1 FROM penstock_message m
                 WHERE m.place IN (q.queue_id << 45 | ?1, (q.queue_id * 2 + 1) << 44 | ?1)) LIMIT 1
 
+-- :held
+SELECT created_at FROM penstock_message m WHERE place IN (?, ?)
+   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & 17592186044415)
+
 -- :ready
 SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
        m.created_at, m.priority, m.content, m.key, m.headers, m.payload
