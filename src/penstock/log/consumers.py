@@ -125,14 +125,16 @@ class Consumers(OneLane):
         """Commits of any number of consumers, with one replacing of the file."""
         lock = FolderLock(self._folder / LOCK, wait=True)
         try:
-            known = dict(self.all())
+            # Not from what is remembered: two changes in one moment may look like one from outside.
+            before = self._load() if self._path.exists() else {}
+            known = dict(before)
             outcomes: list[Any] = []
             for command in commands:
                 try:
                     outcomes.append(self._carry_out(known, command))
                 except PenstockError as error:
                     outcomes.append(error)
-            if known != self._known:
+            if known != before:
                 with typed_errors(f"committing positions of stream {self._stream!r}"):
                     save(self._files, self._path, _Saved(known))
             return outcomes

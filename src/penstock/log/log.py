@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock import forks
 from penstock.commands import Command
-from penstock.errors import BatchTooLarge, InvalidInput, LogFailed, PenstockError, StoreClosed
+from penstock.errors import BatchTooLarge, InvalidInput, LogFailed, PenstockError, StoreClosed, UnknownStream
 from penstock.log.active import Active
 from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, typed_errors
 from penstock.log.findings import Finding
@@ -131,6 +131,13 @@ class Log(OneLane, LogReader):
                 save(files, folder / MANIFEST, Manifest(first=first, next=first, active=first))
             files.sync_folder(folder.parent)
         return cls(folder, clock=clock, files=files)
+
+    def _look_again(self) -> None:
+        """Only to open it. The writer knows what is there, and what it writes must never be recovered meanwhile."""
+        if self._active is None and not self._closed:
+            super()._look_again()
+        elif not self.folder.is_dir():
+            raise UnknownStream(self.name)
 
     def _look(self) -> bool:
         with typed_errors(f"opening stream {self.name!r}"):

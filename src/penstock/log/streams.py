@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import uuid
@@ -15,6 +16,7 @@ import msgspec
 
 from penstock.errors import (
     CannotOpen,
+    Damaged,
     InvalidInput,
     InvalidName,
     OffsetBeyondEnd,
@@ -60,6 +62,7 @@ from penstock.store.protocol import Prepared, Progress
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger("penstock.log")
 OPEN_STREAMS_MAX = 128
 SEEN_AGAIN_PARTS = 10
 """A consumer that only reads is noted once in so many parts of the time after which it expires."""
@@ -87,6 +90,7 @@ class FileStreams:
         self._files = files
         self._mutex = threading.Lock()
         self._used: OrderedDict[str, _Stream] = OrderedDict()
+        self._left_out: set[str] = set()
         self._closed = False
         with typed_errors(f"opening {self._root}"):
             for part in (FLAT, TREE, MAKING, TRASH):
@@ -193,10 +197,19 @@ class FileStreams:
         names = [each.name for each in (self._root / FLAT).iterdir()]
         names += [str(each.relative_to(self._root / TREE)) for each in (self._root / TREE).glob("*/*/*")]
         names = sorted(name for name in names if name.startswith(prefix) and (after is None or name > after))
-        found = []
-        for name in names[:limit]:
-            with suppress(UnknownStream):
+        found: list[StreamInfo] = []
+        for name in names:
+            if len(found) == limit:
+                break
+            try:
                 found.append(self.show(name))
+            except UnknownStream:
+                pass
+            except (Damaged, CannotOpen, InvalidName) as error:
+                # One is not to hide the others; whoever asks for it by its name is told.
+                if name not in self._left_out:
+                    self._left_out.add(name)
+                    log.warning("stream %s is left out of lists: %s", name, error)
         return found
 
     def show(self, name: str) -> StreamInfo:

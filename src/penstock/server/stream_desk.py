@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TypeVar
 
 from penstock.errors import PenstockError, StoreBusy, UnknownStream
@@ -80,14 +79,21 @@ class StreamDesk:
         await self.call(self._trim_all, long=True)
 
     def _trim_all(self) -> None:
+        trouble: PenstockError | None = None
         found = self.streams.list_streams(limit=PAGE)
         while found and not self._closed:
             for info in found:
                 # To trim is to write, which is for one process at a time: not without need, and not in its place.
-                with suppress(StoreBusy, UnknownStream):
+                try:
                     if self._outgrown(info):
                         self.streams.trim(info.name)
+                except (StoreBusy, UnknownStream):
+                    pass
+                except PenstockError as error:
+                    trouble = trouble or error
             found = self.streams.list_streams(after=found[-1].name, limit=PAGE)
+        if trouble is not None:
+            raise trouble
 
     def _outgrown(self, info: StreamInfo) -> bool:
         options = info.options

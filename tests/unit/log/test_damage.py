@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock import CorruptRecord
+from penstock.errors import Damaged
 from penstock.log.check import check, repair
 from penstock.log.findings import Trouble
 from penstock.log.log import Log
+from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.segment import INDEX, SUMS
+from penstock.log.streams import FileStreams
+from penstock.server.stream_desk import StreamDesk
 from tests.unit.log.support import (
     assert_true,
     flip,
@@ -275,3 +281,30 @@ def test_a_damaged_identity_can_be_repaired(folder: Path) -> None:
         served, damaged = read_all(log)
         assert_true(served)
         assert (len(served), damaged) == (COUNT, [])
+
+
+def test_one_damaged_stream_hides_no_other_and_keeps_none_from_being_trimmed(tmp_path: Path) -> None:
+    def trim(streams: FileStreams) -> None:
+        desk = StreamDesk(streams)
+
+        async def main() -> None:
+            await desk.trim_all()
+            await desk.close()
+
+        asyncio.run(main())
+
+    options = StreamOptions(segment_bytes=SEGMENT_BYTES_MIN, retention_bytes=1)
+    with closing(FileStreams(tmp_path)) as streams:
+        for name in ("a", "b", "c"):
+            streams.create(name, options)
+            for _ in range(20):
+                streams.append(name, [b"x" * 100_000])
+    (streams.folder("a") / "stream").write_bytes(b"damaged")
+    with closing(FileStreams(tmp_path)) as streams:
+        assert [info.name for info in streams.list_streams()] == ["b", "c"]
+        assert [info.name for info in streams.list_streams(limit=1)] == ["b"]
+        with pytest.raises(Damaged):
+            streams.show("a")
+        trim(streams)
+    with closing(FileStreams(tmp_path)) as streams:
+        assert all(streams.show(name).first > 0 for name in ("b", "c"))

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from penstock import BatchTooLarge, InvalidInput, PayloadTooLarge, StoreBusy, StoreClosed
+from penstock import BatchTooLarge, CorruptRecord, InvalidInput, PayloadTooLarge, StoreBusy, StoreClosed
 from penstock.log.active import Active
 from penstock.log.aio import AsyncStreams
-from penstock.log.files import Files
+from penstock.log.consumers import FILE, CommitPosition, Consumers
+from penstock.log.files import DISK, Files
 from penstock.log.log import CHECKPOINT_MS, Log
 from penstock.log.manifest import load_manifest
 from penstock.log.model import Appended
@@ -23,7 +24,7 @@ from penstock.log.reader import LogReader
 from penstock.log.record import encode, encode_event
 from penstock.log.streams import FileStreams
 from tests.conformance.support import Clock
-from tests.unit.log.support import SMALL, fill, make, payload, read_all
+from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment_files
 
 
 class Gated(Files):
@@ -262,3 +263,33 @@ def test_what_a_reader_has_seen_can_be_committed_and_passed_before_the_writer_kn
         assert reading.result(60).records == []
         appending.result(60)
     streams.close()
+
+
+def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: Path) -> None:
+    """As when a segment is trimmed between the moment in which it is chosen and the one in which it is opened."""
+    with Log(make(tmp_path / "log", 300)) as log:
+        active, oldest = log.active, segment_files(log.folder)[0]
+        assert oldest != segment_files(log.folder)[-1]
+        oldest.unlink()
+        with log.turn:
+            group = log._write([log.request([b"written, not synced"])])
+            with pytest.raises(CorruptRecord):
+                log.segment_of(0)
+            log.commit(group)
+        assert log.active is active
+        assert log.read(log.next_offset - 1).records[0].data == b"written, not synced"
+    with Log(log.folder) as again:
+        assert again.next_offset == log.next_offset
+
+
+def test_a_commit_of_a_position_does_not_rest_on_what_is_remembered(tmp_path: Path) -> None:
+    """The file's number, time and size may be what they were though another process has replaced it twice."""
+    folder = make(tmp_path / "log", 20)
+    ours, theirs = (Consumers(folder, "s", files=DISK, clock=Clock()) for _ in range(2))
+    ours.submit(CommitPosition(consumer="a", offset=1))
+    known = dict(ours.all())
+    theirs.submit(CommitPosition(consumer="b", offset=9))
+    status = (folder / FILE).stat()
+    ours._known, ours._stamp = known, (status.st_ino, status.st_mtime_ns, status.st_size)
+    ours.submit(CommitPosition(consumer="a", offset=2))
+    assert {name: each.offset for name, each in theirs.all().items()} == {"a": 2, "b": 9}
