@@ -198,14 +198,14 @@ class Broker:
             except BaseException as error:
                 if not (has_waited and _found_nothing(command, error)):
                     # It may have been woken for a message that it now leaves to the next.
-                    self._wakeups.wake_one(interest)
+                    self._wakeups.pass_on(interest)
                     raise
                 leased = Leased([], wake_at=self._clock() + AWAY_MS)
             finally:
                 if ticket is not None:
                     self._wakeups.looked(ticket)
             if leased.messages:
-                self._wakeups.wake_one(interest)
+                self._wakeups.pass_on(interest)
                 if self.events.listened:
                     self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
                 return leased.messages
@@ -335,6 +335,13 @@ class Broker:
         if len(names) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(names)} names in one batch", hint=f"at most {self.limits.batch_messages}")
         return await self._committer.call(lambda: self.store.locate(names))
+
+    async def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        """Those of these messages that are in a queue, and not done."""
+        check_queue_name(queue)
+        if len(uuids) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(uuids)} UUIDs in one batch", hint=f"at most {self.limits.batch_messages}")
+        return await self._committer.call(lambda: self.store.held(queue, uuids))
 
     async def stats(self, queue: str) -> QueueStats:
         await self._catch_up(queue)

@@ -62,8 +62,8 @@ class ThreadWakeups:
         self._changed = threading.Condition()
         self._pushes = self._waiting = 0
 
-    def wake_one(self, interest: str) -> bool:
-        return False
+    def pass_on(self, interest: str) -> None:
+        """Every change wakes all."""
 
     def look_in(self, interest: str, seconds: float | None) -> None:
         pass

@@ -26,6 +26,7 @@ LINGER_LOOKS = 100
 def interests(queue: str) -> Iterator[str]:
     """What a poll may be waiting for when this queue gets a message: the queue, its task, its namespace."""
     yield queue
+    queue = queue.removesuffix("/")
     while "/" in queue:
         queue = queue.rpartition("/")[0]
         yield queue + "/"
@@ -97,7 +98,7 @@ class Wakeups:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.wake_one(interest)
+                self.pass_on(interest)
             raise
         finally:
             timer.cancel()
@@ -128,6 +129,10 @@ class Wakeups:
         for interest in interests(queue):
             while count and self.wake_one(interest):
                 count -= 1
+
+    def pass_on(self, interest: str) -> None:
+        """Whoever had been woken for this leaves a message to the next, who may wait for more than this queue."""
+        self.wake(interest, 1)
 
     def wake_one(self, interest: str) -> bool:
         waiters = self._waiting.get(interest)

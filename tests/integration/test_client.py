@@ -249,6 +249,37 @@ def test_consume_keeps_leases_alive_and_ends_when_idle(sdk: Sdk, url: str, name:
     asyncio.run(main())
 
 
+def test_no_lease_is_kept_of_what_is_settled(sdk: Sdk, url: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is it said, when its lease would have been renewed, that it was neither acked nor nacked."""
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, lease_ms=60_000)
+            await queue.push_many(list(range(6)))
+            keeper = getattr(client, "target", client).keeper
+            async for message in queue.consume(idle=0, batch=2):
+                if message.payload == 0:
+                    async with message:
+                        pass
+                elif message.payload == 1:
+                    await queue.nack_many([message])
+                elif message.payload == 2:
+                    async with queue.transact() as group:
+                        group.ack(message)
+                else:
+                    await message.release()
+                    break
+            del message
+            for kept in keeper._kept.values():
+                kept.due = 0.0
+            keeper._slot.set()
+            await asyncio.sleep(0.05)
+            assert not keeper._kept
+
+    asyncio.run(main())
+    assert "neither acked nor nacked" not in caplog.text
+
+
 def test_leaving_consume_gives_back_what_was_leased_ahead(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:

@@ -9,7 +9,8 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -293,8 +294,30 @@ def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
     assert seen == [0, 1, 2]
 
 
-async def _push(queue: Any, payload: Any) -> Any:
-    return await queue.push(payload)
+def test_a_client_is_closed_though_a_renewal_is_still_being_tried(sdk: Sdk, tmp_path: Path) -> None:
+    """It would be tried for a third of the lease."""
+
+    async def main() -> None:
+        with running(tmp_path) as server:
+            client = sdk.connect(f"http://127.0.0.1:{server.port}")
+            queue = await client.create_queue("q")
+            await queue.push("x")
+            consuming = aiter(queue.consume(lease=7_200))
+            message = await anext(consuming)
+        keeper = getattr(client, "target", client).keeper
+        for kept in keeper._kept.values():
+            kept.due = 0.0
+        keeper._slot.set()
+        await asyncio.sleep(0.1)
+        await client.close()
+        assert message.payload == "x"
+        await consuming.aclose()
+
+    asyncio.run(main())
+
+
+async def _push(queue: Any, payload: Any, **how: Any) -> Any:
+    return await queue.push(payload, **how)
 
 
 def test_calls_at_the_same_time_travel_together(sdk: Sdk, between: Proxy, name: str) -> None:
@@ -327,6 +350,13 @@ def test_one_bad_push_does_not_spoil_the_others(sdk: Sdk, between: Proxy, name: 
             outcomes = await asyncio.gather(*(_push(queue, each) for each in payloads), return_exceptions=True)
             assert [isinstance(each, PayloadTooLarge) for each in outcomes] == [False, False, True, False, False]
             assert sorted(message.payload for message in await queue.lease(9)) == ["a", "b", "c", "d"]
+            for headers in ({"x": "\ud800"}, {"x": object()}):
+                told = [None, headers, None]
+                outcomes = await asyncio.gather(
+                    *(_push(queue, "e", headers=each) for each in told), return_exceptions=True
+                )
+                assert [isinstance(each, InvalidInput) for each in outcomes] == [False, True, False]
+            assert (await queue.stats()).ready == 4
         async with sdk.connect(between.url, linger=0.05, retry_for=0) as client:
             small = await client.create_queue(f"{name}-small", max_size=3)
             outcomes = await asyncio.gather(*(_push(small, each) for each in range(5)), return_exceptions=True)
@@ -394,39 +424,39 @@ def test_a_client_may_be_used_after_a_fork(server: Running, name: str) -> None:
         assert [message.payload for message in queue.lease(5)] == ["parent", "child", "parent again"]
 
 
-def test_an_interrupted_leader_does_not_take_the_others_down(server: Running, name: str) -> None:
-    with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+def test_an_interrupted_leader_neither_takes_the_others_down_nor_doubles_what_they_asked_for(
+    server: Running, name: str
+) -> None:
+    """It is interrupted when the server has done what it asked for itself and for another."""
+    with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)
-        transport: Any = client.transport
-        inside, go_on = threading.Event(), threading.Event()
-        real = transport._push_all
-        calls = []
+        asker: Any = client.transport._asker  # type: ignore[union-attr]
+        real = asker.ask
+        interruptions, receipts = [], []
 
-        def interrupted(*args: Any) -> Any:
-            calls.append(args)
-            if len(calls) == 1:
-                inside.set()
-                assert go_on.wait(20)
+        def interrupted(*args: Any, **how: Any) -> Any:
+            answer = real(*args, **how)
+            if args[1].endswith(verb) and not interruptions:
+                interruptions.append(args)
                 raise KeyboardInterrupt
-            return real(*args)
+            return answer
 
-        transport._push_all = interrupted
-        errors: list[BaseException] = []
+        def call(work: Callable[[], Any]) -> None:
+            with suppress(KeyboardInterrupt):
+                receipts.append(work())
 
-        def lead() -> None:
-            try:
-                queue.push("led")
-            except KeyboardInterrupt as error:
-                errors.append(error)
-
-        leader = threading.Thread(target=lead)
-        leader.start()
-        assert inside.wait(20)
-        follower = threading.Thread(target=lambda: queue.push("followed"))
-        follower.start()
-        go_on.set()
-        leader.join(20)
-        follower.join(20)
-        assert len(errors) == 1
-        assert not follower.is_alive()
-        assert "followed" in [message.payload for message in queue.lease(5)]
+        asker.ask = interrupted
+        for verb in ("messages", "ack"):
+            interruptions.clear()
+            receipts.clear()
+            leased = [] if verb == "messages" else queue.lease(5)
+            works = [message.ack for message in leased] or [lambda: queue.push("a"), lambda: queue.push("b")]
+            threads = [threading.Thread(target=call, args=(work,)) for work in works]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+                assert not thread.is_alive()
+            assert (len(interruptions), len(receipts)) == (1, 1), "the other's call ends well"
+            stats = queue.stats()
+            assert (stats.totals.pushed, stats.totals.acked) == (2, 0 if verb == "messages" else 2)

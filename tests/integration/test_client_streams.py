@@ -66,6 +66,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_what_is_appended_comes_back(sdk: Sdk, url: str, name: str) -> None:
     look_alikes = [{"data": "aGk=", "encoding": "base64"}, {"data": 1, "encoding": "json"}, {"encoding": "x"}]
+    look_alikes += [["encoding"], [{"data": 1, "encoding": "json"}], '"encoding"']
     values = [b"\xff", "text", "", b"", None, 1.5, 10**18, ["a", {"b": None}], *look_alikes]
 
     async def main() -> None:

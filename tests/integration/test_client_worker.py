@@ -196,6 +196,32 @@ def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> No
     asyncio.run(main())
 
 
+def test_a_worker_that_failed_works_when_it_is_run_again(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        done = []
+        async with sdk.connect(url) as client:
+
+            async def work(message: Any) -> None:
+                done.append(message.payload)
+
+            queue = await client.create_queue(name)
+            worker = queue.worker(concurrency=3)(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await queue.push("first")
+            await until(lambda: done)
+            await queue.drop(force=True)
+            with pytest.raises(UnknownQueue):
+                await running
+            await client.create_queue(name)
+            running = asyncio.ensure_future(sdk.run(worker))
+            await queue.push("second")
+            await until(lambda: len(done) == 2)
+            worker.stop()
+            await running
+
+    asyncio.run(main())
+
+
 def test_a_worker_outlives_a_cut_connection(sdk: Sdk, server: Running, name: str) -> None:
     with proxy(server.port) as between:
 

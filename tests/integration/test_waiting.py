@@ -252,3 +252,20 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
     assert (done.returncode, done.stderr) == (0, "")
     with LiteQueue(path, busy_ms=0) as queue:
         queue.put(b"x")
+
+
+@pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
+def test_one_who_goes_away_leaves_it_to_one_who_waits_for_more_than_this_queue(first: str) -> None:
+    async def main() -> None:
+        wakeups = Wakeups(lambda: 0)
+        leaving, staying = (
+            asyncio.ensure_future(wakeups.wait(wakeups.ticket(interest), LONG)) for interest in (first, "n/")
+        )
+        await asyncio.sleep(0)
+        wakeups.wake("n/t/q", 1)
+        leaving.cancel()
+        async with asyncio.timeout(SOON):
+            await staying
+        wakeups.close()
+
+    asyncio.run(main())

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock._sync.client.joiner import Attempt as ThreadAttempt
 from penstock._sync.client.joiner import Joiner as ThreadJoiner
-from penstock.client.joiner import Joiner
+from penstock.client.joiner import Attempt, Joiner
 from penstock.client.link import Interrupt
 from penstock.client.poller import Poller
 from penstock.client.stop import Stop
@@ -164,7 +165,7 @@ def test_joined_calls_get_each_its_own_result_or_error() -> None:
 
         on_its_way, go_on = asyncio.Event(), asyncio.Event()
 
-        async def send(entries: list[int]) -> list[Any]:
+        async def send(entries: list[int], attempt: Attempt) -> list[Any]:
             batches.append(entries)
             on_its_way.set()
             await go_on.wait()
@@ -191,7 +192,7 @@ def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
 
         on_its_way, go_on = asyncio.Event(), asyncio.Event()
 
-        async def send(entries: list[int]) -> list[Any]:
+        async def send(entries: list[int], attempt: Attempt) -> list[Any]:
             batches.append(entries)
             on_its_way.set()
             await go_on.wait()
@@ -221,7 +222,7 @@ def test_threads_share_requests_as_coroutines_do() -> None:
     batches = []
     first_is_on_its_way, go_on = threading.Event(), threading.Event()
 
-    def send(entries: list[int]) -> list[Any]:
+    def send(entries: list[int], attempt: ThreadAttempt) -> list[Any]:
         batches.append(entries)
         if len(batches) == 1:
             first_is_on_its_way.set()
@@ -254,7 +255,7 @@ def test_threads_share_requests_as_coroutines_do() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_threads_and_lanes_leave_nothing_behind(lanes: int) -> None:
-    joiner: ThreadJoiner[int, int] = ThreadJoiner(lambda batch: batch, weigh=lambda _: 1, weight_max=3, lanes=lanes)
+    joiner: ThreadJoiner[int, int] = ThreadJoiner(lambda batch, _: batch, weigh=lambda _: 1, weight_max=3, lanes=lanes)
 
     def many() -> None:
         for number in range(300):

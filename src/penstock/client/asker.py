@@ -14,7 +14,7 @@ from penstock.client.connection import Connections
 from penstock.client.http1 import Answer, encode_request
 from penstock.client.link import Interrupt, NoAnswer
 from penstock.client.retry import Retry
-from penstock.errors import QueueFull, RateLimited, ServerFault, StoreUnreachable, TryLater, Unreachable
+from penstock.errors import InvalidInput, QueueFull, RateLimited, ServerFault, StoreUnreachable, TryLater, Unreachable
 
 T = TypeVar("T")
 
@@ -115,5 +115,8 @@ def _body(method: str, body: Any) -> bytes | None:
     if isinstance(body, bytes):
         return body
     if body is not None:
-        return wire.encode(body)
+        try:
+            return wire.encode(body)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
     return b"" if method == "POST" else None

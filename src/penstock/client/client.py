@@ -82,8 +82,9 @@ class Client:
 
     async def close(self) -> None:
         """Safe to call again."""
-        await self.keeper.close()
+        self.keeper.stop()
         await self.transport.close()
+        await self.keeper.join()
 
     async def __aenter__(self) -> Client:
         return self

@@ -52,7 +52,7 @@ class Poller:
         """The next poll is about to be sent."""
         self._interrupt: Interrupt | None = None
         self._looks: Joiner[int, Messages] = Joiner(
-            self._look, weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
+            lambda limits, _: self._look(limits), weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
         )
 
     @property

@@ -120,9 +120,13 @@ def one_record(record: NewRecord) -> str | Raw | Encoded:
         return record.data.decode()
     if record.content is Content.BYTES:
         return Encoded(base64.b64encode(record.data).decode(), "base64")
-    if b'"encoding"' in record.data and _any.decode(record.data).keys() == {"data", "encoding"}:
+    if b'"encoding"' in record.data and _looks_encoded(_any.decode(record.data)):
         return Encoded(Raw(record.data), "json")
     return Raw(record.data)
+
+
+def _looks_encoded(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"data", "encoding"}
 
 
 def arrow_bodies(batches: Iterable[Any]) -> Iterator[bytes]:

@@ -73,15 +73,18 @@ class Worker:
             await self._run()
 
     async def _run(self) -> None:
-        self._stop, self._error = Stop(), None
+        stop = self._stop = Stop()
+        self._error = None
         self._lease_ms = await self.queue.lease_ms(self._lease)
         name = f"penstock-{self.queue.name}"
-        lanes = [Background(self._lane, f"{name}-{number}") for number in range(self._concurrency)]
+        lanes = [Background(lambda: self._lane(stop), f"{name}-{number}") for number in range(self._concurrency)]
         try:
             await self._wake.wait()
         finally:
-            self._stop.set()
+            stop.set()
             await self._finish(lanes)
+            # It may have been told to stop more than once, which is not meant for the next run.
+            self._wake = Slot()
         if self._error is not None:
             raise self._error
 
@@ -101,18 +104,19 @@ class Worker:
             for lane in late:
                 await lane.join(self._grace + 1)
 
-    async def _lane(self) -> None:
+    async def _lane(self, stop: Stop) -> None:
         try:
-            while not self._stop.is_set:
-                await self._next()
+            while not stop.is_set:
+                await self._next(stop)
         except Exception as error:
-            self._error = error
-            self.stop()
+            if stop is self._stop:
+                self._error = error
+                self.stop()
 
-    async def _next(self) -> None:
+    async def _next(self, stop: Stop) -> None:
         try:
             leases = await self._client.transport.lease(
-                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, self._stop, self._client.worker_name
+                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, stop, self._client.worker_name
             )
         except (Unreachable, TryLater, StoreError) as error:
             log.warning("no messages of %r for now: %s", self.queue.name, error)
@@ -120,7 +124,7 @@ class Worker:
             return
         for lease in leases:
             message = LeasedMessage(self._client, lease)
-            if self._stop.is_set:
+            if stop.is_set:
                 await self._give_back(message)
             else:
                 await self._work(message)

@@ -82,8 +82,9 @@ class Client:
 
     def close(self) -> None:
         """Safe to call again."""
-        self.keeper.close()
+        self.keeper.stop()
         self.transport.close()
+        self.keeper.join()
 
     def __enter__(self) -> Client:
         return self

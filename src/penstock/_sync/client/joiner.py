@@ -9,9 +9,11 @@ Made by tools/unasync.py from the asynchronous twin: change that.
 from __future__ import annotations
 
 import copy
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
 from penstock.client.threads import Mutex, Slot, shielded, sleep
 
@@ -30,10 +32,20 @@ class Waiting(Slot, Generic[EntryT, ResultT]):
         self.error: BaseException | None = None
 
 
+class Attempt:
+    """To send a batch: its key stays the same when the one who sent it is interrupted and another sends it again."""
+
+    __slots__ = ("again", "key")
+
+    def __init__(self) -> None:
+        self.key = os.urandom(12).hex()
+        self.again = False
+
+
 class Joiner(Generic[EntryT, ResultT]):
     def __init__(
         self,
-        send: Callable[[list[EntryT]], Sequence[ResultT | Exception]],
+        send: Callable[[list[EntryT], Attempt], Sequence[ResultT | Exception]],
         *,
         weigh: Callable[[EntryT], int],
         weight_max: int,
@@ -50,10 +62,11 @@ class Joiner(Generic[EntryT, ResultT]):
         self._lanes = self._free = lanes
         self._mutex = Mutex()
         self._waiting: deque[Waiting[EntryT, ResultT]] = deque()
+        self._interrupted: deque[tuple[list[Waiting[EntryT, ResultT]], Attempt]] = deque()
 
     @property
     def idle(self) -> bool:
-        return self._free == self._lanes and not self._waiting
+        return self._free == self._lanes and not self._waiting and not self._interrupted
 
     def join(self, entry: EntryT) -> ResultT:
         mine: Waiting[EntryT, ResultT] = Waiting(entry)
@@ -80,27 +93,34 @@ class Joiner(Generic[EntryT, ResultT]):
 
     def _lead(self) -> None:
         batch: list[Waiting[EntryT, ResultT]] = []
+        attempt = Attempt()
         try:
             # Even when it does not linger, those who are about to call now come along.
             sleep(self._linger)
-            batch = self._take()
+            batch, attempt = self._take(attempt)
             if batch:
-                outcomes = self._send([waiting.entry for waiting in batch])
+                outcomes = self._send([waiting.entry for waiting in batch], attempt)
                 self._deliver(batch, outcomes)
         except Exception as error:
             self._deliver(batch, [error] * len(batch))
         except BaseException:
-            # The one who led was interrupted; what the others asked for is sent again by the next.
-            with self._mutex:
-                self._waiting.extendleft(each for each in reversed(batch) if not each.done)
+            # The one who led was interrupted. It may have been carried out: the next sends just the same again.
+            attempt.again = True
+            if batch:
+                with self._mutex:
+                    self._interrupted.append((batch, attempt))
             raise
         finally:
             self._hand_over()
 
-    def _take(self) -> list[Waiting[EntryT, ResultT]]:
+    def _take(self, attempt: Attempt) -> tuple[list[Waiting[EntryT, ResultT]], Attempt]:
         batch: list[Waiting[EntryT, ResultT]] = []
         weight = 0
         with self._mutex:
+            while self._interrupted:
+                again = self._interrupted.popleft()
+                if any(_waits(each) for each in again[0]):
+                    return again
             while self._waiting:
                 first = self._waiting[0]
                 if not first.gone:
@@ -109,7 +129,7 @@ class Joiner(Generic[EntryT, ResultT]):
                         break
                     batch.append(first)
                 self._waiting.popleft()
-        return batch
+        return batch, attempt
 
     def _deliver(
         self, batch: Sequence[Waiting[EntryT, ResultT]], outcomes: Sequence[ResultT | Exception]
@@ -129,8 +149,8 @@ class Joiner(Generic[EntryT, ResultT]):
 
     def _hand_over(self) -> None:
         with self._mutex:
-            for waiting in self._waiting:
-                if not waiting.gone and not waiting.leads:
+            for waiting in chain(*(batch for batch, _ in self._interrupted), self._waiting):
+                if _waits(waiting) and not waiting.leads:
                     waiting.leads = True
                     waiting.set()
                     return
@@ -142,3 +162,7 @@ class Joiner(Generic[EntryT, ResultT]):
             self._hand_over()
         if mine.done and self._orphaned is not None and mine.result is not None:
             self._orphaned(mine.result)
+
+
+def _waits(one: Waiting[Any, Any]) -> bool:
+    return not one.done and not one.gone

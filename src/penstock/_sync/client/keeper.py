@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.client")
 IDLE_SECONDS = 5.0
+JOIN_SECONDS = 1.0
 RENEWALS = 3
 """A lease is renewed when a third of it has passed: two renewals may fail."""
 
@@ -75,17 +76,29 @@ class Keeper:
             elif kept.due < self._wakes_at:
                 self._slot.set()
 
-    def forget(self, message: LeasedMessage) -> None:
-        self._kept.pop((message.id, message.token), None)
+    def end(self, message: LeasedMessage) -> None:
+        """It is settled."""
+        message.settled = True
+        self.forget(message)
 
-    def close(self) -> None:
+    def forget(self, message: LeasedMessage) -> None:
+        if self._kept:
+            with self._mutex:
+                self._kept.pop((message.id, message.token), None)
+
+    def stop(self) -> None:
+        """Keep nothing any more. A renewal that is under way goes on until the transport is closed."""
         with self._mutex:
             self._closed = True
             self._kept.clear()
-            background = self._background
         self._slot.set()
+
+    def join(self) -> None:
+        """Once the transport is closed: nothing comes of a renewal any more, but it may sleep before it sees that."""
+        background = self._background
         if background is not None:
-            background.join()
+            background.cancel()
+            background.join(JOIN_SECONDS)
 
     def _run(self) -> None:
         while True:
@@ -127,7 +140,8 @@ class Keeper:
                 retry_for=lease_ms / 1000 / RENEWALS,
             )
         except PenstockError as error:
-            log.warning("leases on %r could not be extended: %s", queue, error)
+            if not self._closed:
+                log.warning("leases on %r could not be extended: %s", queue, error)
             results = [Settled.OK] * len(group)
         now = time.monotonic()
         for kept, result in zip(group, results, strict=True):
@@ -150,7 +164,8 @@ class Keeper:
         message.lost = True
 
     def _drop(self, kept: Kept, message: LeasedMessage | None) -> None:
-        self._kept.pop((kept.item.id, str(kept.item.token)), None)
+        with self._mutex:
+            self._kept.pop((kept.item.id, str(kept.item.token)), None)
         if message is None:
             log.warning(
                 "message %d of %r was neither acked nor nacked; it comes back when its lease ends",

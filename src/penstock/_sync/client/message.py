@@ -118,7 +118,7 @@ class LeasedMessage:
         return self._client.transport.settle_one(verb, self._lease.queue, item)
 
     def _settled(self, result: Settled) -> None:
-        self.settled = True
+        self._client.keeper.end(self)
         self._check(result)
 
     def _check(self, result: Settled) -> None:

@@ -128,7 +128,7 @@ class Queue:
                         yield ahead.popleft()
         finally:
             for message in ahead:
-                message.settled = True
+                self._client.keeper.end(message)
             if ahead:
                 self._transport.settle("release", self.name, [message.item() for message in ahead])
 
@@ -176,7 +176,7 @@ class Queue:
         results = self._transport.settle(verb, self.name, items)
         lost = []
         for message, result in zip(messages, results, strict=True):
-            message.settled = True
+            self._client.keeper.end(message)
             if result is not Settled.OK:
                 message.lost = True
                 lost.append(message)

@@ -70,19 +70,21 @@ class Remote:
         if joiner is None:
             path = f"{_path(check_new_queue_name(queue))}/messages"
             joiner = self._pushes[queue] = Joiner(
-                lambda batch: self._push_all(queue, path, batch),
+                lambda batch, attempt: self._push_all(queue, path, batch, AUTO_KEY + attempt.key),
                 weigh=_weight,
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
             )
         return joiner.join(messages)
 
-    def _push_all(self, queue: str, path: str, batch: list[Messages]) -> list[list[Receipt] | Exception]:
+    def _push_all(
+        self, queue: str, path: str, batch: list[Messages], key: str
+    ) -> list[list[Receipt] | Exception]:
         """One request for all; when it is refused for what one of them holds, each part on its own."""
         alone = len(batch) == 1
         body = {
             "messages": [wire.push_one(message) for messages in batch for message in messages],
-            "request_key": AUTO_KEY + os.urandom(12).hex(),
+            "request_key": key,
         }
         try:
             pushed = self._asker.get(wire.pushed, "POST", path, body, queue=queue, share=not alone)
@@ -90,8 +92,8 @@ class Remote:
             if alone:
                 return [error]
             half = len(batch) // 2
-            first = self._push_all(queue, path, batch[:half])
-            return first + self._push_all(queue, path, batch[half:])
+            first = self._push_all(queue, path, batch[:half], f"{key}l")
+            return first + self._push_all(queue, path, batch[half:], f"{key}r")
         except PenstockError as error:
             return [error] * len(batch)
         again = frozenset(pushed.duplicates)
@@ -150,8 +152,9 @@ class Remote:
         *,
         lease_ms: int | None = None,
         retry_for: float | None = None,
+        again: bool = False,
     ) -> list[Settled]:
-        """Ack, nack, extend or release; each item has its result."""
+        """Ack, nack, extend or release; each item has its result. `again`: it may have been carried out already."""
         if not items:
             return []
         body = wire.Settles([wire.SettleOne(i.id, i.token, i.delay_ms, i.error) for i in items], lease_ms)
@@ -163,14 +166,14 @@ class Remote:
         except UnknownMessage:
             return [Settled.UNKNOWN]
         results = [one.result for one in self._asker.read(wire.settled, answer).results]
-        return [_first_result(verb, result) for result in results] if repeated else results
+        return [_first_result(verb, result) for result in results] if repeated or again else results
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
         """As `settle`, joined with others that come at the same time."""
         joiner = self._settles.get((verb, queue))
         if joiner is None:
             joiner = self._settles[verb, queue] = Joiner(
-                lambda batch: self.settle(verb, queue, batch),
+                lambda batch, attempt: self.settle(verb, queue, batch, again=attempt.again),
                 weigh=lambda _: 1,
                 weight_max=JOINED_ITEMS_MAX,
                 lanes=2,

@@ -57,26 +57,26 @@ class RemoteStreams:
         joiner = self._appends.get(name)
         if joiner is None:
             joiner = self._appends[name] = Joiner(
-                lambda batch: self._append_all(name, batch),
+                lambda batch, attempt: self._append_all(name, batch, attempt.key),
                 weigh=_weight,
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
             )
         return joiner.join(records)
 
-    def _append_all(self, name: str, batch: list[Records]) -> list[Appended | Exception]:
+    def _append_all(self, name: str, batch: list[Records], key: str) -> list[Appended | Exception]:
         """One request for all; when it is refused for what one of them holds, each part on its own."""
         body = {"records": [wire.one_record(record) for records in batch for record in records]}
         try:
             done = self._asker.get(
-                wire.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_new_key()
+                wire.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_key(key)
             )
         except InvalidInput as error:
             if len(batch) == 1:
                 return [error]
             half = len(batch) // 2
-            first = self._append_all(name, batch[:half])
-            return first + self._append_all(name, batch[half:])
+            first = self._append_all(name, batch[:half], f"{key}l")
+            return first + self._append_all(name, batch[half:], f"{key}r")
         except PenstockError as error:
             return [error] * len(batch)
         outcomes: list[Appended | Exception] = []
@@ -96,7 +96,7 @@ class RemoteStreams:
                     f"{_path(name)}/records",
                     body,
                     queue=name,
-                    headers=_new_key(),
+                    headers=_key(os.urandom(12).hex()),
                     content_type=wire.ARROW,
                 )
             )
@@ -184,9 +184,9 @@ class RemoteStreams:
         self._asker.ask("DELETE", path, queue=name, repeatable=False)
 
 
-def _new_key() -> bytes:
+def _key(key: str) -> bytes:
     """The server answers a repeated request with what the first one did."""
-    return f"idempotency-key: {AUTO_KEY}{os.urandom(12).hex()}\r\n".encode()
+    return f"idempotency-key: {AUTO_KEY}{key}\r\n".encode()
 
 
 def _weight(records: Records) -> int:

@@ -78,7 +78,7 @@ class Transaction:
                 position += len(group)
             self.receipts = [flat[firsts[queue] + number] for queue, number in self._places]
             for message in self._settled:
-                message.settled = True
+                self._client.keeper.end(message)
         return self.receipts
 
     def __enter__(self) -> Transaction:
