@@ -16,6 +16,7 @@ from penstock.cli.journal_local import LocalJournal
 from penstock.errors import CannotOpen, InvalidInput, OffsetTrimmed, Unauthorized, UnknownStream
 from penstock.journal.arrow import SCHEMA
 from penstock.model import system_clock
+from penstock.pipeline.http import Server
 from penstock.pipeline.logs import AnyLog, place_of
 from penstock.pipeline.parts import Part, end_within, parts_of
 from penstock.store.opening import open_streams
@@ -162,6 +163,14 @@ def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
         with server.client() as client:
             answer = client.get("/journal/events?columns=offset,bodies", accept="application/vnd.apache.arrow.stream")
         assert (answer.status, answer.json["field"]) == (422, "columns")
+
+
+def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    with running(tmp_path) as server:
+        asked = Server(f"http://127.0.0.1:{server.port}", None, away_seconds=0)
+        assert b"uid" in asked.ask("GET", "/journal")[0]
 
 
 def test_a_place_that_is_none_is_refused_with_those_there_are() -> None:

@@ -12,13 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Conflict, InvalidInput
+from penstock import connect
+from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable
 from penstock.pipeline import targets
+from penstock.pipeline.http import Server
 from penstock.pipeline.logs import place_of
 from penstock.pipeline.options import WriteOptions, write_options
 from penstock.pipeline.parts import Part
+from penstock.pipeline.rows import message_of
 from penstock.pipeline.staging import Batch, stage
 from penstock.pipeline.targets import Target, target_of
+from penstock.redact import place_in
 from penstock.store.opening import open_streams
 from tests.integration.serving import running
 from tests.postgres import cluster
@@ -51,7 +55,7 @@ def options(where: str, tmp_path: Path) -> WriteOptions:
 
 def staged(options: WriteOptions, rows: list[Any]) -> Batch:
     table = pa.table({"data": rows})
-    file, count = stage(table.to_batches(max_chunksize=10), options.staging)
+    file, count = stage(table.to_batches(max_chunksize=10), options)
     batch = Batch(options, "run 1")
     batch.decide([file] if file else [], count)
     return batch
@@ -133,7 +137,7 @@ def test_a_queue_that_is_smaller_than_a_chunk_makes_it_slower_not_fail(tmp_path:
         url = f"http://127.0.0.1:{server.port}"
         options = write_options({"url": url, "queue": "small", "staging": str(tmp_path / "staging")})
         table = pa.table({"payload": [str(number) for number in range(30)]})
-        file, count = stage(table.to_batches(), options.staging)
+        file, count = stage(table.to_batches(), options)
         batch = Batch(options, "run")
         batch.decide([str(file)], count)
         sending = threading.Thread(target=batch.send)
@@ -152,11 +156,11 @@ def test_what_killed_tasks_left_behind_is_removed_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = write_options({"url": str(tmp_path), "stream": "s", "staging": str(tmp_path / "staging")})
-    left, _ = stage(pa.table({"data": [b"left"]}).to_batches(), options.staging)
-    wanted, rows = stage(pa.table({"data": [b"wanted"]}).to_batches(), options.staging)
+    left, _ = stage(pa.table({"data": [b"left"]}).to_batches(), options)
+    wanted, rows = stage(pa.table({"data": [b"wanted"]}).to_batches(), options)
     Batch(options, "one").decide([str(wanted)], rows)
     monkeypatch.setattr("penstock.pipeline.staging.STALE_SECONDS", -1)
-    file, rows = stage(pa.table({"data": [b"now"]}).to_batches(), options.staging)
+    file, rows = stage(pa.table({"data": [b"now"]}).to_batches(), options)
     other = Batch(options, "other")
     other.decide([str(file)], rows)
     other.send()
@@ -177,3 +181,147 @@ def test_a_repeat_is_known_from_an_offset_on_however_long_ago_it_was(tmp_path: P
         assert client.post("/streams/s/records?since=0", body).status == 422
     with closing(open_streams(str(tmp_path / "penstock.db"))) as streams:
         assert streams.show("s").next == 4
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("where", ["folder", "postgres"], indirect=True)
+def test_a_chunk_that_was_kept_though_its_connection_was_lost_is_not_appended_again(
+    where: str, options: WriteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [b"%d" % number for number in range(ROWS)]
+    batch = staged(options, rows)
+    with closing(open_streams(options.url.removeprefix("sqlite:///"))) as streams:
+        kind = type(streams)
+    append, losses = kind.append, iter([False, True, False, True])
+
+    def losing(self: Any, *what: Any) -> Any:
+        answer = append(self, *what)
+        if next(losses, False):
+            raise StoreUnreachable("the connection was lost", maybe_done=True)
+        return answer
+
+    monkeypatch.setattr(kind, "append", losing)
+    batch.send()
+    assert records(where) == rows
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_request_that_another_server_answers_again_is_appended_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [b"%d" % number for number in range(ROWS)]
+    with running(tmp_path / "data") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        options = write_options({"url": url, "stream": "a/b/c", "staging": str(tmp_path / "staging")})
+        ask, losses = Server._ask_once, iter([True, False] * ROWS)
+
+        def losing(self: Server, method: str, path: str, *what: Any) -> Any:
+            answer = ask(self, method, path, *what)
+            if "/records" in path and method == "POST" and next(losses):
+                assert server.app.streams is not None
+                server.app.streams._keys._known.clear()
+                server.app.streams._keys._recall_until = 0.0
+                raise OSError("the connection was lost")
+            return answer
+
+        monkeypatch.setattr(Server, "_ask_once", losing)
+        staged(options, rows).send()
+        assert records(url) == rows
+
+
+def queue_of(where: str, tmp_path: Path) -> WriteOptions:
+    return write_options({"url": where, "queue": "mail", "staging": str(tmp_path / "staging")})
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"payload": "{no json", "content": "json"}, "payload"),
+        ({"payload": b'"\xff"', "content": "json"}, "payload"),
+        ({"payload": b"a", "content": "xml"}, "content"),
+        ({"payload": None}, "payload"),
+        ({"payload": 7}, "payload"),
+        ({"payload": "a", "priority": "one"}, "priority"),
+        ({"payload": "a", "ttl_ms": 0}, "ttl_ms"),
+        ({"payload": "a", "key": 7}, "key"),
+        ({"payload": "a", "headers": {"tries": b"3"}}, "headers"),
+        ({"payload": "a", "headers": "tries=3"}, "headers"),
+        ({"payload": "a", "headers": "3"}, "headers"),
+        ({"payload": b"a" * (16 << 20) + b"a"}, "payload"),
+    ],
+)
+def test_a_row_that_is_no_message_is_refused_before_it_is_staged(tmp_path: Path, row: Any, field: str) -> None:
+    (tmp_path / "data").mkdir()
+    options = queue_of(str(tmp_path / "data"), tmp_path)
+    with pytest.raises(InvalidInput) as error:
+        stage(pa.Table.from_pylist([row]).to_batches(), options)
+    assert error.value.field == field
+    assert not list(options.staging.iterdir())
+
+
+@pytest.mark.parametrize("headers", [[("x", "1"), ("y", None)], {"x": "1", "y": None}, '{"x": 1, "y": null}'])
+def test_headers_are_texts_and_one_without_a_value_is_none(headers: Any) -> None:
+    assert message_of({"payload": "a", "headers": headers}, "key").headers == {"x": "1"}
+
+
+def test_numbers_may_be_texts_as_in_a_file_of_texts() -> None:
+    message = message_of({"payload": "a", "priority": "5", "delay_ms": "100", "ttl_ms": ""}, "key")
+    assert (message.priority, message.delay_ms, message.ttl_ms) == (5, 100, None)
+
+
+@pytest.mark.parametrize("where", ["folder", "postgres"], indirect=True)
+def test_a_message_as_large_as_a_program_may_push_is_pushed_with_no_server_between(where: str, tmp_path: Path) -> None:
+    options = queue_of(where, tmp_path)
+    large = b"a" * (8 << 20)
+    file, count = stage(pa.table({"payload": [b"small", large]}).to_batches(), options)
+    Batch(options, "run").publish([str(file)], count)
+    with connect(options.url) as client:
+        assert {message.payload for message in client.queue("mail").peek(limit=10)} == {b"small", large}
+
+
+def test_what_is_larger_than_the_server_takes_is_left_out_and_told_once(tmp_path: Path) -> None:
+    with running(tmp_path / "data", payload_bytes=1_000, batch_max=100) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        options = queue_of(url, tmp_path)
+        rows = [b"a" * (2_000 if number in (3, 250) else 1 + number) for number in range(300)]
+        file, count = stage(pa.table({"payload": rows}).to_batches(), options)
+        with pytest.raises(PayloadTooLarge, match="2 messages"):
+            Batch(options, "run").publish([str(file)], count)
+        Batch(options, "run").publish([], 0)
+        with connect(url) as client:
+            found = sorted(len(message.payload) for message in client.queue("mail").peek(limit=1_000))
+    assert found == sorted(len(row) for row in rows if len(row) < 1_000)
+
+
+def test_a_name_belongs_to_one_place(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("one", "two")]
+    for place in places:
+        place.mkdir()
+    here, there = (queue_of(str(place), tmp_path) for place in places)
+    file, count = stage(pa.table({"payload": ["a"]}).to_batches(), here)
+    Batch(here, "run").publish([str(file)], count)
+    with pytest.raises(Conflict, match=r"went into the queue 'mail' of .*/one/penstock.db"):
+        Batch(there, "run").manifest()
+
+
+def test_a_manifest_that_says_nothing_of_the_place_is_still_read(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    options = queue_of(str(tmp_path / "data"), tmp_path)
+    file, count = stage(pa.table({"payload": ["a"]}).to_batches(), options)
+    Batch(options, "run").decide([str(file)], count)
+    [manifest] = options.staging.glob("run-*/*/manifest")
+    manifest.write_text(f"""{{"into":"queue 'mail'","files":["{file}"],"rows":1,"done":0,"since":null}}""")
+    assert Batch(options, "run").send().done == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("sqlite:////var/lib/a?b.db", "/var/lib/a?b.db"),
+        ("http://Host:8888/", "http://host:8888"),
+        ("postgresql://me:p@ss@db/queues?sslmode=require&schema=s", "postgresql://db/queues?schema=s"),
+        ("postgresql:///queues?password=secret&host=/run", "postgresql:///queues?host=%2Frun"),
+    ],
+)
+def test_a_place_is_named_without_who_goes_there(url: str, place: str) -> None:
+    assert place_in(url) == place

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import pipeline_replay
+from penstock.cli.pipeline_sql import _show
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.report import report
+from penstock.pipeline.tables import QUEUE_ERRORS
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.integration.serving import running
-from tests.spark.support import PostgresWork, Work
+from tests.spark.support import PostgresWork, Work, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -72,6 +79,14 @@ def test_a_report_needs_nothing_from_outside(filled: Work, tmp_path: Path) -> No
     assert "http" not in page.read_text()
 
 
+def test_a_report_tells_the_errors_of_the_hour_in_which_it_begins(filled: Work) -> None:
+    lake = Lake(filled.data / "lake")
+    [error] = [row for row in rows_of(lake, QUEUE_ERRORS) if row["queue"] == "news"]
+    start = error["last_at"].replace(second=0, microsecond=0)
+    assert start > error["hour"]
+    assert "no such user" in report(lake, start, None)
+
+
 def test_dead_letters_are_replayed_once(filled: Work) -> None:
     where = "queue = 'news' AND outcome = 'dead'"
     for pushed in (1, 0):
@@ -122,3 +137,32 @@ def test_queues_are_in_one_place() -> None:
     ran = typed("status", "--data", "here", "--store", "postgresql://there/queues")
     assert ran.returncode == 2
     assert "name one of them" in ran.stderr
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_two_columns_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    found = pa.Table.from_arrays([pa.array([number]) for number in range(4)], names=["id", "id", "id_2", "id"])
+    _show(found, False, as_json, None)
+    shown = capsys.readouterr().out
+    if as_json:
+        assert json.loads(shown) == {"id": 0, "id_3": 1, "id_2": 2, "id_4": 3}
+    else:
+        assert shown.split() == ["id", "id_3", "id_2", "id_4", "0", "1", "2", "3"]
+
+
+def test_the_same_files_for_another_place_are_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+    monkeypatch.setattr(pipeline_replay, "_push", lambda places, rows, to, run, *rest, **more: runs.append(run))
+
+    def load(files: str, *where: str) -> str:
+        done = CliRunner().invoke(pipeline_replay.load, [files, "--to", "mail", *where], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return runs[-1]
+
+    monkeypatch.chdir(tmp_path)
+    here = load("a.csv", "--url", "http://one:8888")
+    assert load(str(tmp_path / "a.csv"), "--url", "http://one:8888/") == here
+    assert load("a.csv", "--url", "http://two:8888") != here
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    assert load("a.csv", "--url", "http://one:8888") != here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -138,4 +139,16 @@ def test_what_the_journal_no_longer_has_is_named_or_counted(spark: Any, work: Wo
         run(spark, work, lake)
     with Pipeline(spark, work.drained(), lake, fail_on_data_loss=False) as pipeline:
         assert [step.lost for step in pipeline.steps()] == [1]
+    assert [row["pushed"] for row in rows_of(lake, QUEUES)] == [2]
+
+
+def test_a_run_ends_though_nothing_of_the_journal_is_left(spark: Any, work: Work, lake: Lake) -> None:
+    work.push("a")
+    run(spark, work, lake)
+    work.push("b")
+    work.forget_all_but_new()
+    with Pipeline(spark, work.drained(), lake, fail_on_data_loss=False) as pipeline:
+        assert [step.lost for step in islice(pipeline.steps(), 3)] == [1]
+    work.push("c")
+    run(spark, work, lake)
     assert [row["pushed"] for row in rows_of(lake, QUEUES)] == [2]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from penstock import connect
 from penstock.log.streams import FileStreams
 from penstock.pipeline.source import PenstockSource
 from tests.integration.serving import running
@@ -89,17 +90,18 @@ def test_rows_become_messages_once_even_if_written_twice(spark: Any, work: Work)
     assert [message.priority for message in leased] == sorted((n % 3 for n in range(2500)), reverse=True)
 
 
-def test_a_write_that_could_not_be_pushed_is_finished_by_the_same_write(spark: Any, work: Work, tmp_path: Path) -> None:
+def test_a_write_that_could_not_be_pushed_is_finished_by_the_same_write(spark: Any, tmp_path: Path) -> None:
     broken, staging = tmp_path / "penstock.db", tmp_path / "staging"
     broken.write_bytes(b"not a database" * 1000)
     frame = spark.range(50).selectExpr("concat('to ', id) AS payload")
     writer = frame.write.format("penstock").mode("append").options(queue="mail", name="a/b", staging=str(staging))
     with pytest.raises(PySparkException, match="NotADatabase"):
         writer.save(str(broken))
-    writer.save(str(work.data))
-    assert sorted(message.payload.decode() for message in work.lease("mail", 100)) == sorted(
-        f"to {number}" for number in range(50)
-    )
+    broken.unlink()
+    writer.save(str(tmp_path))
+    with connect(f"sqlite:///{broken}") as client:
+        found = [message.payload for message in client.queue("mail").peek(limit=100)]
+    assert sorted(found) == sorted(f"to {number}" for number in range(50))
     assert not list(staging.glob("*.arrow"))
 
 

@@ -11,6 +11,7 @@ from penstock.cli.common import QUEUE
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import Places, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
+from penstock.redact import place_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,16 +42,19 @@ def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) ->
 
     JSON: {"matched", "pushed", "run"}
     """
-    from penstock.pipeline.replay import pushed_messages, run_name, with_lives
+    from penstock.pipeline.replay import count_too_large, pushed_messages, run_name, with_lives
     from penstock.pipeline.tables import BRONZE, SILVER
 
     lake = places.lake()
 
     def rows(spark: SparkSession) -> DataFrame:
-        both = with_lives(lake[BRONZE].read(spark), lake[SILVER].read(spark))
-        return pushed_messages(both, where).drop("queue", "id")
+        events, lives = lake[BRONZE].read(spark), lake[SILVER].read(spark)
+        too_large = count_too_large(events, lives, where)
+        if too_large:
+            note(f"{too_large} messages are left out: their bodies were too large for the journal")
+        return pushed_messages(with_lives(events, lives), where).drop("queue", "id")
 
-    _push(places, rows, to, run or run_name("replay", where, to), what="replay", **rest)
+    _push(places, rows, to, run or run_name("replay", where, to, place_in(places.url)), what="replay", **rest)
 
 
 @click.command("load")
@@ -68,9 +72,10 @@ def load(places: Places, files: str, to: str, run: str | None, **rest: Any) -> N
 
     JSON: {"matched", "pushed", "run"}
     """
-    from penstock.pipeline.replay import rows_of_files, run_name
+    from penstock.pipeline.replay import absolute, rows_of_files, run_name
 
-    _push(places, lambda spark: rows_of_files(spark, files), to, run or run_name("load", files, to), "load", **rest)
+    run = run or run_name("load", absolute(files), to, place_in(places.url))
+    _push(places, lambda spark: rows_of_files(spark, files), to, run, "load", **rest)
 
 
 def _push(
@@ -99,19 +104,22 @@ def _push(
                 display.doing("gathering")
                 with asking():
                     frame = rows(spark)
-                    files, matched = ([], frame.count()) if dry_run else stage_frame(frame, options.staging)
+                    files, matched = ([], frame.count()) if dry_run else stage_frame(frame, options)
             if not files:
                 _tell(out, matched, 0, run)
                 return
             manifest = batch.decide(files, matched)
         elif manifest.finished:
             note("this run is done already; --run NAME makes another")
-        before = manifest.done
+        before, left_out = manifest.done, manifest.left_out
         if not dry_run:
             display.doing("pushing")
             display.more(manifest.rows - before)
             manifest = batch.send(rate=rate, advance=display.done)
-    _tell(out, manifest.rows, manifest.done - before, run)
+    left_out = manifest.left_out - left_out
+    if left_out:
+        note(f"{left_out} messages are left out: they are larger than the server takes")
+    _tell(out, manifest.rows, manifest.done - before - left_out, run)
 
 
 def _options(places: Places, to: str, run: str) -> WriteOptions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,7 @@ def sql(
 
 
 def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) -> None:
+    found = found.rename_columns(_told_apart(found.column_names))
     if parquet is not None:
         import pyarrow.parquet as pq
 
@@ -67,6 +70,15 @@ def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) ->
         Output(False).table(found.column_names, rows, empty="no rows")
         if found.num_rows > ROWS_SHOWN:
             note(f"only the first {ROWS_SHOWN} rows are shown; --json, --csv and --parquet give all")
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """A query may have two columns of one name: the second `id` is `id_2`."""
+    found: list[str] = []
+    for name in names:
+        free = (f"{name}_{number}" for number in count(2))
+        found.append(name if name not in found else next(each for each in free if each not in (*names, *found)))
+    return found
 
 
 def _plain(value: object) -> object:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPMessage
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener, urlopen
 
 from penstock.errors import InvalidInput, PenstockError, ServerFault, Unauthorized, Unreachable
 
@@ -17,6 +18,8 @@ AWAY_SECONDS_MAX = 60.0
 PAUSE_SECONDS = (0.05, 5.0)
 """Between attempts: the first, and the longest."""
 PASSING = (429, 502, 503, 504)
+HERE = ("localhost", "127.0.0.1", "::1")
+_past_proxies = build_opener(ProxyHandler({}))
 
 
 class Refused(Exception):
@@ -69,5 +72,6 @@ class Server:
         request = Request(self.url + path, body, dict(headers), method=method)
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
-        with urlopen(request, timeout=ANSWER_SECONDS_MAX) as response:
+        ask = _past_proxies.open if urlsplit(self.url).hostname in HERE else urlopen
+        with ask(request, timeout=ANSWER_SECONDS_MAX) as response:
             return response.read(), response.headers

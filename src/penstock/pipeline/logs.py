@@ -40,7 +40,7 @@ class AnyLog(Protocol):
 
     @property
     def uid(self) -> str:
-        """The same for as long as offsets mean the same records."""
+        """The same for as long as offsets mean the same records; of a stream, its time of birth, which all can tell."""
 
     @property
     def first_offset(self) -> int: ...
@@ -132,12 +132,14 @@ class FolderLog:
 
     def __init__(self, folder: Path, *, events: bool) -> None:
         self._log = LogReader(folder)
+        self._events = events
         self._batches = event_batches if events else record_batches
         self.name = self._log.name
 
     @property
     def uid(self) -> str:
-        return f"{self._log.identity.uid:016x}"
+        identity = self._log.identity
+        return f"{identity.uid:016x}" if self._events else str(identity.created_ms)
 
     @property
     def first_offset(self) -> int:

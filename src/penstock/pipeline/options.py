@@ -13,6 +13,7 @@ from penstock.identity import check_queue_name
 from penstock.log.consumers import check_consumer_name
 from penstock.log.streams import check_stream_name
 from penstock.pipeline.logs import SERVERS, AnyLog, database_of, place_of
+from penstock.redact import place_in
 from penstock.store.opening import POSTGRES
 
 READ_OPTIONS = {
@@ -98,6 +99,10 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     @property
     def into(self) -> str:
         """In words."""
+        return f"{self.kind_and_name} of {place_in(self.url)}"
+
+    @property
+    def kind_and_name(self) -> str:
         return f"queue {self.queue!r}" if self.queue is not None else f"stream {self.stream!r}"
 
 

@@ -38,7 +38,8 @@ class PostgresLog:
 
     @property
     def uid(self) -> str:
-        return uid_of(self._database, self._show())
+        shown = self._show()
+        return uid_of(self._database, shown) if self._events else str(shown[3])
 
     @property
     def first_offset(self) -> int:

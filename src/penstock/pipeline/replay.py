@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.errors import InvalidInput
+from penstock.pipeline.options import WriteOptions
+from penstock.pipeline.rows import QUEUE_COLUMNS, check_columns
 from penstock.pipeline.staging import stage
-from penstock.pipeline.targets import QUEUE_COLUMNS, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "json", ".jsonl": "json"}
+WITH_NULLS = {"ignoreNullFields": "false"}
+_BODY_BYTES = "get_json_object(details, '$.body_bytes')"
+"""Of a body that was too large for the journal, which has an empty one instead."""
+_TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("wrong", pa.string())])
 
 
 def run_name(*parts: str) -> str:
@@ -24,15 +30,26 @@ def run_name(*parts: str) -> str:
     return "replay-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
+def absolute(pattern: str) -> str:
+    """The same files by the same name, wherever the command is typed."""
+    return pattern if ":/" in pattern else str(Path(pattern).absolute())
+
+
 def pushed_messages(events: DataFrame, where: str) -> DataFrame:
     """Messages as they were pushed: those whose push, or a life of theirs, fits the condition."""
     from pyspark.sql import functions as F
 
     headers = F.from_json(F.get_json_object("details", "$.headers"), "map<string, string>")
-    pushed = events.where("kind = 'pushed' AND body IS NOT NULL")
+    pushed = events.where(f"kind = 'pushed' AND body IS NOT NULL AND {_BODY_BYTES} IS NULL")
     return pushed.where(where).select(
         F.col("body").alias("payload"), "content", "priority", headers.alias("headers"), "queue", "id"
     )
+
+
+def count_too_large(events: DataFrame, lives: DataFrame, where: str) -> int:
+    """Of the messages that fit the condition, those whose bodies were too large for the journal."""
+    large = events.where(f"kind = 'pushed' AND {_BODY_BYTES} IS NOT NULL")
+    return 0 if large.isEmpty() else with_lives(large, lives).where(where).count()
 
 
 def with_lives(events: DataFrame, lives: DataFrame) -> DataFrame:
@@ -51,22 +68,60 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
     suffix = Path(pattern).suffix.lower()
     if suffix not in FORMATS:
         raise InvalidInput(f"{pattern} is of no known kind", field="file", hint=f"one of {', '.join(FORMATS)}")
-    reader = spark.read.option("header", "true") if suffix == ".csv" else spark.read
-    frame = reader.format(FORMATS[suffix]).load(pattern)
+    reader = spark.read.format(FORMATS[suffix])
+    if suffix == ".csv":
+        reader = reader.options(header="true", escape='"')
+    frame = reader.load(pattern)
     if "payload" in frame.columns and all(name in QUEUE_COLUMNS for name in frame.columns):
-        return frame
+        as_json = frame.schema["payload"].dataType.typeName() not in ("string", "binary")
+        if FORMATS[suffix] == "json":
+            # Read as text, an object has its own fields and not those of all rows.
+            frame = reader.schema(_with_texts(frame.schema, "payload", "headers")).load(pattern)
+        return _messages_of(frame, as_json=as_json)
     from pyspark.sql import functions as F
 
-    whole = F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)), {"ignoreNullFields": "false"})
+    whole = F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)), WITH_NULLS)
     return frame.select(whole.alias("payload"), F.lit("json").alias("content"))
 
 
-def stage_frame(frame: DataFrame, folder: Path) -> tuple[list[str], int]:
+def _with_texts(schema: StructType, *names: str) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField(each.name, StringType()) if each.name in names else each for each in schema])
+
+
+def _messages_of(frame: DataFrame, *, as_json: bool) -> DataFrame:
+    """Numbers and headers may be texts, which tasks turn into what they are."""
+    from pyspark.sql import functions as F
+
+    if "key" in frame.columns:
+        frame = frame.withColumn("key", F.col("key").cast("string"))
+    if not as_json:
+        return frame
+    if frame.schema["payload"].dataType.typeName() != "string":
+        # Spark writes no single value as JSON, but a list of it.
+        listed = F.to_json(F.array("payload"), WITH_NULLS)
+        text = F.when(F.col("payload").isNotNull(), F.substring(listed, F.lit(2), F.length(listed) - 2))
+        frame = frame.withColumn("payload", text)
+    return frame.withColumn("content", F.lit("json"))
+
+
+def stage_frame(frame: DataFrame, options: WriteOptions) -> tuple[list[str], int]:
     check_columns(frame.columns)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        file, rows = stage(batches, folder)
-        yield pa.RecordBatch.from_pydict({"file": pa.array([file], pa.string()), "rows": pa.array([rows], pa.int64())})
+        file, rows, wrong = None, 0, None
+        try:
+            file, rows = stage(batches, options)
+        except InvalidInput as error:
+            wrong = str(error)  # Raised, it would be tried again, and shown with a stack.
+        yield pa.RecordBatch.from_pylist([{"file": file, "rows": rows, "wrong": wrong}], schema=_TOLD)
 
-    told = frame.mapInArrow(write, "file string, rows bigint").collect()
-    return [row.file for row in told if row.file], sum(row.rows for row in told)
+    told = frame.mapInArrow(write, "file string, rows bigint, wrong string").collect()
+    files = [row.file for row in told if row.file]
+    wrong = [row.wrong for row in told if row.wrong]
+    if wrong:
+        for file in files:
+            (options.staging / file).unlink(missing_ok=True)
+        raise InvalidInput(f"nothing was pushed: {wrong[0]}", field="rows")
+    return files, sum(row.rows for row in told)

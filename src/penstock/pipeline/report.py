@@ -35,7 +35,8 @@ def report(lake: Lake, start: datetime | None, end: datetime | None, queue: str 
     minutes = _span(lake[QUEUE_MINUTES], "minute", start, end, queue)
     if minutes.num_rows == 0:
         raise InvalidInput("nothing happened in that span", field="from", hint="`penstock pipeline status`")
-    errors = _span(lake[QUEUE_ERRORS], "hour", start, end, queue)
+    hour = None if start is None else start.replace(minute=0, second=0, microsecond=0)
+    errors = _span(lake[QUEUE_ERRORS], "hour", hour, end, queue)
     first, last = pc.min(minutes["minute"]).as_py(), pc.max(minutes["minute"]).as_py()
     title = f"{queue or 'All queues'}, {_when(first)} to {_when(last)}"
     parts = [

@@ -109,6 +109,8 @@ class Pipeline:
             events = self._bronze(start, until)
         else:
             until = start
+            if lost:
+                self._lake[BRONZE].append([], self.app, until)
         self._derive(until)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")

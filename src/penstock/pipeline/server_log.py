@@ -25,6 +25,7 @@ OFFSET = "offset"
 class ServerLog:
     def __init__(self, url: str, stream: str | None, token: str | None) -> None:
         self.name = "journal" if stream is None else stream
+        self._uid = "uid" if stream is None else "created_at"
         self._path = "/journal" if stream is None else f"/streams/{quote(stream, safe='')}"
         self._records = "/events" if stream is None else "/records"
         self._schema = EVENTS if stream is None else RECORDS
@@ -32,7 +33,7 @@ class ServerLog:
 
     @property
     def uid(self) -> str:
-        return str(self._show()["uid"])
+        return str(self._show()[self._uid])
 
     @property
     def first_offset(self) -> int:

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
 from penstock.pipeline.options import WriteOptions
+from penstock.pipeline.rows import check_columns
 from penstock.pipeline.staging import Batch, stage
-from penstock.pipeline.targets import check_columns
 
 Messages = list[WriterCommitMessage | None]
 
@@ -36,7 +36,7 @@ class _Writing:
         self.run = options.name or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        file, rows = stage(iterator, self.options.staging)
+        file, rows = stage(iterator, self.options)
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         return Staged(file, rows, query)

@@ -32,13 +32,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidInput
+from penstock.errors import Conflict, InvalidInput
 from penstock.pipeline.logs import AnyLog, schema_of
 from penstock.pipeline.options import ReadOptions, read_options, write_options
 from penstock.pipeline.parts import parts_of
 from penstock.pipeline.sink import StreamWriter, Writer
 
-OFFSET, LOST = "offset", "lost"
+OFFSET, LOST, UID = "offset", "lost", "uid"
+Offset = dict[str, Any]
 
 
 class PenstockSource(DataSource):
@@ -96,8 +97,8 @@ class Reader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"offset": n, "lost": k}`: everything before n has been read, but for k records that were gone by
-    then. Any range can be read again, exactly."""
+    """Offsets are `{"offset": n, "lost": k, "uid": u}`: everything before n of that log has been read, but for k
+    records that were gone by then. Any range can be read again, exactly."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -113,8 +114,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._log = self.options.open()
         return self._log
 
-    def initialOffset(self) -> dict[str, int]:
-        return {OFFSET: self.options.first(self.log), LOST: 0}
+    def initialOffset(self) -> Offset:
+        return {OFFSET: self.options.first(self.log), LOST: 0, UID: self.log.uid}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.offsets_max
@@ -123,21 +124,37 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = self.log.next_offset
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         end = self.log.next_offset if self._until is None else self._until
-        lost = self.options.lost(self.log, start[OFFSET])
-        first = start[OFFSET] + lost
+        uid = self.log.uid
+        begin = start[OFFSET] if self._leads_here(start, uid) else 0
+        lost = self.options.lost(self.log, begin)
+        first = begin + lost
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
-        return {OFFSET: max(end, first), LOST: start[LOST] + lost}
+        return {OFFSET: max(end, first), LOST: start[LOST] + lost, UID: uid}
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def _leads_here(self, offset: Offset, uid: str) -> bool:
+        """Is it one of this log? One that was removed and made again is another, and mostly shorter."""
+        at, known = offset[OFFSET], offset.get(UID, uid)  # Older checkpoints say nothing of it.
+        if known == uid and (at <= self.log.next_offset or at == self.options.start):
+            return True
+        text = f"{self.log.name!r} is not what was read up to offset {at}: it was made anew, or an older state put back"
+        if self.options.fail_on_data_loss:
+            raise Conflict(text, hint="failOnDataLoss=false goes on from its beginning; what was not read yet is gone")
+        logging.getLogger(__name__).warning("%s; it is read from its beginning", text)
+        return False
+
+    def reportLatestOffset(self) -> Offset:
         return {OFFSET: self.log.next_offset}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return self.plan(self.log, start[OFFSET], end[OFFSET])
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        uid = self.log.uid
+        if not self._leads_here(end, uid):
+            return []
+        return self.plan(self.log, start[OFFSET] if self._leads_here(start, uid) else 0, end[OFFSET])
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Only a report: what is not yet in a checkpoint is read again, and must still be there."""
         if self.options.consumer is not None and end[OFFSET] > 0:
             self.log.report(self.options.consumer, end[OFFSET] - 1)

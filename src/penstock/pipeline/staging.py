@@ -13,22 +13,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.errors import Conflict, InvalidInput
+from penstock.errors import Conflict, InvalidInput, PayloadTooLarge
 from penstock.log.files import DISK, replace
 from penstock.pipeline.options import WriteOptions
+from penstock.pipeline.rows import Row, check_rows, rows_in
 from penstock.pipeline.targets import Chunk, Target, target_of
 
 BATCHES_REMEMBERED = 16
 RUN_LETTERS_MAX = 250
-ROWS_AT_ONCE = 256
-"""Rows that are taken out of a file's columns together: they may be large."""
 STALE_SECONDS = 7 * 86_400
 """A file that no batch was decided to consist of for so long is one that a killed task left behind."""
 _MANIFEST = "manifest"
@@ -46,20 +44,35 @@ class Manifest(Struct):
     done: int = 0
     since: int | None = None
     """Of a stream, the offset from which on to look for a chunk that was sent and is not known to be done."""
+    left_out: int = 0
+    """Of those that are done, the messages that were larger than the server takes."""
 
     @property
     def finished(self) -> bool:
         return self.done >= self.rows
 
 
-def stage(batches: Iterable[pa.RecordBatch], folder: Path) -> tuple[str | None, int]:
-    """One file of these rows, on disk, and how many there are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{uuid.uuid4().hex}{_STAGED}"
+def stage(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> tuple[str | None, int]:
+    """One file of these rows, each checked, on disk, and how many there are."""
+    options.staging.mkdir(parents=True, exist_ok=True)
+    path = options.staging / f"{uuid.uuid4().hex}{_STAGED}"
+    try:
+        rows = _write(path, batches, stream=options.stream is not None)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    if rows == 0:
+        path.unlink()
+        return None, 0
+    return path.name, rows
+
+
+def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> int:
     rows = 0
     writer: pa.RecordBatchStreamWriter | None = None
-    with (folder / name).open("wb") as file:
+    with path.open("wb") as file:
         for batch in batches:
+            check_rows(batch, stream=stream)
             if writer is None:
                 writer = pa.ipc.new_stream(file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
             writer.write_batch(batch)
@@ -68,10 +81,7 @@ def stage(batches: Iterable[pa.RecordBatch], folder: Path) -> tuple[str | None, 
             writer.close()
         file.flush()
         os.fsync(file.fileno())
-    if rows == 0:
-        (folder / name).unlink()
-        return None, 0
-    return name, rows
+    return rows
 
 
 class Batch:
@@ -89,14 +99,21 @@ class Batch:
 
     def manifest(self) -> Manifest | None:
         found = self._decided()
-        if found is not None and found.into != self._options.into:
+        # Older ones say nothing of the place.
+        if found is not None and found.into not in (self._options.into, self._options.kind_and_name):
             raise Conflict(f"a write of this name went into the {found.into}", hint="give this one a name of its own")
         return found
 
     def publish(self, files: Sequence[str], rows: int) -> None:
         if files or self.manifest() is not None:
-            self.decide(files, rows)
-            self.send()
+            before = self.decide(files, rows).left_out
+            left_out = self.send().left_out - before
+            if left_out:
+                # Asked again, it is done: a streaming query can go on without them.
+                raise PayloadTooLarge(
+                    f"{left_out} messages are larger than the server takes; all others are in the queue",
+                    field="payload",
+                )
 
     def discard(self, files: Iterable[str]) -> None:
         """What was staged for nothing. Spark says so after a failed push, too: what was decided on is still wanted."""
@@ -129,16 +146,15 @@ class Batch:
         return manifest
 
     def _send_rest(self, target: Target, manifest: Manifest, rate: float | None, advance: Advance) -> None:
-        again = manifest.since is not None
-        if not again:
+        if manifest.since is None:
             manifest.since = target.position()
             self._save(manifest)
         began, sent = time.monotonic(), 0
         for chunk in self._chunks(target, manifest):
-            after = target.send(chunk, f"{self._key}:{manifest.done}", manifest.since if again else None)
-            again = False
-            manifest.since = after
+            before = target.left_out
+            manifest.since = target.send(chunk, f"{self._key}:{manifest.done}", manifest.since)
             manifest.done += len(chunk)
+            manifest.left_out += target.left_out - before
             sent += len(chunk)
             self._save(manifest)
             advance(len(chunk))
@@ -159,17 +175,16 @@ class Batch:
         if chunk:
             yield chunk
 
-    def _rows(self, manifest: Manifest) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _rows(self, manifest: Manifest) -> Iterator[tuple[int, Row]]:
         number = 0
         for file in manifest.files:
             with pa.ipc.open_stream(self._options.staging / file) as reader:
                 for batch in reader:
                     skip = min(batch.num_rows, max(0, manifest.done - number))
                     number += skip
-                    for at in range(skip, batch.num_rows, ROWS_AT_ONCE):
-                        for row in batch.slice(at, ROWS_AT_ONCE).to_pylist():
-                            number += 1
-                            yield number, row
+                    for row in rows_in(batch, skip):
+                        number += 1
+                        yield number, row
 
     def _decided(self) -> Manifest | None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -13,10 +13,14 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 
-from penstock import connect
+from penstock import Client, connect
+from penstock._sync.broker import Broker
+from penstock._sync.client.local import Local
+from penstock._sync.client.local_streams import LocalStreams
 from penstock.arrow_records import COLUMN
 from penstock.errors import (
-    InvalidInput,
+    BatchTooLarge,
+    PayloadTooLarge,
     PenstockError,
     ServerFault,
     StoreBusy,
@@ -27,22 +31,13 @@ from penstock.errors import (
 )
 from penstock.log.model import NewRecord, Payload
 from penstock.log.once import append_once
-from penstock.model import Content, NewMessage
+from penstock.model import NewMessage
 from penstock.pipeline.http import ARROW, JSON, PASSING, Refused, Server
 from penstock.pipeline.logs import SERVERS
 from penstock.pipeline.options import WriteOptions
-from penstock.store.opening import open_streams
+from penstock.pipeline.rows import EMBEDDED, Row, message_of, record_of
+from penstock.store.opening import open_store, open_streams
 
-QUEUE_COLUMNS = {
-    "payload": "string or binary: the message",
-    "content": "string: bytes, text or json; else by the payload's type",
-    "priority": "int",
-    "delay_ms": "bigint",
-    "ttl_ms": "bigint",
-    "key": "string: idempotency key; else one is made",
-    "headers": "map<string, string>",
-}
-STREAM_COLUMNS = {COLUMN: "string or binary: the record"}
 STALLED_SECONDS_MAX = 600.0
 PAUSE_SECONDS = 0.05
 Chunk = list[Any]
@@ -52,9 +47,11 @@ T = TypeVar("T")
 class Target(ABC):
     rows_max: int
     bytes_max = 4 << 20
+    left_out = 0
+    """Rows that only the server could tell to be too large."""
 
     @abstractmethod
-    def item(self, row: dict[str, Any], key: str) -> tuple[Any, int]:
+    def item(self, row: Row, key: str) -> tuple[Any, int]:
         """What a row becomes, and about how many bytes it has."""
 
     @abstractmethod
@@ -84,16 +81,6 @@ def target_of(options: WriteOptions) -> Target:
     return StoreStream(options.url, options.stream)
 
 
-def check_columns(names: Iterable[str], *, stream: bool = False) -> None:
-    known, needed = (STREAM_COLUMNS, COLUMN) if stream else (QUEUE_COLUMNS, "payload")
-    names = list(names)
-    unknown = [name for name in names if name not in known]
-    if unknown or needed not in names:
-        text = f"there is no column {unknown[0]!r}" if unknown else f"the column {needed} is missing"
-        hint = "columns are " + "; ".join(f"{name}: {what}" for name, what in known.items())
-        raise InvalidInput(text, field="schema", hint=hint)
-
-
 class QueueTarget(Target):
     """Every message has a key, by which the queue knows one that comes again."""
 
@@ -101,14 +88,13 @@ class QueueTarget(Target):
 
     def __init__(self, url: str, queue: str, token: str | None) -> None:
         self._queue = queue
-        # The client would try the same again for a while, where fewer messages would have found room.
-        self._client = connect(url, token=token, retry_for=0)
+        self._client = _client(url, token)
         with ExitStack() as undo:
             undo.callback(self._client.close)
             _patiently(lambda: self._client.create_queue(queue, exist_ok=True))
             undo.pop_all()
 
-    def item(self, row: dict[str, Any], key: str) -> tuple[NewMessage, int]:
+    def item(self, row: Row, key: str) -> tuple[NewMessage, int]:
         message = message_of(row, key)
         return message, len(message.payload)
 
@@ -117,11 +103,19 @@ class QueueTarget(Target):
 
     def send(self, chunk: Chunk, key: str, since: int | None) -> None:
         """A queue may never have room for all of it at once: what does not fit is sent in ever smaller parts."""
-        at, size = 0, len(chunk)
+        waiting, size = list(chunk), len(chunk)
         deadline = time.monotonic() + STALLED_SECONDS_MAX
-        while at < len(chunk):
+        while waiting:
+            part = waiting[:size]
             try:
-                self._client.transport.push(self._queue, chunk[at : at + size])
+                self._client.transport.push(self._queue, part)
+            except (PayloadTooLarge, BatchTooLarge) as error:
+                if isinstance(error, BatchTooLarge) and len(part) > 1:
+                    size = len(part) // 2
+                else:
+                    # Whichever it was that was refused, the largest is no smaller.
+                    waiting.pop(max(range(len(part)), key=lambda at: len(part[at].payload)))
+                    self.left_out += 1
             except PenstockError as error:
                 if not _passes(error) or time.monotonic() > deadline:
                     raise
@@ -129,11 +123,20 @@ class QueueTarget(Target):
                     size = max(1, size // 2)
                 _pause(error)
             else:
-                at += size
+                del waiting[: len(part)]
                 deadline = time.monotonic() + STALLED_SECONDS_MAX
 
     def close(self) -> None:
         self._client.close()
+
+
+def _client(url: str, token: str | None) -> Client:
+    """One that would try the same again for a while is of no use, where fewer messages would have found room."""
+    if url.startswith(SERVERS):
+        return connect(url, token=token, retry_for=0)
+    where = url.removeprefix("sqlite:///")
+    store = open_store(where)
+    return Client(Local(Broker(store, clock=store.clock, limits=EMBEDDED), LocalStreams(where, 0), 0))
 
 
 class StoreStream(Target):
@@ -153,7 +156,7 @@ class StoreStream(Target):
         with suppress(StreamExists):  # With options of its own.
             self._streams.create(self._stream)
 
-    def item(self, row: dict[str, Any], key: str) -> tuple[Payload, int]:
+    def item(self, row: Row, key: str) -> tuple[Payload, int]:
         return record_of(row)
 
     def position(self) -> int:
@@ -182,7 +185,7 @@ class ServerStream(Target):
                 raise error.plain() from None
             self._ask("POST", "/streams", msgspec.json.encode({"name": stream}), {"Content-Type": JSON})
 
-    def item(self, row: dict[str, Any], key: str) -> tuple[Payload, int]:
+    def item(self, row: Row, key: str) -> tuple[Payload, int]:
         return record_of(row)
 
     def position(self) -> int:
@@ -239,32 +242,3 @@ def _passes(error: PenstockError) -> bool:
 def _pause(error: PenstockError) -> None:
     told_ms = error.retry_after_ms if isinstance(error, TryLater) else 0
     time.sleep(max(PAUSE_SECONDS, told_ms / 1000))
-
-
-def record_of(row: dict[str, Any]) -> tuple[Payload, int]:
-    """All of a file are alike: text, or bytes."""
-    data = row[COLUMN]
-    if data is None:
-        raise InvalidInput("a record is null", field=COLUMN, hint="leave such rows out")
-    if isinstance(data, str):
-        encoded = data.encode()
-        return NewRecord(encoded, Content.TEXT), len(encoded)
-    return data, len(data)
-
-
-def message_of(row: dict[str, Any], key: str) -> NewMessage:
-    payload = row["payload"]
-    if payload is None:
-        raise InvalidInput("a payload is null", field="payload", hint="leave such rows out")
-    told = row.get("content")
-    content = Content(told) if told else Content.TEXT if isinstance(payload, str) else Content.BYTES
-    headers = row.get("headers")
-    return NewMessage(
-        payload=payload.encode() if isinstance(payload, str) else payload,
-        content=content,
-        priority=row.get("priority") or 0,
-        delay_ms=row.get("delay_ms"),
-        ttl_ms=row.get("ttl_ms"),
-        key=row.get("key") or key,
-        headers=None if headers is None else dict(headers),
-    )

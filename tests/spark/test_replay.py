@@ -1,0 +1,91 @@
+"""Rows of files and of the lake become messages; one that cannot is told of before anything is pushed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidInput
+from penstock.model import LeasedMessage
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.options import WriteOptions, write_options
+from penstock.pipeline.replay import count_too_large, pushed_messages, rows_of_files, stage_frame, with_lives
+from penstock.pipeline.run import Pipeline
+from penstock.pipeline.staging import Batch
+from penstock.pipeline.tables import BRONZE, SILVER
+from tests.spark.support import Work
+
+pytestmark = pytest.mark.spark
+
+
+def into(work: Work) -> WriteOptions:
+    return write_options({"url": str(work.data), "queue": "mail"})
+
+
+def loaded(spark: Any, work: Work, file: Path) -> list[LeasedMessage]:
+    options = into(work)
+    Batch(options, file.name).publish(*stage_frame(rows_of_files(spark, str(file)), options))
+    found = work.lease("mail", 100)
+    work.ack(*found)
+    return sorted(found, key=lambda message: message.payload)
+
+
+def test_numbers_and_headers_of_a_csv_are_what_they_say(spark: Any, work: Work, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text('payload,priority,ttl_ms,headers\na,5,60000,"{""x"": ""1"", ""y"": 2}"\n"say ""b""",,,\n')
+    one, other = loaded(spark, work, file)
+    assert (one.payload, one.priority, one.headers) == (b"a", 5, {"x": "1", "y": "2"})
+    assert (other.payload, other.priority, other.headers) == (b'say "b"', 0, None)
+
+
+def test_an_object_is_a_json_payload_with_its_own_fields_alone(spark: Any, work: Work, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"payload": {"a": 1, "b": None}, "headers": {"x": "1"}, "key": 7},
+        {"payload": {"c": [1.5, "d"]}, "headers": {"y": "2", "z": None}},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = loaded(spark, work, file)
+    assert [json.loads(message.payload) for message in found] == [row["payload"] for row in rows]
+    assert {message.content for message in found} == {"json"}
+    assert [message.headers for message in found] == [{"x": "1"}, {"y": "2"}]
+
+
+def test_a_column_of_objects_or_numbers_is_json_too(spark: Any, work: Work, tmp_path: Path) -> None:
+    payload = "named_struct('id', id, 'none', cast(null AS string))"
+    for number, what in enumerate(("id", payload)):
+        spark.range(1).selectExpr(f"{what} AS payload", "map('k', id) AS headers").write.parquet(
+            str(tmp_path / f"{number}.parquet")
+        )
+    for number, expected in enumerate((b"0", b'{"id":0,"none":null}')):
+        [message] = loaded(spark, work, tmp_path / f"{number}.parquet")
+        assert (message.payload, message.content, message.headers) == (expected, "json", {"k": "0"})
+
+
+def test_a_file_that_was_put_right_is_loaded_by_the_same_command(spark: Any, work: Work, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("payload,priority\na,1\nb,high\n")
+    with pytest.raises(InvalidInput, match="nothing was pushed: priority is a whole number, not 'high'"):
+        loaded(spark, work, file)
+    assert not list(into(work).staging.glob("*.arrow"))
+    file.write_text("payload,priority\na,1\nb,2\n")
+    assert [message.priority for message in loaded(spark, work, file)] == [1, 2]
+
+
+def test_a_body_that_the_journal_did_not_keep_is_left_out_and_counted(
+    spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.journal.noting.BODY_BYTES_MAX", 10)
+    work.push("small", "larger than that", "", queue="from")
+    work.push("also too large", queue="elsewhere")
+    with Pipeline(spark, work.drained(), lake) as pipeline:
+        list(pipeline.steps())
+    events, lives = lake[BRONZE].read(spark), lake[SILVER].read(spark)
+    where = "queue = 'from'"
+    found = pushed_messages(with_lives(events, lives), where).collect()
+    assert sorted(bytes(row.payload) for row in found) == [b"", b"small"]
+    assert count_too_large(events, lives, where) == 1
+    assert count_too_large(events, lives, "queue = 'neither'") == 0
