@@ -340,6 +340,24 @@ def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
         assert [record.data for record in streams.next("n/t/deep", "reader").records] == [b"\xff" * 200_000]
 
 
+def test_records_that_no_index_knows_of_after_a_power_cut_are_moved(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    root = streams_beside(file.path)
+    with closing(FileStreams(root)) as streams:
+        streams.create("s")
+        streams.append("s", [b"first"])
+        folder = streams.folder("s")
+    synced_earlier = {path: path.read_bytes() for path in folder.iterdir() if path.suffix != ".log"}
+    with closing(FileStreams(root)) as streams:
+        streams.append("s", [b"second"])
+    for path, data in synced_earlier.items():
+        path.write_bytes(data)
+    move(file.url, database.url)
+    with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
+        assert [record.data for record in streams.read("s", 0).records] == [b"first", b"second"]
+
+
 def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +60,13 @@ def test_an_export_comes_back_whole_and_only_once(queues: Queues, tmp_path: Path
     assert [message["payload"] for message in seen] == list(range(2_500))
 
 
+def test_an_import_into_the_queue_it_came_from_adds_nothing(queues: Queues) -> None:
+    fill(queues, 3)
+    exported = queues.ok("export", "--queue", "from").encode()
+    done = queues.json("import", "--queue", "from", stdin=exported)
+    assert done == {"imported": 0, "duplicates": 3, "skipped": 0}
+
+
 def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> None:
     file = tmp_path / "there"
     file.write_text("mine")
@@ -75,6 +84,7 @@ def test_what_is_no_export_is_refused_with_its_lines(queues: Queues) -> None:
     assert refused.err.startswith("error: lines 1001 to 1001: ")
     assert "1000 before them are imported" in refused.err
     assert queues.run("import", "--queue", "to", stdin=b"{broken\n").code == 2
+    assert queues.run("import", "--queue", "to", stdin=b'{"payload": 5, "content": "text"}').code == 2
     assert queues.run("import", "--queue", "nowhere", stdin=b'{"payload": 1}').code == 1
 
 
@@ -163,3 +173,29 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     env = clean_environment(_PENSTOCK_COMPLETE="bash_complete", COMP_WORDS="penstock queue re", COMP_CWORD="2")
     completed = subprocess.run([PENSTOCK], env=env, capture_output=True, text=True, timeout=60)
     assert completed.stdout.split() == ["plain,requeue-dlq", "plain,resume"]
+
+
+def test_an_export_that_is_cut_off_is_no_export(tmp_path: Path) -> None:
+    """The server ends between two lines, without the chunk that says that this was all."""
+    lines = b'{"id":1}\n{"id":2}\n'
+    stats = json.dumps(dict.fromkeys(("ready", "scheduled", "leased", "dead", "archived"), 1)).encode()
+    ok = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(2):
+                link, _ = listener.accept()
+                with link:
+                    if b"/stats" in link.recv(1 << 16):
+                        link.sendall(ok + b"content-length: %d\r\n\r\n%b" % (len(stats), stats))
+                    else:
+                        link.sendall(ok + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(lines), lines))
+
+        threading.Thread(target=serve, daemon=True).start()
+        file = tmp_path / "export.ndjson"
+        result = penstock(
+            "export", "--queue", "q", "--file", str(file), "--url", f"http://127.0.0.1:{listener.getsockname()[1]}"
+        )
+    assert result.code != 0
+    assert "hung up" in result.err
+    assert not list(tmp_path.iterdir())

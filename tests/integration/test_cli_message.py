@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.integration.command_line import Queues, server
+from tests.integration.command_line import PENSTOCK, Queues, clean_environment, server
 
 names = (f"messages-{number}" for number in itertools.count())
 
@@ -187,3 +190,16 @@ def shape_of(value: object) -> object:
     if isinstance(value, list):
         return [shape_of(each) for each in value]
     return type(value).__name__ if value is not None else "null"
+
+
+def test_a_poll_waits_for_longer_than_the_server_lets_one_request_wait(tmp_path: Path) -> None:
+    with server(tmp_path, PENSTOCK_WAIT_MS_MAX="100") as address, ThreadPoolExecutor(1) as threads:
+        queues = Queues(("--url", address), "http")
+        queues.ok("queue", "add", "--name", "q")
+        environment = clean_environment()
+        command = [PENSTOCK, "message", "poll", "--queue", "q", "--wait-ms", "30000", "--json", "--url", address]
+        polling = threads.submit(subprocess.run, command, capture_output=True, env=environment, check=True)
+        time.sleep(1.5)
+        assert not polling.done()
+        push(queues, "q", "7")
+        assert [message["payload"] for message in json.loads(polling.result().stdout)["messages"]] == [7]

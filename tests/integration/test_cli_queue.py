@@ -122,6 +122,14 @@ def test_purge_counts_before_it_removes(queues: Queues, name: str) -> None:
     assert queues.json("stats", "--queue", name)["ready"] == 0
 
 
+def test_purge_by_the_name_of_dead_letters_means_them_alone(queues: Queues, name: str) -> None:
+    kill(queues, name, "dead")
+    push(queues, name, "1", "2")
+    assert queues.json("queue", "purge", "--name", f"{name}.dlq", "--dry-run") == {"purged": 1, "dry_run": True}
+    assert queues.json("queue", "purge", "--name", f"{name}.dlq", "--yes") == {"purged": 1, "dry_run": False}
+    assert queues.json("stats", "--queue", name)["ready"] == 2
+
+
 def test_a_paused_queue_hands_nothing_out(queues: Queues, name: str) -> None:
     push(queues, name, "1")
     assert queues.json("queue", "pause", "--name", name)["paused"] is True

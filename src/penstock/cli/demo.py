@@ -40,7 +40,7 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
     stop = Stop()
     with reporting(), ExitStack() as stack:
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-"))
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _stops():
             signal.signal(number, lambda *_: stop.tell())
         if seconds is not None:
             timer = threading.Timer(seconds, stop.tell)
@@ -61,6 +61,14 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
         note("stopping")
         told = ", ".join(f"{count} {name}" for name, count in shop.done.items())
     note(f"done: {told}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
+
+
+def _stops() -> list[signal.Signals]:
+    """Also a terminal that is closed, unless `nohup` asked to outlive it."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        found.append(signal.SIGHUP)
+    return found
 
 
 def _follow(refreshing: Refreshing, stop: Stop) -> None:

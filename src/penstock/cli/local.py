@@ -14,8 +14,9 @@ from penstock.backup import Copied, back_up
 from penstock.cli.backend import Data, Outgoing, Verb, without_lease
 from penstock.commands import Settled, SettleItem
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
-from penstock.model import Content, LeasedMessage, NewMessage, QueueOptions, State, system_clock
+from penstock.model import LeasedMessage, NewMessage, QueueOptions, State, system_clock
 from penstock.server.faces import payloads
+from penstock.server.faces.importing import imported
 from penstock.server.faces.queue_shapes import (
     ImportedMessage,
     KeyView,
@@ -95,6 +96,8 @@ class Local:
         states = (State.DEAD,) if dead else (State.READY, State.SCHEDULED)
         if dry_run:
             info = self._broker.stats(name).info
+            # The name of the dead letters means them alone.
+            states = states if info.name == name else (State.DEAD,)
             return {"purged": sum(getattr(info, state) for state in states), "dry_run": True}
         return {"purged": self._broker.purge(name, states), "dry_run": False}
 
@@ -169,7 +172,7 @@ class Local:
 
     def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
         self.show_queue(queue)
-        messages = []
+        work = []
         skipped = 0
         for line in lines:
             try:
@@ -179,10 +182,12 @@ class Local:
             if message.state == State.ARCHIVED:
                 skipped += 1
             else:
-                messages.append(_imported(message))
-        receipts = self._broker.push(queue, messages) if messages else []
-        again = sum(receipt.duplicate for receipt in receipts)
-        return {"imported": len(receipts) - again, "duplicates": again, "skipped": skipped}
+                work.append(message)
+        held = self._broker.held(queue, [message.uuid for message in work if message.uuid])
+        new = [message for message in work if message.uuid not in held]
+        receipts = self._broker.push(queue, [imported(message) for message in new]) if new else []
+        added = sum(not receipt.duplicate for receipt in receipts)
+        return {"imported": added, "duplicates": len(work) - added, "skipped": skipped}
 
     def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data:
         from penstock.server.auth import new_key
@@ -249,22 +254,6 @@ def _new_message(message: Outgoing, secret: str | None) -> NewMessage:
         ttl_ms=message.ttl_ms,
         key=message.idempotency_key,
         headers=headers,
-    )
-
-
-def _imported(message: ImportedMessage) -> NewMessage:
-    now = system_clock()
-    payload, content = payloads.read(message.payload, message.encoding)
-    if message.content != "json" and message.encoding is None:
-        payload, content = msgspec.json.decode(payload, type=str).encode(), Content(message.content)
-    return NewMessage(
-        payload=payload,
-        content=content,
-        priority=message.priority,
-        delay_ms=max(0, (message.available_at or 0) - now) or None,
-        ttl_ms=None if message.expires_at is None else max(1, message.expires_at - now),
-        key=message.idempotency_key or (f"import:{message.uuid}" if message.uuid else None),
-        headers=message.headers,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,8 @@ from penstock.cli.backend import Data, Outgoing, Verb, without_lease
 from penstock.cli.web import Refused, Unreachable, Web
 
 PAGE = 1_000
+PART_BYTES = 1 << 20
+EARLY_SECONDS = 0.1
 
 
 class Remote:
@@ -87,13 +90,16 @@ class Remote:
     def poll(
         self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
     ) -> list[Data]:
+        """A server may let nobody wait for as long as `wait_ms`: then it is asked again."""
         path = f"{_queue(queue)}/poll"
-        wait = wait_ms / 1000
-        polled = self._web.ask(
-            "POST", path, batch=batch, wait_ms=wait_ms, visibility_ms=visibility_ms, worker=worker, wait=wait
-        )
-        messages: list[Data] = polled["messages"]
-        return messages
+        how = {"batch": batch, "visibility_ms": visibility_ms, "worker": worker}
+        end = time.monotonic() + wait_ms / 1000
+        while True:
+            left = max(0.0, end - time.monotonic())
+            messages: list[Data] = self._web.ask("POST", path, wait_ms=round(left * 1000), wait=left, **how)["messages"]
+            if messages or time.monotonic() + EARLY_SECONDS >= end:
+                return messages
+            time.sleep(EARLY_SECONDS)
 
     def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
         leased = self.poll(queue, batch=batch, wait_ms=wait_ms, visibility_ms=None, worker=None)
@@ -120,8 +126,14 @@ class Remote:
     def export(self, queue: str) -> Iterator[bytes]:
         response = self._web.open("GET", f"{_queue(queue)}/export", wait=0)
         try:
-            while line := response.readline():
-                yield line
+            rest = b""
+            # Not readline, which takes an answer that was cut off for its end.
+            while part := response.read1(PART_BYTES):
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    yield line + b"\n"
+            if rest:
+                yield rest
         except (OSError, http.client.HTTPException) as error:
             raise self._web.unreachable(error) from None
         finally:

@@ -116,7 +116,8 @@ class Web:
 
     def unreachable(self, error: Exception) -> Unreachable:
         if isinstance(error, http.client.HTTPException):
-            reason = "it hung up" if isinstance(error, http.client.RemoteDisconnected) else "it does not speak HTTP"
+            hung_up = isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead)
+            reason = "it hung up" if hung_up else "it does not speak HTTP"
         else:
             reason = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
         return Unreachable(

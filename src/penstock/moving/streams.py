@@ -16,9 +16,10 @@ from penstock.log.consumers import FILE, Consumers, saved
 from penstock.log.copying import raw_records
 from penstock.log.files import DISK, FolderLock
 from penstock.log.log import Log
-from penstock.log.manifest import STREAM, save
+from penstock.log.manifest import STREAM, load_identity, save
 from penstock.log.model import Consumer, StreamOptions
 from penstock.log.reader import LOCK, LogReader
+from penstock.log.recovery import recover
 from penstock.log.streams import FLAT, TREE
 from penstock.model import system_clock
 
@@ -122,6 +123,8 @@ class FileStreamSide:
             try:
                 for folder in self._folders():
                     self._locks.append(FolderLock(folder / LOCK))
+                    # What a reader would do first, if it could have the lock.
+                    recover(DISK, folder, load_identity(folder)).active.close()
             except BaseException:
                 self.close()
                 raise

@@ -1,0 +1,23 @@
+"""A line of an export becomes a message again."""
+
+from __future__ import annotations
+
+from penstock.model import Content, NewMessage, system_clock
+from penstock.server.faces import payloads
+from penstock.server.faces.queue_shapes import ImportedMessage
+
+
+def imported(line: ImportedMessage) -> NewMessage:
+    now = system_clock()
+    payload, content = payloads.read(line.payload, line.encoding)
+    if line.content != "json" and line.encoding is None:
+        payload, content = payloads.read_text(payload), Content(line.content)
+    return NewMessage(
+        payload=payload,
+        content=content,
+        priority=line.priority,
+        delay_ms=None if line.available_at is None else max(0, line.available_at - now),
+        ttl_ms=None if line.expires_at is None else max(1, line.expires_at - now),
+        key=line.idempotency_key or (f"import:{line.uuid}" if line.uuid else None),
+        headers=line.headers,
+    )
