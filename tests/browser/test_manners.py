@@ -193,7 +193,9 @@ def test_ten_thousand_queues_are_listed_searched_and_never_all_drawn(open_page: 
 
 
 def test_empty_states_say_what_to_do_next_with_the_command(open_page: Open, tmp_path: Path) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path) as server, server.client() as client:
+        # A server's own, which a user has not made.
+        client.queue("penstock.canary")
         dashboard = open_page(f"http://127.0.0.1:{server.port}/")
         commands = {
             "overview": "penstock queue add emails",

@@ -32,6 +32,16 @@ def test_the_overview_counts_what_waits_and_goes_on_counting_without_a_reload(
         expect(page.get_by_text(f"in {span}").first).to_be_visible()
 
 
+def test_what_comes_in_is_told_also_where_the_browsers_clock_is_ahead(
+    dashboard: Dashboard, client: Client, name: str
+) -> None:
+    dashboard.page.add_init_script("const now = Date.now; Date.now = () => now() + 3_600_000")
+    page = dashboard.go()
+    expect(page.locator("aside .live")).to_have_attribute("data-state", "live")
+    push(client, client.queue(name), *range(1_000))
+    expect(dashboard.tile("in")).to_have_text(re.compile(r"^[1-9]"))
+
+
 def test_queues_are_a_tree_that_is_filtered_sorted_and_follows_what_happens(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:

@@ -19,7 +19,9 @@ from tests.integration.serving import RUN, clean_environment
 PATIENCE = 120.0
 
 
-def test_every_face_has_traffic(tmp_path: Path) -> None:
+def test_every_face_has_traffic_also_where_a_proxy_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
     with demo(Settings(port=0, data=str(tmp_path), access_log=False), spark=False, pace=0.05) as (server, shop, _):
         tick = threading.Event()
         for _ in range(int(PATIENCE / 0.05)):
@@ -35,9 +37,11 @@ def test_every_face_has_traffic(tmp_path: Path) -> None:
     assert shop.errors == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_stops_cleanly_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", RUN, "demo", "--port", "0", "--no-spark", "--no-browser"]
+    # Whoever runs the tests may have been told to outlive its terminal.
+    heard = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); {RUN}"
+    words = [sys.executable, "-c", heard, "demo", "--port", "0", "--no-spark", "--no-browser"]
     environment = clean_environment() | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from websockets.sync.client import connect
@@ -71,6 +72,28 @@ def test_the_overview_adds_up_all_queues(server: Running, client: Client) -> Non
     assert found["series"][0]["pending"] == found["totals"]["pending"]
     assert found["oldestAgeMs"] >= 0
     assert client.get("/api/v1/analytics/overview?minutes=500000").status == 422
+
+
+def test_the_canary_is_not_traffic(client: Client) -> None:
+    def completed() -> float:
+        points = client.get("/api/v1/analytics/throughput").json["throughput"]
+        return sum(point["messagesPerMinute"] for point in points)
+
+    push(client, client.queue("beside.the.canary"), 1)
+    before = completed()
+    canary = client.queue("penstock.canary")
+    push(client, canary, "tweet", "tweet")
+    (first,) = lease(client, canary)
+    client.post(f"{canary}/ack", {"id": first["id"], "token": first["token"]})
+    # A span that nobody else asks for, so that the look is taken now.
+    found = client.get("/api/v1/analytics/overview?minutes=7").json
+    listed = [each["name"] for each in client.get("/queues?limit=1000").json["queues"]]
+    waiting = sum(client.get(f"/queues/{quote(name, safe='')}").json["ready"] for name in listed)
+    assert "penstock.canary" in listed
+    assert found["queues"] == len(listed) - 1
+    assert found["totals"]["pending"] == waiting - 1
+    assert "penstock.canary" not in [each["queue"] for each in found["busiest"]]
+    assert completed() == before
 
 
 def test_some_queues_are_told_as_lines_by_name(client: Client) -> None:

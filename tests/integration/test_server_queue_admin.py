@@ -155,6 +155,29 @@ def test_an_export_can_be_imported(client: Client, name: str) -> None:
     assert (late["payload"], late["headers"], late["idempotency_key"]) == ("late", {"k": "v"}, "key")
 
 
+def test_an_import_into_the_queue_it_came_from_brings_back_only_what_is_gone(client: Client, name: str) -> None:
+    queue = client.queue(name, max_attempts=1)
+    kill_off(client, queue, "dead")
+    push(client, queue, "held", "done", "ready")
+    push(client, queue, "late", delay_ms=3_600_000)
+    held, done = poll(client, queue, "wait_ms=0&batch=2")
+    exported = client.get(f"{queue}/export").body
+    client.post(f"{queue}/ack", {"id": done["id"], "token": done["token"]})
+    answer = client.post(f"{queue}/import", exported, content_type="application/x-ndjson")
+    assert answer.json == {"imported": 1, "duplicates": 4, "skipped": 0}
+    assert [message["payload"] for message in poll(client, queue, "wait_ms=0&batch=9")] == ["ready", "done"]
+    assert client.post(f"{queue}/ack", {"id": held["id"], "token": held["token"]}).status == 200
+
+
+def test_what_was_ready_is_ready_again_whatever_the_delay_of_its_queue(client: Client, name: str) -> None:
+    queue, slow = client.queue(name), client.queue(f"{name}-slow", delay_ms=3_600_000)
+    push(client, queue, "now")
+    exported = client.get(f"{queue}/export").body
+    client.post(f"{slow}/import", exported, content_type="application/x-ndjson")
+    client.post(f"{slow}/import", b'{"payload": "whenever"}', content_type="application/x-ndjson")
+    assert [message["payload"] for message in poll(client, slow, "wait_ms=0&batch=9")] == ["now"]
+
+
 def test_a_line_that_cannot_be_imported_is_named(client: Client, queue: str) -> None:
     body = b'{"payload": 1}\n{"payload": 5, "content": "text"}\n'
     answer = client.post(f"{queue}/import", body, content_type="application/x-ndjson")

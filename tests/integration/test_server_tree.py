@@ -113,6 +113,13 @@ def test_a_transaction_id_is_one_message_in_all_queues_even_when_it_is_done(clie
     assert push(client, item(name, transactionId=f"{name}-1"))[0]["status"] == "duplicate"
 
 
+def test_an_export_of_a_queue_of_the_tree_adds_nothing_to_it(client: Client, name: str) -> None:
+    push(client, item(name), item(name, transactionId=f"{name}-1"))
+    exported = client.get(f"/queues/{name}%2Ft%2Fq/export").body
+    answer = client.post(f"/queues/{name}%2Ft%2Fq/import", exported, content_type="application/x-ndjson")
+    assert answer.json == {"imported": 0, "duplicates": 2, "skipped": 0}
+
+
 def test_the_uuid_of_a_message_is_nobody_elses_transaction_id(client: Client, name: str) -> None:
     [first] = push(client, item(name))
     [again] = push(client, item(name, queue="next", transactionId=first["transactionId"]))

@@ -44,7 +44,7 @@ export async function* eventBatches(http, { since, digest, bufferMax = BUFFER_MA
         onState('closed')
       } catch (error) {
         if (controller.signal.aborted) return
-        if (error instanceof OffsetTrimmed && place.moved) {
+        if (isGone(error) && place.moved) {
           yield [place.restart(error)]
           continue
         }
@@ -82,8 +82,9 @@ class Place {
    * @param {shapes.LiveEvent} event
    */
   pass(event) {
-    if (event.offset === undefined) return true
-    const name = `${event.event} ${event.data.id} ${event.data.timestamp}`
+    // What `dropped` names is where the server was, which may be before what has come.
+    if (event.offset === undefined || event.event === 'dropped') return true
+    const name = `${event.event} ${subject(event.data)} ${event.data.timestamp}`
     if (this._told.has(name)) return false
     if (event.offset !== this.since) this._told.clear()
     this._told.add(name)
@@ -103,6 +104,23 @@ class Place {
     this._told.clear()
     return { event: 'missed', data: { reason: error.message } }
   }
+}
+
+/**
+ * Whom an event is about: a message, a worker or a queue.
+ * @param {Record<string, any>} data
+ */
+function subject({ id, workerId, kind, ns, task, queue }) {
+  return id ?? [workerId, kind, ns, task, queue].join('/')
+}
+
+/**
+ * Whether the server does not have the place where we were: it keeps it no longer, or has begun a new journal.
+ * @param {unknown} error
+ * @returns {error is PenstockError}
+ */
+function isGone(error) {
+  return error instanceof OffsetTrimmed || (error instanceof PenstockError && error.code === 'offset_beyond_end')
 }
 
 /**

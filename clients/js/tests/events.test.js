@@ -15,7 +15,7 @@ function watch(client, name, options = {}) {
   seen.done = (async () => {
     const onState = (state) => seen.states.push(state)
     for await (const event of client.events({ signal: ending.signal, onState, ...options })) {
-      if (event.event === 'missed') seen.events.push(event.event)
+      if (['missed', 'dropped'].includes(event.event)) seen.events.push(event.event)
       if (event.event === 'queue.depth' || event.data.queue !== name) continue
       seen.events.push(event.event)
       seen.offset = event.offset
@@ -54,6 +54,20 @@ test('the life of a message is told as it happens', async () => {
   assert.deepEqual(seen.states, ['open', 'closed'])
 })
 
+test('queues that are made at one time are told one by one', async () => {
+  const names = Array.from({ length: 30 }, () => newName())
+  const { next } = await admin.journal.info()
+  await Promise.all(names.map((name) => admin.queue(name).create()))
+  const last = newName()
+  await admin.queue(last).create()
+  const made = []
+  for await (const { event, data } of admin.events({ since: next })) {
+    if (event === 'queue.created') made.push(data.queue)
+    if (made.at(-1) === last) break
+  }
+  assert.deepEqual(names.filter((name) => !made.includes(name)), [])
+})
+
 test('one that comes back goes on where it was', async () => {
   const queue = admin.queue(newName())
   await queue.create()
@@ -85,6 +99,25 @@ test('a cut loses no event and tells none twice', async () => {
   assert.equal(seen.ids.length, 2005)
   assert.ok(isUnique(seen.ids))
   assert.ok(seen.states.filter((state) => state === 'open').length > 1)
+})
+
+test('after it was dropped no event is told twice', async () => {
+  const between = await relay(server.url)
+  const queue = admin.queue(newName())
+  await queue.create()
+  const seen = watch(connect(between.url, { token: TOKEN }), queue.name)
+  await seen.open()
+  const { next } = await admin.journal.info()
+  for (let n = 1; n <= 3; n++) await queue.push(n)
+  await eventually(() => seen.ids.length === 3)
+  between.tell({ event: 'dropped', data: { reason: 'what is told is not taken' }, offset: next })
+  await eventually(() => seen.events.includes('dropped'))
+  between.cut()
+  await queue.push(4)
+  await eventually(() => seen.ids.length >= 4)
+  await seen.stop()
+  assert.equal(seen.ids.length, 4)
+  assert.ok(isUnique(seen.ids))
 })
 
 test('it goes on when the server was killed and came back', async () => {
@@ -146,22 +179,24 @@ test('a server without a journal tells no events', async () => {
   await assert.rejects(connect(own.url).events().next(), { name: 'NotFound', hint: /journal/ })
 })
 
-test('what can no longer be told is said to be missed', async () => {
-  const between = await relay(server.url)
-  const queue = admin.queue(newName())
-  await queue.create()
-  const seen = watch(connect(between.url, { token: TOKEN }), queue.name)
-  await seen.open()
-  await queue.push(1)
-  await eventually(() => seen.ids.length === 1)
-  const body = JSON.stringify({ error: 'those are gone', code: 'offset_trimmed' })
-  between.fates = ({ path }) => (path.includes('since=') ? { status: 410, body } : undefined)
-  between.cut()
-  await eventually(() => seen.events.includes('missed'))
-  await eventually(async () => (await queue.push(2)) && seen.ids.length > 1)
-  await seen.stop()
-  await assert.rejects(connect(between.url, { token: TOKEN }).events({ since: 1 }).next(), OffsetTrimmed)
-})
+for (const [status, code, refused] of [[410, 'offset_trimmed', OffsetTrimmed], [422, 'offset_beyond_end', InvalidInput]]) {
+  test(`what can no longer be told is said to be missed: ${code}`, async () => {
+    const between = await relay(server.url)
+    const queue = admin.queue(newName())
+    await queue.create()
+    const seen = watch(connect(between.url, { token: TOKEN }), queue.name)
+    await seen.open()
+    await queue.push(1)
+    await eventually(() => seen.ids.length === 1)
+    const body = JSON.stringify({ error: 'those are not there', code })
+    between.fates = ({ path }) => (path.includes('since=') ? { status, body } : undefined)
+    between.cut()
+    await eventually(() => seen.events.includes('missed'))
+    await eventually(async () => (await queue.push(2)) && seen.ids.length > 1)
+    await seen.stop()
+    await assert.rejects(connect(between.url, { token: TOKEN }).events({ since: 1 }).next(), refused)
+  })
+}
 
 test('leaving the loop, or closing the client, hangs up', async () => {
   const between = await relay(server.url)

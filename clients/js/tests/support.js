@@ -51,12 +51,16 @@ export async function serve(settings = {}) {
 /**
  * Hands on requests and answers, and keeps a list of them. `fates` is asked what becomes of each: 'refuse' cuts the
  * connection before the server sees the request, 'lose' after it has answered, 'hang' answers never, and `{status, body}`
- * is answered in its place. It may stand under a path of its own.
+ * is answered in its place. `cut` ends all connections, and `tell` says something to every WebSocket as if the server had.
+ * It may stand under a path of its own.
  */
 export async function relay(target, prefix = '') {
   const { hostname, port } = new URL(target)
   const sockets = new Set()
-  const it = { url: '', asked: [], fates: () => undefined, cut: () => sockets.forEach((socket) => socket.destroy()) }
+  const watching = new Set()
+  const cut = () => sockets.forEach((socket) => socket.destroy())
+  const tell = (event) => watching.forEach((socket) => socket.write(frame(JSON.stringify(event))))
+  const it = { url: '', asked: [], fates: () => undefined, cut, tell }
   const front = createServer(async (asking, answering) => {
     const body = Buffer.concat(await asking.toArray())
     const seen = { method: asking.method, path: asking.url, body: body.toString() }
@@ -91,6 +95,8 @@ export async function relay(target, prefix = '') {
     const lines = asking.rawHeaders.map((value, n) => (n % 2 ? `${value}\r\n` : `${value}: `))
     onward.write(`GET ${asking.url.slice(prefix.length)} HTTP/1.1\r\n${lines.join('')}\r\n`)
     socket.pipe(onward).pipe(socket)
+    watching.add(socket)
+    socket.on('close', () => watching.delete(socket))
     for (const [one, other] of [[socket, onward], [onward, socket]]) {
       one.on('error', () => {})
       one.on('close', () => other.destroy())
@@ -120,4 +126,11 @@ export async function collect(items) {
   const found = []
   for await (const item of items) found.push(item)
   return found
+}
+
+/** A text of a server as one frame of a WebSocket. */
+function frame(text) {
+  const body = Buffer.from(text)
+  if (body.length > 125) throw new Error('longer than a short frame holds')
+  return Buffer.concat([Buffer.from([0x81, body.length]), body])
 }

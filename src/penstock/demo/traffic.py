@@ -18,6 +18,7 @@ NAMES = ("ada", "bob", "cy", "dee", "eli", "fay", "gus", "hal")
 PAGES = ("home", "search", "cart", "checkout", "help")
 TROUBLES = ("connection to 10.0.0.{n} timed out", "mailbox {n} is full", "rate limit of account {n} reached")
 ASK_SECONDS = 10.0
+_past_proxies = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Shop:
@@ -133,6 +134,6 @@ class Shop:
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"content-type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=ASK_SECONDS) as answer:
+        with _past_proxies.open(request, timeout=ASK_SECONDS) as answer:
             text = answer.read()
         return json.loads(text) if text else None

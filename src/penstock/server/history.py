@@ -15,6 +15,7 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.latency import Counts, merged
 from penstock.model import Latencies, RollUp, Span, Totals, Window
+from penstock.server.background import CANARY_QUEUE
 from penstock.server.faces.payloads import rfc3339
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
@@ -112,7 +113,7 @@ class History:
         return found
 
     async def completed(self, window: Window) -> dict[int, int]:
-        """By step, in all queues."""
+        """By step, in all queues but the canary's."""
         done = dict.fromkeys(window.starts, 0)
         seam, past = await self._ask(window, lambda lake, seam: lake.completed(window, seam))
         windows = [window] if window.from_minute >= seam else live_windows(window, seam)
@@ -129,7 +130,7 @@ class History:
         limit = self._broker.limits.page
         while True:
             found = await self._broker.roll_ups(window, after=after, limit=limit)
-            yield found
+            yield [each for each in found if each.info.name != CANARY_QUEUE]
             if len(found) < limit:
                 return
             after = found[-1].info.name

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 JSON_BYTES_ON_LOOP = 256 << 10
 """More than this is decoded on a thread, so that others are served meanwhile."""
+LOOKED_UP = ("prefix", "after")
+"""What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one."""
 REMEMBERED_BYTES_MAX = 256
 JSON_TYPES = (b"application/json", b"text/json")
 REQUEST_ID = pattern(rb"[!-~]{1,128}")
@@ -219,6 +221,8 @@ def _parse_query(query_string: bytes, kind: Any) -> Any:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise HttpError(422, "invalid_value", "a query parameter is given twice")
+    if any("\0" in values.get(name, "") for name in LOOKED_UP):
+        raise HttpError(422, "invalid_value", "a query parameter holds a NUL")
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -109,7 +109,7 @@ class Digester:
         data = {"fields": Happened.__struct_fields__, "points": points}
         frames.append(_encode({"event": "history", "data": data}))
         self._watchers.append(frames)
-        if self._running is None:
+        if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         return frames
 
@@ -128,7 +128,7 @@ class Digester:
             pass
 
     async def _run(self) -> None:
-        self._offset = await asyncio.to_thread(self._reader.next_offset)
+        await self._begin()
         took = 0.0
         while True:
             await asyncio.sleep(min(max(DIGEST_SECONDS, DIGEST_TIMES * took), DIGEST_SECONDS_MAX))
@@ -147,6 +147,15 @@ class Digester:
                     frames.append(frame)
                 self._told.set()
                 self._told = asyncio.Event()
+
+    async def _begin(self) -> None:
+        """At the journal's end, as soon as it can be reached."""
+        while True:
+            try:
+                self._offset = await asyncio.to_thread(self._reader.next_offset)
+                return
+            except PenstockError:
+                await asyncio.sleep(DIGEST_SECONDS)
 
     async def _look(self) -> Digest | None:
         records, skipped = await asyncio.to_thread(self._read)

@@ -19,6 +19,7 @@ from penstock.broker import Broker
 from penstock.errors import UnknownQueue
 from penstock.latency import told
 from penstock.model import Depth, Latencies, Latency, QueueInfo, RollUp, State, Totals, Window
+from penstock.server.background import CANARY_QUEUE
 from penstock.server.errors import HttpError
 from penstock.server.faces.analytics_shapes import Percentiles
 from penstock.server.faces.payloads import rfc3339
@@ -145,7 +146,12 @@ class OverviewFace:
         limit = self._broker.limits.page
         while True:
             rolled = await self._history.roll_ups(window, prefix="", after=after, limit=limit)
-            yield rolled, await self._history.latencies(window, after=after, limit=limit)
+            timed = await self._history.latencies(window, after=after, limit=limit)
+            # The canary is not traffic.
+            yield (
+                [each for each in rolled if each.info.name != CANARY_QUEUE],
+                [each for each in timed if each.queue != CANARY_QUEUE],
+            )
             if len(rolled) < limit:
                 return
             after = rolled[-1].info.name

@@ -12,9 +12,10 @@ from penstock.config import Settings
 from penstock.errors import PenstockError, UnknownQueue
 from penstock.events import Subscription
 from penstock.model import Message
+from penstock.server.faces.importing import imported
 from penstock.server.faces.ndjson import after, records
 from penstock.server.faces.queue_shapes import Imported, ImportedMessage, PushedMany, PushOne, message_view
-from penstock.server.faces.queue_translation import imported, new_message, pushed_many
+from penstock.server.faces.queue_translation import new_message, pushed_many
 from penstock.server.http import Request, Response, reply
 from penstock.server.news import News
 from penstock.server.signatures import Signatures
@@ -59,12 +60,14 @@ class QueueStreams:
         line_bytes_max = self._settings.payload_bytes * 2 + 65_536
         try:
             async for batch in records(request, imported_message, line_bytes_max=line_bytes_max, batch_max=self._batch):
-                work = [imported(message) for message in batch if message.state != "archived"]
+                work = [line for line in batch if line.state != "archived"]
                 done.skipped += len(batch) - len(work)
-                receipts = await self._broker.push(queue, work) if work else []
-                again = sum(receipt.duplicate for receipt in receipts)
-                done.imported += len(receipts) - again
-                done.duplicates += again
+                held = await self._broker.held(queue, [line.uuid for line in work if line.uuid])
+                new = [line for line in work if line.uuid not in held]
+                receipts = await self._broker.push(queue, [imported(line) for line in new]) if new else []
+                added = sum(not receipt.duplicate for receipt in receipts)
+                done.imported += added
+                done.duplicates += len(work) - added
         except PenstockError as error:
             raise after(done.imported, error) from None
         return reply(done, rows=done.imported)

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 
 from penstock.commands import SettleItem
-from penstock.model import Content, LeasedMessage, NewMessage, Receipt, State, system_clock
+from penstock.model import LeasedMessage, NewMessage, Receipt, State
 from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
 from penstock.server.faces.queue_shapes import (
-    ImportedMessage,
     PolledMessage,
     PushBody,
     PushedMany,
@@ -58,22 +57,6 @@ def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str |
         ttl_ms=sent.ttl_ms,
         key=sent.idempotency_key,
         headers=headers,
-    )
-
-
-def imported(message: ImportedMessage) -> NewMessage:
-    now = system_clock()
-    payload, content = payloads.read(message.payload, message.encoding)
-    if message.content != "json" and message.encoding is None:
-        payload, content = payloads.read_text(payload), Content(message.content)
-    return NewMessage(
-        payload=payload,
-        content=content,
-        priority=message.priority,
-        delay_ms=max(0, (message.available_at or 0) - now) or None,
-        ttl_ms=None if message.expires_at is None else max(1, message.expires_at - now),
-        key=message.idempotency_key or (f"import:{message.uuid}" if message.uuid else None),
-        headers=message.headers,
     )
 
 

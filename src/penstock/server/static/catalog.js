@@ -15,6 +15,8 @@
  */
 
 const PAGE = 1000
+/** What the server tells itself, which is nobody's queue. */
+const CANARY = 'penstock.canary'
 
 export class Catalog {
   /**
@@ -85,6 +87,7 @@ export class Catalog {
   /** @param {any} info as the server shows a queue */
   put(info) {
     const { name, paused, ready, scheduled, leased, dead } = info
+    if (name === CANARY) return
     const priority = info.options?.priority
     const there = this.queues.get(name)
     if (there !== undefined) {

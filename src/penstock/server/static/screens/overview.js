@@ -6,6 +6,7 @@ import { card, empty, head, problem, segmented, table, tag, tiles } from '../par
 import { go, keep, to } from '../router.js'
 
 /** @import { App } from '../app.js' */
+/** @import { Digest } from '../live.js' */
 /** @import { Place } from '../router.js' */
 
 /** @type {[string, string, number, number][]} name, text, minutes, minutes a step */
@@ -70,7 +71,7 @@ export function overview(app, place, signal) {
     figures.set.dead(short(totals.deadLetter), '', `${count(totals.died)} died in ${span[1]}`, totals.deadLetter > 0 ? 'bad' : '')
     const points = [...found.series].reverse()
     const times = points.map((point) => Date.parse(point.timestamp) / 1000)
-    now(app, figures, points)
+    now(app, figures, Date.parse(found.timestamp), points)
     minutes = points
     if (span[0] === '5m') seconds(app, charts.flow, minutes)
     else charts.flow.set(times, ['pushed', 'completed', 'failed'].map((name) => rates(times, points.map((point) => point[name]))))
@@ -80,8 +81,9 @@ export function overview(app, place, signal) {
     }
     rows(busiest.body, found.busiest, (each) => each.queue, makeRow, showRow)
   }
-  const tell = () => {
-    now(app, figures)
+  /** @param {Digest} digest */
+  const tell = (digest) => {
+    now(app, figures, digest.at)
     if (span[0] === '5m') seconds(app, charts.flow, minutes)
     latest(feed, app)
   }
@@ -122,11 +124,12 @@ function unit(text) {
  * In and out a second: over the last ten seconds where they are told live, else over the last whole minute.
  * @param {App} app
  * @param {any} figures
+ * @param {number} at by the server's clock: the browser's may be another
  * @param {any[]} [points]
  */
-function now(app, figures, points) {
+function now(app, figures, at, points) {
   const last = app.live.history.at(-1)?.at ?? 0
-  const recent = app.live.history.filter((each) => each.at > last - 10_000 && each.at > Date.now() - 15_000)
+  const recent = app.live.history.filter((each) => each.at > last - 10_000 && each.at > at - 15_000)
   const sum = (/** @type {string} */ name) => recent.reduce((total, each) => total + each.totals[name], 0)
   if (app.live.state !== 'off') {
     figures.set.in(rate(sum('pushed') / 10), '/s', 'over 10 s')
