@@ -125,7 +125,7 @@ async def run(chosen: Plan, root: Path, pin: bool) -> dict[str, Any]:
 def cores_text(count: int, pin: bool) -> str:
     if not pin:
         return f"The generator and the servers share {count} cores."
-    return f"The generator, one process, has one core; the measured server the other {count - 1}."
+    return f"The generator, one process, has one core, and the measured server has the rest ({count - 1})."
 
 
 def description(system: Peer) -> dict[str, str]:

@@ -105,19 +105,25 @@ async def _rates(plan: Plan, server: Peer) -> list[Row]:
     rows = [rate_row(f"cycles over HTTP, batch 10, {clients} clients", best, True)]
     rows += [rate_row(f"the same, {count} clients", tens[count], False) for count in tens if count != clients]
     rows.append(rate_row(f"cycles over HTTP, batch 1, {CALLERS} clients", single, False))
-    for batch, full in ((10, best), (1, single)):
-        half = await cycles(plan, server, CALLERS, batch, pace_s=CALLERS * batch / (full.per_s / 2))
-        rows.append(_pop_row(half, batch))
+    for per_s, batch, judged in ((RATE_LEAST, 10, True), (best.per_s, 10, False), (single.per_s, 1, False)):
+        pace_s = CALLERS * batch / (per_s / 2)
+        found = [await cycles(plan, server, CALLERS, batch, pace_s=pace_s) for _ in range(plan.promise_rounds)]
+        rows.append(_pop_row(f"immediate pop p99 at half of {per_s:,.0f} msg/s, batch {batch}", found, judged))
     return rows
 
 
-def _pop_row(half: Measured, batch: int) -> Row:
-    note = f"at {half.per_s:,.0f} msg/s, paced; p50 {half.pop_p50_ms:.1f} ms"
-    p99 = half.pop_p99_ms
-    if batch == 1:
-        return row("immediate pop p99 at half the batch-1 load", p99, "ms", note=note)
-    met = p99 is not None and p99 < POP_MS_MOST
-    return row("immediate pop p99 at half the batch-10 load", p99, "ms", f"< {POP_MS_MOST}", met, note)
+def _pop_row(name: str, found: list[Measured], judged: bool) -> Row:
+    """At half of what is promised, and, for the curious, at half of what it could do just now."""
+    found.sort(key=lambda measured: measured.pop_p99_ms or 0)
+    middle = found[len(found) // 2]
+    p99 = middle.pop_p99_ms
+    note = (
+        f"paced; p50 {middle.pop_p50_ms:.1f} ms; server {middle.server_cpu:.2f} cores; "
+        f"p99 of {len(found)} rounds from {found[0].pop_p99_ms:.1f} to {found[-1].pop_p99_ms:.1f} ms"
+    )
+    if not judged:
+        return row(name, p99, "ms", note=note)
+    return row(name, p99, "ms", f"< {POP_MS_MOST}", p99 is not None and p99 < POP_MS_MOST, note)
 
 
 async def _sdk(plan: Plan, server: Peer) -> list[Row]:
