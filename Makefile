@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-PYTEST_ARGS ?= -n logical --dist loadfile
+PYTEST_ARGS ?= -n logical --dist loadfile --no-loadscope-reorder
 FAST := not spark and not browser and not soak
 
 BIN := .venv/bin

@@ -1,5 +1,5 @@
-"""Settings of a server: flag over `PENSTOCK_<NAME>` over the plain names that earlier queues used over configuration
-file over default.
+"""Settings of a server: flag over `PENSTOCK_<NAME>` over the plain name, where there is one (`PORT`, `DB_PATH`, …),
+over configuration file over default.
 """
 
 from __future__ import annotations

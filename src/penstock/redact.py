@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+WHERE = ("host", "hostaddr", "port", "dbname", "service", "schema")
+"""Of the parameters of a database's URL, those that say where it leads."""
 
 
 def without_password(url: str) -> str:
     """The user goes, too: what stands there may be a token."""
     return re.sub(r"//[^/]*@", "//…@", url)
+
+
+def place_in(url: str) -> str:
+    """Where it leads, without who goes there and how: a file's path, or a server's or database's address."""
+    if url.startswith("sqlite:///"):
+        return url.removeprefix("sqlite:///")
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].lower()
+    told = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in WHERE])
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}{'?' if told else ''}{told}"
