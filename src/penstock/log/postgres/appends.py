@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from secrets import randbits
+from time import monotonic
 from typing import Any
 
 from penstock.commands import Command
 from penstock.errors import PayloadTooLarge, StoreBusy, UnknownStream
 from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload
-from penstock.log.postgres.database import Database, Lost
+from penstock.log.postgres.database import COME_BACK_SECONDS, Database, Lost
 from penstock.log.postgres.rows import cut
 from penstock.log.record import HEADER_BYTES, encode
 from penstock.model import system_clock
@@ -87,15 +88,10 @@ class Appender:
         for number in range(start, stop):
             name = commands[number].stream
             by_stream.setdefault(name, _Group(name)).members.append((number, commands[number]))
-        groups = list(by_stream.values())
-        for _ in range(TRIES):
-            groups = self._identify(groups, outcomes)
-            if not groups:
-                return
-            groups = self._send(groups, outcomes)
-        for group in groups:
-            error = StoreBusy(f"{TRIES} appends to stream {group.stream!r} were in vain", hint="are clocks far apart?")
-            self._answer(group, outcomes, error)
+        groups = self._identify(list(by_stream.values()), outcomes)
+        give_up = monotonic() + COME_BACK_SECONDS
+        while groups:
+            groups = self._identify(self._send(groups, outcomes, give_up), outcomes)
 
     def _identify(self, groups: list[_Group], outcomes: list[Any]) -> list[_Group]:
         """Those whose stream is known, in the order in which locks are taken."""
@@ -117,10 +113,11 @@ class Appender:
                 found.append(group)
         return sorted(found, key=lambda group: (self._database.lock_key(group.stream_id), group.stream_id))
 
-    def _send(self, groups: list[_Group], outcomes: list[Any]) -> list[_Group]:
-        """Answers those that are to be sent again."""
+    def _send(self, groups: list[_Group], outcomes: list[Any], give_up: float) -> list[_Group]:
+        """Returns those that are to be sent again: as often as it takes until then, if connections are lost."""
         database = self._database
         statements = [group.statement(database, self._times.get(group.stream, 0)) for group in groups]
+        lost: Exception | None = None
         sent_ms = system_clock()
         try:
             word = database.word()
@@ -128,14 +125,17 @@ class Appender:
             if not word:
                 database.tell_soon()
             database.learn_time(sent_ms, answers[0][0][3])
-        except Lost:
+        except Lost as error:
             answers = self._what_became_of(groups)
+            lost = None if monotonic() < give_up else database.unreachable(error, maybe_done=False)
         left = []
         for group, rows in zip(groups, answers, strict=False):
-            if not rows:
-                left.append(group)  # It was lost before it was done.
-            else:
+            if rows:
                 left += self._take_in(group, rows[0], outcomes)
+            elif lost is None:
+                left.append(group)
+            else:
+                self._answer(group, outcomes, lost)
         return left
 
     def _what_became_of(self, groups: list[_Group]) -> list[Rows]:
@@ -157,12 +157,16 @@ class Appender:
                 first += len(command.lengths)
             self._database.listeners.tell(group.stream)
             return []
+        group.tries += 1
+        if group.tries == TRIES:
+            error = StoreBusy(f"{TRIES} appends to stream {group.stream!r} were in vain", hint="are clocks far apart?")
+            self._answer(group, outcomes, error)
+            return []
         if refused == UNKNOWN:
             self._ids.pop(group.stream, None)
             self._times.pop(group.stream, None)
         elif refused == TIME_PASSED:
             # Others go on appending meanwhile: each attempt looks a little further ahead.
-            group.tries += 1
             self._times[group.stream] = at + group.tries * (group.tries - 1)
         elif refused == TOO_LARGE:
             self._refuse_large(group, first, outcomes)
