@@ -38,6 +38,7 @@ class Refused(Exception):
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(repr(answer))
+        self.status = answer.status
         # What is not 503 was refused before anything was done.
         body = answer.json if answer.body.startswith(b"{") else {}
         unkept = body.get("code") == "disk_full" or answer.status == 429
@@ -226,7 +227,7 @@ class TreeClient(HttpClient):
         try:
             self.call(op, lambda: self.ask("POST", "/api/v1/ack", body))
         except Refused as error:
-            if "409" not in str(error) and "404" not in str(error):
+            if error.status not in (404, 409):
                 raise
             op.stale = [id_]
         self.recorder.done(op)
