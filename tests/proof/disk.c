@@ -28,9 +28,11 @@ struct control {
     int32_t sync_delay_ms, syncs_to_fail, full, unused;
 };
 struct note {
+    char begin[8];
     uint32_t kind, length;
     uint64_t file, position;
 };
+static const char note_end[8] = "\371end}\r\n\377";
 static struct control none, *control = &none;
 static const char *root, *roomy;
 static size_t root_length;
@@ -93,7 +95,7 @@ static int absolute(const char *given, char *path) {
 
 static void note(char kind, uint64_t file, uint64_t position, const struct iovec *parts, int count, size_t length) {
     struct iovec all[66];
-    struct note head = {kind, length, file, position};
+    struct note head = {"\371{note\r\377", kind, length, file, position};
     if (trace < 0 || count > 64) return;
     all[0] = (struct iovec){&head, sizeof head};
     int used = 1;
@@ -102,6 +104,7 @@ static void note(char kind, uint64_t file, uint64_t position, const struct iovec
         all[used++] = (struct iovec){parts[i].iov_base, part};
         length -= part;
     }
+    all[used++] = (struct iovec){(void *)note_end, sizeof note_end};
     int before = errno;
     syscall(SYS_writev, trace, all, used);
     errno = before;

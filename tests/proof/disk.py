@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CONTROL = struct.Struct("qiiii")
-NOTE = struct.Struct("IIQQ")
+NOTE = struct.Struct("8sIIQQ")
+NOTE_BEGIN, NOTE_END = b"\xf9{note\r\xff", b"\xf9end}\r\n\xff"
 SECTOR = 512
 """What a disk writes whole or not at all."""
 PAGE = 4096
@@ -167,10 +168,16 @@ class Trace:
                     self._pending.append((kind, name, other, file))
 
     def _notes(self) -> Iterator[tuple[str, int, int, bytes]]:
-        with self._disk.trace_path.open("rb") as trace:
-            while head := trace.read(NOTE.size):
-                kind, length, file, position = NOTE.unpack(head)
-                yield chr(kind), file, position, trace.read(length)
+        """What a process was noting when it was killed is cut off, and was not done yet."""
+        notes = self._disk.trace_path.read_bytes()
+        start = notes.find(NOTE_BEGIN)
+        while 0 <= start <= len(notes) - NOTE.size:
+            _, kind, length, file, position = NOTE.unpack_from(notes, start)
+            data = start + NOTE.size
+            whole = notes[data + length : data + length + len(NOTE_END)] == NOTE_END
+            if whole:
+                yield chr(kind), file, position, notes[data : data + length]
+            start = notes.find(NOTE_BEGIN, data + length if whole else start + 1)
         os.truncate(self._disk.trace_path, 0)
 
     def _file(self, number: int) -> File:

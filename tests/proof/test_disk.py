@@ -48,6 +48,22 @@ def test_a_power_cut_takes_back_what_was_not_synced_and_nothing_else(tmp_path: P
     assert names == {("old", "synced"), ("old", "synced", "unsynced"), ("new", "synced", "unsynced")}
 
 
+def test_a_note_that_a_kill_cut_off_is_passed_over(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    disk = Disk(root, tmp_path, traced=True)
+    trace = Trace(disk, random.Random(1))
+    once = "import os, sys; root, text = sys.argv[1:]; fd = os.open(root + '/f', os.O_RDWR | os.O_CREAT)"
+    once += "; os.pwrite(fd, text.encode(), 0)"
+    sync = "; os.fsync(fd)"
+    for code, text in ((once + sync, "kept"), (once, "torn"), (once + sync, "next")):
+        subprocess.run([sys.executable, "-c", code, root, text], env=os.environ | disk.environment, check=True)
+        if text == "torn":
+            os.truncate(disk.trace_path, disk.trace_path.stat().st_size - 10)
+    kinds = [(kind, data) for kind, _, _, data in trace._notes() if kind in "ws"]
+    assert kinds == [("w", b"kept"), ("s", b""), ("w", b"next"), ("s", b"")]
+
+
 @pytest.mark.parametrize(
     ("faults", "code", "told"),
     [
