@@ -34,6 +34,7 @@ COMMANDS = {
     "sql": ("penstock.cli.pipeline_sql:sql", "Ask the lake and the live store."),
     "status": ("penstock.cli.pipeline_tables:status", "What is in each table, and how fresh it is."),
     "verify": ("penstock.cli.pipeline_tables:verify", "Compute every table anew from bronze, and compare."),
+    "warm": ("penstock.cli.pipeline_warm:warm", "Keep Spark at hand for the commands to come."),
 }
 DEFAULT_DATA = "./penstock-data"
 QUEUES_MAX = 100_000
@@ -65,7 +66,7 @@ class Places:
         """A database or a server, if it is not a file."""
         self.token = token
         self.database = Path(DEFAULT_DATA, DB_NAME) if where is None or self.remote else Path(where)
-        self.lake_folder = Path(lake) if lake is not None else self.database.parent / "lake"
+        self.lake_folder = Path(lake).absolute() if lake is not None else self.database.absolute().parent / "lake"
         self.log = self.lake_folder / "logs" / "spark.log"
 
     @property
@@ -147,15 +148,19 @@ def session(
     """Spark, with a word about it from the first moment."""
     display.doing("starting Spark")
     from penstock.pipeline.classes import keep_soon
+    from penstock.pipeline.resident import borrow
     from penstock.pipeline.session import open_session
 
-    spark = open_session(places.log, master=master, memory=memory, brief=brief)
+    borrowed = borrow(memory) if brief and master.startswith("local") else None
+    spark = open_session(places.log, master=master, memory=memory, brief=brief, borrowed=borrowed)
     try:
         yield spark
     finally:
         display.doing("stopping Spark")
         spark.stop()
-        if keep_soon():
+        if borrowed is not None:
+            borrowed.give_back()
+        elif keep_soon():
             note("the next start will be faster: that is prepared in the background, for a minute")
 
 

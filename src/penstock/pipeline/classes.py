@@ -16,8 +16,12 @@ import tempfile
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.pipeline.java import Java, cache_folder, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ARCHIVES_MAX = 4
 """Each has nearly 200 MB."""
@@ -59,6 +63,8 @@ def keep_soon() -> bool:
 
 
 def keep() -> None:
+    from penstock.pipeline.session import close_java, open_session
+
     archive = archive_of(find_java())
     mark = _mark(archive)
     if archive.exists() or not _claim(mark):
@@ -66,7 +72,9 @@ def keep() -> None:
     try:
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             made = Path(folder) / archive.name
-            _use_spark(Path(folder), made)
+            spark = open_session(Path(folder) / "spark.log", brief=True, settings=SETTINGS, keep_classes=made)
+            use_spark(spark)
+            close_java(spark)
             made.rename(archive)
         _forget_old_ones(archive.parent)
     finally:
@@ -95,32 +103,30 @@ def _claim(mark: Path) -> bool:
     return True
 
 
-def _use_spark(folder: Path, keep_in: Path) -> None:
+def use_spark(spark: SparkSession) -> None:
     """As `pipeline run` and `pipeline sql` do, on a handful of messages."""
     from penstock.journal.drain import journal_folder
     from penstock.lite import LiteQueue
     from penstock.pipeline.draining import drainer_of
     from penstock.pipeline.lake import Lake
     from penstock.pipeline.run import Pipeline
-    from penstock.pipeline.session import close_java, open_session
     from penstock.pipeline.sql import tables_for
 
-    database = folder / "queue.db"
-    with LiteQueue(str(database), journal=True) as queue:
-        for number in range(3):
-            queue.put(b"%d" % number)
-        queue.pop()
-    with closing(drainer_of(None, database)) as drainer:
-        drainer.drain()
-    lake = Lake(folder / "lake")
-    spark = open_session(folder / "spark.log", brief=True, settings=SETTINGS, keep_classes=keep_in)
-    with Pipeline(spark, journal_folder(database), lake) as pipeline:
-        for _ in pipeline.steps():
-            pass
-    query = "SELECT queue, sum(pushed) FROM gold.queues GROUP BY queue ORDER BY 2"
-    with tables_for(query, spark, lake, list):
-        spark.sql(query).toArrow()
-    close_java(spark)
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        database, lake = Path(folder) / "queue.db", Lake(Path(folder) / "lake")
+        for number in range(2):  # The second time there is something to merge with.
+            with LiteQueue(str(database), journal=True) as queue:
+                queue.put(b"%d" % number)
+                queue.pop()
+            with closing(drainer_of(None, database)) as drainer:
+                drainer.drain()
+            with Pipeline(spark, journal_folder(database), lake) as pipeline:
+                for _ in pipeline.steps():
+                    pass
+        query = "SELECT queue, sum(pushed) FROM gold.queues GROUP BY queue ORDER BY 2"
+        with tables_for(query, spark, lake, list):
+            spark.sql(query).toArrow()
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").toArrow()
 
 
 def _forget_old_ones(folder: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ _TOLD = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 
 
-def write_files(rows: DataFrame, folder: Path, table: Table) -> list[NewFile]:
-    """What this data frame has, as files of that table."""
+def write_files(rows: DataFrame, folder: Path, table: Table, *, little: bool = False) -> list[NewFile]:
+    """What this data frame has, as files of that table. `little` is written here, which spares Python workers."""
+    if little:
+        return list(write_batches(rows.toArrow().to_batches(), folder, table))
 
     def write(batches: Iterable[pa.RecordBatch]) -> Batches:
         yield from _told(write_batches(batches, folder, table))
@@ -41,9 +44,17 @@ def write_files(rows: DataFrame, folder: Path, table: Table) -> list[NewFile]:
 
 
 def write_parts(
-    spark: SparkSession, parts: Sequence[Any], read: Callable[[Any], Batches], folder: Path, table: Table
+    spark: SparkSession,
+    parts: Sequence[Any],
+    read: Callable[[Any], Batches],
+    folder: Path,
+    table: Table,
+    *,
+    little: bool = False,
 ) -> list[NewFile]:
     """What `read` makes of each part, as files of that table, a task for each. Rows never pass through the JVM."""
+    if little:
+        return list(write_batches(chain.from_iterable(map(read, parts)), folder, table))
     if not parts:
         return []
 

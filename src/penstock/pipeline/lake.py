@@ -27,6 +27,7 @@ from penstock.pipeline.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 LOCK = "lock"
 CHECKPOINT_COMMITS = 50
@@ -247,8 +248,16 @@ def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> 
 
     shape = from_arrow_schema(schema)
     if not files:
-        return spark.createDataFrame([], shape)
+        return _nothing(spark, shape)
     return spark.read.schema(shape).parquet(*files)
+
+
+def _nothing(spark: SparkSession, shape: StructType) -> DataFrame:
+    """As a plan of which Spark sees that it is empty: it then leaves out all that would be done with it."""
+    from pyspark.sql import functions as F
+
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in shape]
+    return spark.range(1).where(F.lit(False)).select(*columns)
 
 
 def _moving(app: str, position: int) -> CommitProperties:

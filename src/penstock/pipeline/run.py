@@ -21,7 +21,7 @@ from penstock.pipeline import gold, silver
 from penstock.pipeline.files import write_files, write_parts
 from penstock.pipeline.lake import Lake, LakeTable, app_of
 from penstock.pipeline.logs import FolderPlace, Place
-from penstock.pipeline.parts import Part, end_within, parts_of
+from penstock.pipeline.parts import Part, bytes_between, end_within, parts_of
 from penstock.pipeline.session import cores_of
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CONSUMER = "spark:pipeline"
 STEP_BYTES = 256 << 20
 """Of the journal, in one step."""
+LITTLE_BYTES = 16 << 20
+"""So much is done here sooner than by tasks."""
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 """Minutes come after the totals of queues, which they need as of the same offset."""
 
@@ -103,15 +105,16 @@ class Pipeline:
         end = self.log.next_offset
         until = end if until is None else min(until, end)
         start, lost = self._start()
-        events = 0
+        events, little = 0, False
         if start < until:
             until = end_within(self.log.segments(), start, until, self._step_bytes)
-            events = self._bronze(start, until)
+            little = bytes_between(self.log.segments(), start, until) < LITTLE_BYTES
+            events = self._bronze(start, until, little)
         else:
             until = start
             if lost:
                 self._lake[BRONZE].append([], self.app, until)
-        self._derive(until)
+        self._derive(until, little)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")
         return Step(
@@ -138,22 +141,22 @@ class Pipeline:
             raise error
         return first, first - start
 
-    def _bronze(self, start: int, end: int) -> int:
+    def _bronze(self, start: int, end: int, little: bool) -> int:
         self._doing("bronze")
         table = self._lake[BRONZE]
         parts = parts_of(self.log.segments(), start, end, cores_of(self._spark))
         read = partial(_read, self._place, not self._fail_on_data_loss)
-        files = write_parts(self._spark, parts, read, table.folder, BRONZE)
+        files = write_parts(self._spark, parts, read, table.folder, BRONZE, little=little)
         table.append(files, self.app, end)
         return sum(file.rows for file in files)
 
-    def _derive(self, end: int) -> None:
+    def _derive(self, end: int, little: bool) -> None:
         self._doing("silver and gold")
         silver_table, _, _, errors = (self._lake[table] for table in DERIVED)
         with ThreadPoolExecutor(3) as pool:
             doing = [pool.submit(self._gold, end)]
             if self._todo(silver_table, end):
-                doing.append(pool.submit(self._silver, silver_table, end))
+                doing.append(pool.submit(self._silver, silver_table, end, little))
             if self._todo(errors, end):
                 doing.append(pool.submit(self._errors, errors, end))
         for each in doing:
@@ -193,9 +196,9 @@ class Pipeline:
         oldest: datetime | None = self._lake[BRONZE].least_of("at", offset=start)
         return oldest
 
-    def _silver(self, table: LakeTable, end: int) -> None:
+    def _silver(self, table: LakeTable, end: int, little: bool) -> None:
         events = self._events(self._from(table), end)
-        files = write_files(silver.finished_lives(events), table.folder, SILVER)
+        files = write_files(silver.finished_lives(events), table.folder, SILVER, little=little)
         removals = silver.removal_events(events)
         if not removals.isEmpty():
             lives = silver.lives_of_removed_queues(self._events(0, end), removals)

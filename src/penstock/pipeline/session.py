@@ -9,14 +9,17 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CannotOpen
 from penstock.pipeline.classes import java_options
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+    from penstock.pipeline.resident import Borrowed
 
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
@@ -47,14 +50,15 @@ def open_session(
     brief: bool = False,
     settings: Mapping[str, str] | None = None,
     keep_classes: Path | None = None,
+    borrowed: Borrowed | None = None,
 ) -> SparkSession:
     """A session of this process; there is one at a time. `log` takes all that Spark and its workers print.
 
-    A `brief` one answers sooner and computes slower. `keep_classes` is where its Java leaves them when it ends.
+    A `brief` one answers sooner and computes slower. `keep_classes` is where its Java leaves them when it ends. With a
+    `borrowed` Java that answers none is started.
     """
     try:
         from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise CannotOpen("PySpark is not installed", hint="pip install 'penstock[spark]'") from error
@@ -68,15 +72,24 @@ def open_session(
     conf = SparkConf(loadDefaults=False)
     conf.setMaster(_repeating(master)).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
-    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief, keep_classes)))
+    log4j = _write_log4j(log)
+    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log4j, brief, keep_classes)))
     for name, value in {**_settings(master), **(settings or {})}.items():
         conf.set(name, value)
-    with log.open("ab") as sink:
-        gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+    gateway = None if borrowed is None else borrowed.gateway(log4j)
+    if gateway is None:
+        gateway = _start_java(conf, log)
     context = SparkContext(gateway=gateway, conf=conf)
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
+
+
+def _start_java(conf: SparkConf, log: Path) -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    with log.open("ab") as sink:
+        return launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
 
 
 def close_java(session: SparkSession) -> None:
@@ -115,9 +128,13 @@ def _settings(master: str) -> dict[str, str]:
     } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
 
 
-def _java_options(java: Java, log: Path, brief: bool, keep_classes: Path | None) -> list[str]:
-    log4j = log.with_suffix(".log4j2.properties")
-    log4j.write_text(_LOG4J.format(log=log.absolute()))
+def _write_log4j(log: Path) -> Path:
+    path = log.with_suffix(".log4j2.properties")
+    path.write_text(_LOG4J.format(log=log.absolute()))
+    return path
+
+
+def _java_options(java: Java, log4j: Path, brief: bool, keep_classes: Path | None) -> list[str]:
     return [
         f"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}",
         "-Djdk.lang.Process.launchMechanism=VFORK",

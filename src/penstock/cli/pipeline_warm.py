@@ -1,0 +1,43 @@
+"""`penstock pipeline warm`"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import click
+
+from penstock.cli.common import JSON, reporting
+from penstock.cli.output import Output, note
+from penstock.cli.pipeline import MEMORY
+from penstock.cli.pipeline_progress import Display
+from penstock.errors import CannotOpen
+
+MINUTES_MAX = 7 * 24 * 60
+
+
+@click.command("warm")
+@click.option("--minutes", type=click.FloatRange(0, MINUTES_MAX, min_open=True), default=30.0, show_default=True)
+@click.option("--stop", is_flag=True, help="End it.")
+@MEMORY
+@JSON
+def warm(minutes: float, stop: bool, as_json: bool, memory: str) -> None:
+    """Keep a warm Java for this user's next sql, run --once, replay and load, until none came for so many minutes.
+
+    JSON: {"running", "pid", "memory", "minutes"}
+    """
+    with reporting():
+        if find_spec("pyspark") is None:
+            raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock[spark]'")
+        from penstock.pipeline.resident import start_resident, stop_resident
+
+        out = Output(as_json)
+        if stop:
+            if not stop_resident():
+                note("there was none")
+            out.show({"running": False}, lambda: None)
+            return
+        with Display("warm") as display:
+            display.doing("starting Spark, and using it once")
+            found = start_resident(minutes, memory)
+        told = {"running": True, "pid": found.pid, "memory": found.memory, "minutes": found.minutes}
+        out.show(told, lambda: out.fields(told))

@@ -1,0 +1,217 @@
+"""A Java that stays when a command ends, so that the next one finds it loaded and compiled; only its session is new.
+
+One command at a time has it; others start their own, as they do without it. `penstock pipeline warm` starts a process
+that keeps it, and ends it once nobody has come for a while:
+
+    python -m penstock.pipeline.resident --minutes 30 --memory 1g
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import CannotOpen, StoreBusy
+from penstock.log.files import FolderLock
+from penstock.pipeline.java import cache_folder, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START_SECONDS_MAX = 180
+LOOK_SECONDS = 0.5
+_FILE, _KEEPER, _IN_USE, LOG = "resident.json", "resident.keeper", "resident.lock", "resident.log"
+
+
+class Resident(Struct, frozen=True, kw_only=True):
+    """Where it is, and for whom it fits."""
+
+    pid: int
+    """Of the process that keeps it."""
+    port: int
+    secret: str
+    memory: str
+    java: str
+    spark: str
+    """The place of Spark's jars."""
+    minutes: float
+
+
+class Borrowed:
+    """The way to a resident Java, held by this process alone until it is given back or the process ends."""
+
+    def __init__(self, resident: Resident, lock: FolderLock) -> None:
+        self._resident = resident
+        self._lock = lock
+
+    def gateway(self, log4j: Path) -> Any | None:
+        """As if it had been started here: without what a killed command left, with this log, in this folder.
+
+        None if it does not answer as it should.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.java_gateway import launch_gateway
+
+        told = {"PYSPARK_GATEWAY_PORT": str(self._resident.port), "PYSPARK_GATEWAY_SECRET": self._resident.secret}
+        os.environ.update(told)
+        try:
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+            jvm = gateway.jvm
+            left = jvm.SparkSession.getDefaultSession()
+            if left.isDefined():
+                left.get().stop()
+                jvm.SparkSession.clearDefaultSession()
+            log4j_uri = jvm.java.net.URI(log4j.absolute().as_uri())
+            jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(log4j_uri)
+            files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.org.apache.hadoop.conf.Configuration())
+            files.setWorkingDirectory(jvm.org.apache.hadoop.fs.Path(str(Path.cwd())))
+        except (Py4JError, OSError):
+            return None
+        finally:
+            for name in told:
+                del os.environ[name]
+        return gateway
+
+    def give_back(self) -> None:
+        (cache_folder() / _IN_USE).touch()
+        self._lock.close()
+
+
+def borrow(memory: str) -> Borrowed | None:
+    """If there is one, it fits and nobody else has it."""
+    if find_resident() is None:
+        return None
+    try:
+        lock = FolderLock(cache_folder() / _IN_USE, patience_s=0)
+    except (StoreBusy, CannotOpen):
+        return None
+    found = find_resident()
+    if found is None or (found.memory, found.java, found.spark) != (memory, str(find_java().home), _spark()):
+        lock.close()
+        return None
+    (cache_folder() / _IN_USE).touch()
+    return Borrowed(found, lock)
+
+
+def find_resident() -> Resident | None:
+    try:
+        return msgspec.json.decode((cache_folder() / _FILE).read_bytes(), type=Resident)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def start_resident(minutes: float, memory: str) -> Resident:
+    """Or the one that is there already."""
+    log = cache_folder() / LOG
+    with log.open("ab") as sink:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", __name__, "--minutes", str(minutes), "--memory", memory],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        found = find_resident()
+        if found is not None and (found.pid == keeper.pid or keeper.poll() is not None):
+            return found
+        if keeper.poll() is not None:
+            raise CannotOpen("Spark could not be started", hint=f"see {log}")
+        time.sleep(0.05)
+    keeper.terminate()
+    raise CannotOpen(f"Spark did not start within {START_SECONDS_MAX} s", hint=f"see {log}")
+
+
+def stop_resident() -> bool:
+    """Whether there was one. It ends when the command that has it now is done."""
+    found = find_resident()
+    if found is None:
+        return False
+    (cache_folder() / _FILE).unlink(missing_ok=True)
+    with suppress(ProcessLookupError):
+        os.kill(found.pid, signal.SIGTERM)
+    FolderLock(cache_folder() / _KEEPER, wait=True).close()
+    return True
+
+
+def keep(minutes: float, memory: str) -> None:
+    folder, asked_to_stop = cache_folder(), threading.Event()
+    try:
+        alone = FolderLock(folder / _KEEPER, patience_s=0)
+    except StoreBusy:
+        return  # There is one.
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
+    spark = _warmed(folder / LOG, memory)
+    gateway: Any = spark.sparkContext._gateway
+    told = Resident(
+        pid=os.getpid(),
+        port=gateway.java_parameters.port,
+        secret=gateway.java_parameters.auth_token,
+        memory=memory,
+        java=str(find_java().home),
+        spark=_spark(),
+        minutes=minutes,
+    )
+    _write(folder / _FILE, msgspec.json.encode(told))
+    _until_nobody_comes(folder / _IN_USE, minutes * 60, gateway.proc, asked_to_stop)
+    (folder / _FILE).unlink(missing_ok=True)
+    gateway.proc.stdin.close()  # That ends it.
+    gateway.proc.wait()
+    alone.close()
+
+
+def _warmed(log: Path, memory: str) -> SparkSession:
+    """A stopped session of a Java that has done all once."""
+    from penstock.pipeline.classes import use_spark
+    from penstock.pipeline.session import open_session
+
+    spark = open_session(log, memory=memory)
+    use_spark(spark)
+    spark.stop()
+    return spark
+
+
+def _until_nobody_comes(
+    in_use: Path, seconds: float, java: subprocess.Popen[bytes], asked_to_stop: threading.Event
+) -> None:
+    """Or Java has ended, or somebody asks. Nobody has it then, nor gets it any more."""
+    in_use.touch(0o600)
+    while java.poll() is None and not asked_to_stop.wait(LOOK_SECONDS):
+        if time.time() - in_use.stat().st_mtime > seconds:
+            with suppress(StoreBusy):
+                FolderLock(in_use, patience_s=0)
+                return
+    if java.poll() is None:
+        FolderLock(in_use, wait=True)
+
+
+def _spark() -> str:
+    import pyspark
+
+    return pyspark.__file__
+
+
+def _write(path: Path, data: bytes) -> None:
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+    beside.rename(path)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--memory", default="1g")
+    keep(**vars(parser.parse_args()))

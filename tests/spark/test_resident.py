@@ -1,0 +1,108 @@
+"""A Java that stays: commands find it, one after the other, whatever became of the one before."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.log.files import FolderLock
+from penstock.pipeline import classes
+from penstock.pipeline.java import find_java
+from penstock.pipeline.resident import Borrowed, Resident
+from tests.integration.command_line import PENSTOCK, clean_environment
+from tests.spark.support import Work
+
+pytestmark = pytest.mark.spark
+
+WHOSE = "SELECT reflect('java.lang.System', 'getenv', 'JAVA_OF') AS java"
+ENDLESS = "SELECT count(*) FROM range(1e9) a CROSS JOIN range(1e9) b"
+
+
+class Commands:
+    def __init__(self, work: Work, cache: Path, here: Path) -> None:
+        self._work, self._cache, self._here = work, cache, here
+
+    def start(self, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+        where = () if arguments[0] == "warm" else ("--data", str(self._work.data))
+        return subprocess.Popen(
+            [PENSTOCK, "pipeline", *arguments, *where, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self._here,
+            env=clean_environment(XDG_CACHE_HOME=str(self._cache), **settings),
+        )
+
+    def told(self, *arguments: str, **settings: str) -> Any:
+        process = self.start(*arguments, **settings)
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """With a resident Java that can be told from others, and a lake to ask."""
+    folder = tmp_path_factory.mktemp("resident")
+    (folder / "cache/penstock").mkdir(parents=True)
+    archive = classes.archive_of(find_java())
+    if archive.exists():
+        (folder / "cache/penstock" / archive.name).symlink_to(archive)
+    work = Work(folder / "data")
+    work.push("a", "b")
+    work.drained()
+    commands = Commands(work, folder / "cache", folder)
+    try:
+        assert commands.told("warm", JAVA_OF="the one that stays")["running"]
+        yield commands
+    finally:
+        assert not commands.told("warm", "--stop")["running"]
+        work.close_all()
+
+
+def test_commands_use_it_in_turn_and_in_their_own_folder(commands: Commands, tmp_path: Path) -> None:
+    assert commands.told("run", "--once")["events"] == 3
+    assert commands.told("sql", WHOSE) == {"java": "the one that stays"}
+    pq.write_table(pa.table({"n": [1, 2, 3]}), commands._here / "beside.parquet")
+    assert commands.told("sql", "SELECT sum(n) AS n FROM parquet.`beside.parquet`") == {"n": 6}
+    log = commands._work.data / "lake/logs/spark.log"
+    assert log.exists()
+
+
+def test_a_command_that_needs_another_starts_its_own(commands: Commands) -> None:
+    assert commands.told("sql", WHOSE, "--memory", "600m") == {"java": "null"}
+
+
+def test_one_that_was_killed_leaves_it_to_the_next(commands: Commands) -> None:
+    in_use = commands._cache / "penstock/resident.lock"
+    before = in_use.stat().st_mtime_ns
+    process = commands.start("sql", ENDLESS)
+    while in_use.stat().st_mtime_ns == before:
+        assert process.poll() is None
+    beside = commands.start("sql", WHOSE)
+    process_of_its_own, _ = beside.communicate()
+    assert json.loads(process_of_its_own) == {"java": "null"}
+    process.kill()
+    process.communicate()
+    assert commands.told("sql", WHOSE) == {"java": "the one that stays"}
+
+
+def test_a_second_is_not_started(commands: Commands) -> None:
+    assert commands.told("warm")["pid"] == commands.told("warm", "--minutes", "1")["pid"]
+
+
+def test_one_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    gone = Resident(pid=os.getpid(), port=port, secret="", memory="1g", java="", spark="", minutes=1)
+    assert Borrowed(gone, FolderLock(tmp_path / "lock")).gateway(tmp_path / "log4j") is None
