@@ -95,10 +95,11 @@ def start(results: dict[str, Any]) -> list[str]:
     lines = [[what, f"{seconds:.2f}", f"{seconds / bare:.2f}×"] for what, seconds in rows.items()]
     parts = ["## First answer", table(["command", "s", "of a bare session's"], lines)]
     for what in ("pipeline sql", "pipeline run --once"):
-        cold, warm = rows[f"{what}, cold"], rows[f"{what}, warm"]
+        cold, archive, resident = (rows[f"{what}, {how}"] for how in ("cold", "archive", "resident"))
         parts.append(
             f"`{what}`: cold at most {FIRST_ANSWER_MOST}× a bare session {verdict(cold <= FIRST_ANSWER_MOST * bare)}; "
-            f"warm at most half of cold {verdict(warm <= WARM_MOST * cold)} ({warm / cold:.0%})."
+            f"warm at most half of cold {verdict(resident <= WARM_MOST * cold)} with a resident Java "
+            f"({resident / cold:.0%}), {verdict(archive <= WARM_MOST * cold)} with an archive ({archive / cold:.0%})."
         )
     return parts
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import Conflict, OffsetTrimmed, StoreBusy
 from penstock.journal.reading import JournalReader
+from penstock.pipeline import parts
 from penstock.pipeline.lake import Lake, LakeTable
 from penstock.pipeline.run import CONSUMER, Pipeline
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUES
@@ -24,7 +25,11 @@ def run(spark: Any, work: Work, lake: Lake, **how: Any) -> int:
         return sum(1 for _ in pipeline.steps())
 
 
-def test_the_lake_says_what_the_journal_says_in_one_step_or_in_many(spark: Any, work: Work, lake: Lake) -> None:
+@pytest.mark.parametrize("little_bytes", [parts.LITTLE_BYTES, 0], ids=["driver", "tasks"])
+def test_the_lake_says_what_the_journal_says_in_one_step_or_in_many(
+    spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch, little_bytes: int
+) -> None:
+    monkeypatch.setattr(parts, "LITTLE_BYTES", little_bytes)
     work.some(300)
     assert run(spark, work, lake) == 1
     work.some(300, seed=1)

@@ -63,6 +63,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(work, folder / "cache", folder)
     try:
         assert commands.told("warm", JAVA_OF="the one that stays")["running"]
+        assert commands.told("run", "--once")["events"] == 3
         yield commands
     finally:
         assert not commands.told("warm", "--stop")["running"]
@@ -70,7 +71,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 def test_commands_use_it_in_turn_and_in_their_own_folder(commands: Commands, tmp_path: Path) -> None:
-    assert commands.told("run", "--once")["events"] == 3
     assert commands.told("sql", WHOSE) == {"java": "the one that stays"}
     pq.write_table(pa.table({"n": [1, 2, 3]}), commands._here / "beside.parquet")
     assert commands.told("sql", "SELECT sum(n) AS n FROM parquet.`beside.parquet`") == {"n": 6}

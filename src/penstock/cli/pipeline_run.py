@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from penstock.pipeline.run import Pipeline, Step
 
 IDLE_SECONDS = 1.0
-LITTLE_BYTES = 16 << 20
 
 
 class Every(click.ParamType[float]):
@@ -79,13 +78,13 @@ def run(
 def _is_little(places: Places) -> bool:
     """Is it done before a Java that compiles everything twice would be faster?"""
     from penstock.pipeline.lake import app_of
-    from penstock.pipeline.parts import bytes_between
+    from penstock.pipeline.parts import is_little
     from penstock.pipeline.tables import BRONZE
 
     lake = places.lake(existing=False)
     with closing(places.journal.open()) as log:
         start = (lake[BRONZE].position(app_of(log.uid)) or 0) if lake.exists() else 0
-        return bytes_between(log.segments(), start, log.next_offset) < LITTLE_BYTES
+        return is_little(log.segments(), start, log.next_offset)
 
 
 def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from penstock.log.model import SegmentInfo
 
+LITTLE_BYTES = 16 << 20
+
 
 class Part(Struct, frozen=True):
     """Offsets from `start` up to, but not including, `end`."""
@@ -36,9 +38,9 @@ def parts_of(segments: Sequence[SegmentInfo], start: int, end: int, count: int) 
     return parts
 
 
-def bytes_between(segments: Sequence[SegmentInfo], start: int, end: int) -> int:
-    """About how many bytes the records between two offsets have."""
-    return round(sum((high - low) * weight for low, high, weight in _pieces(segments, start, end)))
+def is_little(segments: Sequence[SegmentInfo], start: int, end: int) -> bool:
+    """Are the records between two offsets so few that one process is done before others have started?"""
+    return sum((high - low) * weight for low, high, weight in _pieces(segments, start, end)) < LITTLE_BYTES
 
 
 def end_within(segments: Sequence[SegmentInfo], start: int, end: int, bytes_max: int) -> int:

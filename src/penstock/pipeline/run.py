@@ -21,7 +21,7 @@ from penstock.pipeline import gold, silver
 from penstock.pipeline.files import write_files, write_parts
 from penstock.pipeline.lake import Lake, LakeTable, app_of
 from penstock.pipeline.logs import FolderPlace, Place
-from penstock.pipeline.parts import Part, bytes_between, end_within, parts_of
+from penstock.pipeline.parts import Part, end_within, is_little, parts_of
 from penstock.pipeline.session import cores_of
 from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 CONSUMER = "spark:pipeline"
 STEP_BYTES = 256 << 20
 """Of the journal, in one step."""
-LITTLE_BYTES = 16 << 20
-"""So much is done here sooner than by tasks."""
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 """Minutes come after the totals of queues, which they need as of the same offset."""
 
@@ -108,7 +106,7 @@ class Pipeline:
         events, little = 0, False
         if start < until:
             until = end_within(self.log.segments(), start, until, self._step_bytes)
-            little = bytes_between(self.log.segments(), start, until) < LITTLE_BYTES
+            little = is_little(self.log.segments(), start, until) and not self._derived_lag()
             events = self._bronze(start, until, little)
         else:
             until = start
