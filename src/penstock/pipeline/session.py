@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import CannotOpen
 from penstock.pipeline.classes import java_options
+from penstock.pipeline.jar import settings as reader_settings
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def open_session(
     conf.setMaster(_repeating(master)).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
     conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log, brief, keep_classes)))
-    for name, value in {**_settings(master), **(settings or {})}.items():
+    for name, value in {**_settings(master), **reader_settings(), **(settings or {})}.items():
         conf.set(name, value)
     with log.open("ab") as sink:
         gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
