@@ -59,10 +59,10 @@ def _compile(into: Path) -> None:
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"
-    command = [find_java().home / "bin/java", *COMPILER, "-cp", f"{jars}/*", "scala.tools.nsc.Main"]
+    command = [str(find_java().home / "bin/java"), *COMPILER, "-cp", f"{jars}/*", "scala.tools.nsc.Main"]
     try:
         done = subprocess.run(
-            [*command, "-usejavacp", "-d", into, *_sources()],
+            [*command, "-usejavacp", "-d", str(into), *map(str, _sources())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

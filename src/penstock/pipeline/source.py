@@ -64,7 +64,7 @@ class PenstockSource(DataSource):
 
 
 class Range(InputPartition):
-    """A part of a log, pickled as plain values: what lies in a folder Java reads, if it can (`jvm/FolderRange.scala`)."""
+    """A part of a log, pickled as plain values: what lies in a folder may be read by Java (`jvm/FolderRange.scala`)."""
 
     def __init__(self, start: int, end: int, *folder: str | bool) -> None:
         super().__init__(Part(start, end))

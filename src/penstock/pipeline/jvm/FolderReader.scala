@@ -120,7 +120,10 @@ private class PythonRows(schema: StructType, python: PartitionReader[InternalRow
   columns.foreach(_.reserve(FolderReader.BatchRows))
 
   def next(): ColumnarBatch = {
-    while (left > 0 && python.next()) left -= 1
+    while (left > 0 && python.next()) {
+      python.get() // Only this moves Python's reader on.
+      left -= 1
+    }
     var rows = 0
     while (rows < FolderReader.BatchRows && python.next()) {
       val row = python.get().copy()
