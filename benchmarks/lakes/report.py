@@ -54,10 +54,12 @@ def reads(results: dict[str, Any]) -> list[str]:
             if ours and parquet:
                 told = f"; the target, {least:.0%}, {verdict(ours / parquet >= least)}" if how == "summed" else ""
                 parts.append(f"{bodies.capitalize()}, {how}: {ours / parquet:.0%} of Parquet{told}.")
+            python = rates.get(f"source in Python, {bodies}, {how}")
             if how == "summed" and (ready := rates.get(f"ready-made batches, {bodies}, summed")) and ours and parquet:
                 parts.append(
-                    f"A source that reads nothing, and hands over one ready-made batch again and again, has "
-                    f"{ready / parquet:.0%} of Parquet: ours has {ours / ready:.0%} of that."
+                    f"A Python source that reads nothing, and hands over one ready-made batch again and again, has "
+                    f"{ready / parquet:.0%} of Parquet"
+                    + (f"; ours in Python, without Java's reader, {python / parquet:.0%}." if python else ".")
                 )
     for form in ("events", "columns"):
         if tuples := rates.get(f"{form} as tuples, bodies, summed"):

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.journal.drain import journal_folder
+from penstock.pipeline.jar import RULE, RULES_LEFT_OUT, make_jar
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.session import open_session
@@ -47,6 +48,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     what, cores, folder = asked.pop("what"), asked.pop("cores"), Path(asked.pop("folder"))
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    make_jar()
     spark = open_session(folder / "spark.log", master=f"local[{cores}]", memory=asked.pop("memory", "2g"))
     found = {"reads": reads, "pipeline": pipeline}[what](spark, folder, **asked)
     spark.stop()
@@ -133,10 +135,24 @@ def _ways(spark: SparkSession, folder: Path, files: list[str]) -> dict[str, Call
     def parquet(columns: str) -> DataFrame:
         return spark.read.parquet(*files).select(*[each.split()[0] for each in columns.split(", ")])
 
+    def in_python(ask: Callable[[], object]) -> Callable[[], object]:
+        """As in a session without the reader's jar."""
+
+        def asked() -> object:
+            spark.conf.set(RULES_LEFT_OUT, RULE)
+            try:
+                return ask()
+            finally:
+                spark.conf.unset(RULES_LEFT_OUT)
+
+        return asked
+
     return {
         "source, bodies, summed": summed(source(WITH_BODIES)),
+        "source in Python, bodies, summed": in_python(summed(source(WITH_BODIES))),
         "Parquet, bodies, summed": summed(parquet(WITH_BODIES)),
         "source, no bodies, summed": summed(source(PLAIN)),
+        "source in Python, no bodies, summed": in_python(summed(source(PLAIN))),
         "Parquet, no bodies, summed": summed(parquet(PLAIN)),
         "source, bodies, only read": only_read(source(WITH_BODIES)),
         "Parquet, bodies, only read": only_read(parquet(WITH_BODIES)),

@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 
+from penstock.pipeline.jar import make_jar
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.session import open_session
 from tests.spark.support import Work
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = open_session(log, master="local[2]", brief=True, settings={"spark.sql.shuffle.partitions": "1"})
+def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark") / "spark.log"
+
+
+@pytest.fixture(scope="session")
+def spark(spark_log: Path) -> Iterator[Any]:
+    make_jar()
+    session = open_session(spark_log, master="local[2]", brief=True, settings={"spark.sql.shuffle.partitions": "1"})
     yield session
     session.stop()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.pipeline import classes
+from penstock.pipeline.jar import jar_path
 from penstock.pipeline.java import find_java
 
 pytestmark = pytest.mark.spark
@@ -50,8 +51,16 @@ def test_it_is_made_neither_again_nor_by_two(archive: Path, started: list[list[s
     os.utime(mark, (0, 0))  # Whoever made it was killed.
     assert classes.keep_soon()
     archive.touch()
+    jar_path().touch()
     assert not classes.keep_soon()
     assert len(started) == 1
+
+
+def test_the_readers_jar_is_made_with_it(archive: Path, started: list[list[str]]) -> None:
+    archive.touch()
+    assert classes.keep_soon()
+    jar_path().touch()
+    assert not classes.keep_soon()
 
 
 def test_only_the_newest_archives_stay(archive: Path) -> None:

@@ -1,7 +1,7 @@
 """Spark's classes as they were after an earlier start, for later ones to map: most of a start is loading them.
 
 A Java that keeps them takes twice as long. So a small run of its own does that, once for every installation, in the
-background, after the first command that used Spark; or when asked to:
+background, after the first command that used Spark; or when asked to. It makes the reader's jar, too (`jar.py`).
 
     python -m penstock.pipeline.classes
 """
@@ -18,6 +18,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import CannotOpen
+from penstock.pipeline.jar import jar_path, make_jar
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
@@ -46,9 +48,9 @@ def java_options(java: Java, keep_in: Path | None) -> list[str]:
 
 
 def keep_soon() -> bool:
-    """Start to make the archive in the background, unless there is one; whether it was started."""
+    """Start to make archive and jar in the background, unless they are there; whether it was started."""
     archive = archive_of(find_java())
-    if archive.exists() or _is_fresh(_mark(archive)):
+    if (archive.exists() and jar_path().exists()) or _is_fresh(_mark(archive)):
         return False
     with suppress(OSError):
         subprocess.Popen(
@@ -67,9 +69,13 @@ def keep() -> None:
 
     archive = archive_of(find_java())
     mark = _mark(archive)
-    if archive.exists() or not _claim(mark):
+    if (archive.exists() and jar_path().exists()) or not _claim(mark):
         return
     try:
+        with suppress(CannotOpen):  # Python serves as well.
+            make_jar()
+        if archive.exists():
+            return
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             made = Path(folder) / archive.name
             spark = open_session(Path(folder) / "spark.log", brief=True, settings=SETTINGS, keep_classes=made)

@@ -141,6 +141,10 @@ class FolderLog:
         identity = self._log.identity
         return f"{identity.uid:016x}" if self._events else str(identity.created_ms)
 
+    def told(self) -> tuple[str, str, bool]:
+        """All that another reader must know."""
+        return str(self._log.folder), str(self._log.identity.uid), self._events
+
     @property
     def first_offset(self) -> int:
         return self._log.first_offset

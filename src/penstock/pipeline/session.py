@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CannotOpen
 from penstock.pipeline.classes import java_options
+from penstock.pipeline.jar import settings as reader_settings
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def open_session(
     conf.set("spark.driver.memory", memory)
     log4j = _write_log4j(log)
     conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log4j, brief, keep_classes)))
-    for name, value in {**_settings(master), **(settings or {})}.items():
+    for name, value in {**_settings(master), **reader_settings(), **(settings or {})}.items():
         conf.set(name, value)
     gateway = None if borrowed is None else borrowed.gateway(log4j)
     if gateway is None:

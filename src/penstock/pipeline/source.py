@@ -33,9 +33,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.errors import Conflict, InvalidInput
-from penstock.pipeline.logs import AnyLog, schema_of
+from penstock.pipeline.logs import AnyLog, FolderLog, schema_of
 from penstock.pipeline.options import ReadOptions, read_options, write_options
-from penstock.pipeline.parts import parts_of
+from penstock.pipeline.parts import Part, parts_of
 from penstock.pipeline.sink import StreamWriter, Writer
 
 OFFSET, LOST, UID = "offset", "lost", "uid"
@@ -63,6 +63,17 @@ class PenstockSource(DataSource):
         return StreamWriter(write_options(self.options), schema, overwrite)
 
 
+class Range(InputPartition):
+    """A part of a log, pickled as plain values: what lies in a folder may be read by Java (`jvm/FolderRange.scala`)."""
+
+    def __init__(self, start: int, end: int, *folder: str | bool) -> None:
+        super().__init__(Part(start, end))
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[type[Range], tuple[int | str | bool, ...]]:
+        return Range, (self.value.start, self.value.end, *self._folder)
+
+
 class _Reading:
     """What a batch and a stream have in common."""
 
@@ -83,7 +94,9 @@ class _Reading:
         if start >= end:
             return []
         count = max(self.options.partitions_min, os.cpu_count() or 1)
-        return [InputPartition(part) for part in parts_of(log.segments(), start, end, min(count, end - start))]
+        parts = parts_of(log.segments(), start, end, min(count, end - start))
+        folder = log.told() if isinstance(log, FolderLog) else ()
+        return [Range(part.start, part.end, *folder) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with closing(self.options.open()) as log:

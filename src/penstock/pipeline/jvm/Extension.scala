@@ -1,0 +1,78 @@
+package penstock.spark
+
+import java.util
+
+import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.connector.catalog.{Column => TableColumn, SupportsRead, TableCapability}
+import org.apache.spark.sql.connector.read._
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
+import org.apache.spark.sql.execution.datasources.v2.python.{PythonDataSourceV2, PythonInputPartition, PythonTable}
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.CaseInsensitiveStringMap
+
+/** `spark.sql.extensions`: batches of `format("penstock")` that lie in a folder are read here, not in Python. */
+class Extension extends (SparkSessionExtensions => Unit) {
+  // These rules run last before Spark asks its sources for scans.
+  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectPreCBORule(_ => ReadFoldersHere)
+}
+
+object ReadFoldersHere extends Rule[LogicalPlan] {
+  override def apply(plan: LogicalPlan): LogicalPlan = plan.transform { case relation: DataSourceV2Relation =>
+    relation.table match {
+      case table: PythonTable if table.name.equalsIgnoreCase("penstock") && Schemas.known(table.schema) =>
+        relation.copy(table = new FolderTable(table))
+      case _ => relation
+    }
+  }
+}
+
+/** Whatever is decided is decided by the Python source: options, offsets, partitions, errors. */
+class FolderTable(python: PythonTable) extends SupportsRead {
+  override def name: String = python.name
+  override def columns: Array[TableColumn] = python.columns
+  override def capabilities: util.Set[TableCapability] = python.capabilities
+  override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = new FolderScanBuilder(python, options)
+}
+
+/** A Python source is not told which columns are needed, unless by the schema of its table. */
+class FolderScanBuilder(python: PythonTable, options: CaseInsensitiveStringMap) extends SupportsPushDownRequiredColumns {
+  private var table = python
+
+  override def pruneColumns(required: StructType): Unit = if (required.length < python.schema.length) {
+    val source = new PythonDataSourceV2
+    source.setShortName(python.name)
+    val some = if (required.isEmpty) StructType(python.schema.take(1)) else required
+    table = source.getTable(some, Array.empty, options).asInstanceOf[PythonTable]
+  }
+
+  override def build(): Scan = new FolderScan(table.newScanBuilder(options).build())
+}
+
+class FolderScan(python: Scan) extends Scan {
+  private lazy val batch = new FolderBatch(this, python.toBatch)
+
+  override def readSchema: StructType = python.readSchema
+  override def description: String = python.description + ", read by Java"
+  override def supportedCustomMetrics = python.supportedCustomMetrics
+  override def reportDriverMetrics = python.reportDriverMetrics
+  override def toBatch: Batch = batch
+}
+
+class FolderBatch(scan: FolderScan, python: Batch) extends Batch {
+  override def planInputPartitions: Array[InputPartition] = {
+    val planned = python.planInputPartitions
+    val found = planned.flatMap {
+      case each: PythonInputPartition => FolderRange.of(each.pickedPartition).map(FolderPartition(each, _))
+      case _ => None
+    }
+    // Spark wants all partitions read in one way.
+    if (found.length == planned.length) found.toArray[InputPartition] else planned
+  }
+
+  override def createReaderFactory: PartitionReaderFactory =
+    new FolderReaderFactory(scan.readSchema, python.createReaderFactory)
+}
+
+case class FolderPartition(python: PythonInputPartition, range: FolderRange) extends InputPartition

@@ -1,0 +1,315 @@
+"""What Java reads of a folder is what Python reads of it, row by row and error by error."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.errors import CannotOpen
+from penstock.journal.arrow import SCHEMA
+from penstock.journal.drain import journal_folder
+from penstock.journal.events import EVENTS_MAX, Kind, Row, columns_of, encode_detail, encode_events
+from penstock.log.check import repair
+from penstock.log.log import Log
+from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
+from penstock.log.retention import Wish, trim
+from penstock.log.segment import file_name, firsts_in
+from penstock.model import system_clock
+from penstock.pipeline import jar
+from penstock.pipeline.java import find_java
+from penstock.pipeline.source import PenstockSource
+from tests.spark.support import Work
+from tests.unit.log.support import flip, index_of, log_of
+
+pytestmark = pytest.mark.spark
+
+NOW = 1_700_000_000_000
+DETAILS = (b"", encode_detail(key="k", headers={"a": "b"}), encode_detail(error="ünlucky"))
+IN_JAVA = "read by Java"
+
+
+class Reading:
+    """The same frame, by Java and by Python."""
+
+    def __init__(self, spark: Any, data: Path, log: Path) -> None:
+        self.spark, self.data, self._log = spark, data, log
+
+    def frame(self, schema: str | None = None, **options: str) -> Any:
+        reader = self.spark.read.format("penstock").options(**{"minPartitions": "3", **options})
+        return (reader if schema is None else reader.schema(schema)).load(str(self.data))
+
+    @contextmanager
+    def in_python(self) -> Iterator[None]:
+        self.spark.conf.set(jar.RULES_LEFT_OUT, jar.RULE)
+        yield
+        self.spark.conf.unset(jar.RULES_LEFT_OUT)
+
+    def check(self, schema: str | None = None, **options: str) -> list[tuple[Any, ...]]:
+        """Both give these rows, and Java needs no help."""
+        before = self._log.stat().st_size
+        found = self.check_with_help(schema, **options)
+        assert b"Python reads" not in self._log.read_bytes()[before:]
+        return found
+
+    def check_with_help(self, schema: str | None = None, **options: str) -> list[tuple[Any, ...]]:
+        frame = self.frame(schema, **options)
+        assert IN_JAVA in plan_of(frame)
+        found = [tuple(row) for row in frame.collect()]
+        with self.in_python():
+            frame = self.frame(schema, **options)
+            assert IN_JAVA not in plan_of(frame)
+            assert [tuple(row) for row in frame.collect()] == found
+        return found
+
+    def after_planning(self, change: Callable[[], object], **options: str) -> tuple[Any, Any]:
+        """What both answer, if something happens to the log between the plan and the tasks."""
+        java = self.frame("offset bigint", **options)
+        java._jdf.queryExecution().toRdd().getNumPartitions()
+        with self.in_python():
+            python = self.frame("offset bigint", **options)
+            python._jdf.queryExecution().toRdd().getNumPartitions()
+        change()
+        return answer_of(java), answer_of(python)
+
+
+def plan_of(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def answer_of(frame: Any) -> list[int] | str:
+    """Rows, or the words of the error."""
+    try:
+        return [row[0] for row in frame.collect()]
+    except PySparkException as error:
+        return re.findall(r"penstock\.errors\.(\w+: .*)", str(error))[0]
+
+
+@pytest.fixture
+def reading(spark: Any, spark_log: Path, tmp_path: Path) -> Reading:
+    spark.dataSource.register(PenstockSource)
+    return Reading(spark, tmp_path, spark_log)
+
+
+def records(chance: random.Random, count: int) -> list[bytes]:
+    """Whatever a record of the journal may look like, and of every kind."""
+    made = []
+    for number in range(count):
+        kind = list(Kind)[number % len(Kind)]
+        size = chance.choice((1, 1, 2, 7, 100))
+        first = row(chance)
+        rows = [(first[0] + place if first[0] else 0, *first[1:]) for place in range(size)]
+        if chance.random() < 0.5:
+            rows = [row(chance) for _ in range(size)]
+        details = chance.choice((None, [chance.choice(DETAILS)] * size, [chance.choice(DETAILS) for _ in range(size)]))
+        bodies = [chance.randbytes(chance.randint(0, 40)) for _ in range(size)] if chance.random() < 0.5 else None
+        name = chance.choice((b"mail", "größer".encode(), b"x" * 255))
+        made.append(
+            encode_events(
+                kind,
+                chance.choice((0, NOW)),
+                chance.choice((1, 262_143, 0xFFFF_FFFF)),
+                name,
+                chance.getrandbits(30),
+                size,
+                columns_of(rows),
+                chance.randint(0, 15),
+                details,
+                bodies,
+            )
+        )
+    return made
+
+
+def row(chance: random.Random) -> Row:
+    times = [chance.choice((0, NOW, NOW + chance.randint(0, 10**9))) for _ in range(4)]
+    priority = chance.choice((0, -(2**31) + 1, 2**31 - 1))
+    return (chance.choice((0, 1, chance.getrandbits(43))), *times, chance.randint(0, 9), priority, chance.randint(0, 2))  # type: ignore[return-value]
+
+
+def write(folder: Path, encoded: list[bytes], roll_last: bool = False) -> None:
+    with Log.create(folder, "journal", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
+        for record in encoded:
+            log.append_encoded(record)
+        if roll_last:
+            with log.turn:
+                log.roll()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Of several segments, the last of which is not sealed."""
+    folder = journal_folder(tmp_path / "penstock.db")
+    write(folder, records(random.Random(1), 300))
+    assert len(firsts_in(folder)) > 4
+    return folder
+
+
+def test_events_of_every_kind_and_form_are_the_same(reading: Reading, journal: Path) -> None:
+    found = reading.check()
+    assert {row[SCHEMA.get_field_index("kind")] for row in found} == {kind.name.lower() for kind in Kind}
+    assert any(None in row for row in found)
+
+
+def test_so_are_those_of_a_store_at_work(reading: Reading, work: Work) -> None:
+    work.some(300)
+    work.drained()
+    reading.data = work.data
+    assert reading.check()
+
+
+def test_so_are_some_columns_in_any_order(reading: Reading, journal: Path) -> None:
+    reading.check("body binary, offset bigint, uuid string")
+    reading.check("content string")
+    reading.check("details string, number int, marks int, at timestamp")
+
+
+def test_so_are_ranges_that_begin_and_end_anywhere(reading: Reading, journal: Path) -> None:
+    for start, end in ((0, 1), (7, 131), (290, 300), (130, 131)):
+        found = reading.check("offset bigint, number int", startingOffsets=str(start), endingOffsets=str(end))
+        assert sorted({row[0] for row in found}) == list(range(start, end))
+
+
+def test_so_are_records_larger_than_a_batch_or_a_buffer(reading: Reading, tmp_path: Path) -> None:
+    many = [(number, NOW, 0, 0, NOW, 0, number % 3, 1) for number in range(1, 12 * EVENTS_MAX)]
+    large = [bytes([number]) * (1 << 20) for number in range(3)]
+    encoded = [
+        encode_events(Kind.ACKED, NOW, 1, b"q", 5, len(many), columns_of(many)),
+        encode_events(Kind.PUSHED, NOW, 1, b"q", 5, 3, columns_of(many[:3]), bodies=large),
+    ]
+    write(journal_folder(tmp_path / "penstock.db"), [encoded[0], *encoded, encoded[1]])
+    found = reading.check("id bigint, priority int, body binary")
+    assert len(found) == 2 * len(many) + 6
+
+
+def test_a_log_whose_last_segment_is_sealed_or_empty_is_read(reading: Reading, tmp_path: Path) -> None:
+    write(journal_folder(tmp_path / "penstock.db"), records(random.Random(2), 40), roll_last=True)
+    assert reading.check("offset bigint, id bigint")
+
+
+def test_only_columns_that_are_used_are_read(reading: Reading, journal: Path) -> None:
+    frame = reading.frame().where("kind = 'pushed'").groupBy("queue").count()
+    assert re.search(r"BatchScan penstock\[kind#\d+, queue#\d+\]", plan_of(frame))
+    counted = reading.frame().count()
+    with reading.in_python():
+        assert sorted(reading.frame().where("kind = 'pushed'").groupBy("queue").count().collect()) == sorted(
+            frame.collect()
+        )
+        assert reading.frame().count() == counted
+
+
+def test_a_stream_is_the_same(reading: Reading, tmp_path: Path) -> None:
+    folder = tmp_path / "penstock.db.streams" / "flat" / "clicks"
+    with Log.create(folder, "clicks", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
+        for number in range(40):
+            log.append([b"%d" % number * size for size in range(100)])
+    found = reading.check(stream="clicks")
+    assert [row[0] for row in found] == list(range(4_000))
+    reading.check("data binary, offset bigint", stream="clicks", startingOffsets="55", endingOffsets="3210")
+
+
+def test_a_flipped_bit_is_the_same_error(reading: Reading, journal: Path) -> None:
+    first = firsts_in(journal)[2]
+    flip(log_of(journal, first), 8 * 5_000)
+    java = answer_of(reading.frame("offset bigint"))
+    with reading.in_python():
+        assert answer_of(reading.frame("offset bigint")) == java
+    assert "is damaged: byte" in java
+    assert file_name(first) in java
+
+
+def test_what_a_repair_gave_up_is_passed_over(reading: Reading, journal: Path) -> None:
+    before = {row[0] for row in reading.check("offset bigint")}
+    flip(log_of(journal, firsts_in(journal)[2]), 8 * 5_000)
+    repair(journal, "journal")
+    after = {row[0] for row in reading.check("offset bigint")}
+    assert len(before - after) == 1
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: flip(path, 8 * 69)])
+@pytest.mark.parametrize("place", [1, -1])
+def test_an_index_that_is_missing_or_wrong_is_not_believed(
+    reading: Reading, journal: Path, damage: Callable[[Path], None], place: int
+) -> None:
+    expected = reading.check("offset bigint, number int, id bigint")
+    damage(index_of(journal, firsts_in(journal)[place]))
+    assert reading.check_with_help("offset bigint, number int, id bigint") == expected
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_records_that_are_trimmed_before_their_task_runs_are_an_error_or_left_out(
+    reading: Reading, journal: Path, fails: str
+) -> None:
+    kept = firsts_in(journal)[2]
+
+    def forget() -> None:
+        with Log(journal) as log:
+            trim(log, [], Wish(before=kept, force=True), system_clock())
+
+    java, python = reading.after_planning(forget, failOnDataLoss=fails)
+    assert java == python
+    assert java.startswith("OffsetTrimmed") if fails == "true" else set(java) == set(range(kept, 300))
+
+
+def test_a_log_that_is_made_anew_before_its_task_runs_is_not_taken_for_the_old_one(
+    reading: Reading, journal: Path
+) -> None:
+    def replace() -> None:
+        journal.rename(journal.with_name("old"))
+        write(journal, records(random.Random(3), 20))
+
+    java, python = reading.after_planning(replace, endingOffsets="20")
+    assert java == python
+
+
+OURS = "open_session(Path('spark.log'), master='local[1]', brief=True)"
+YOURS = "SparkSession.builder.master('local[1]').config(map=settings()).getOrCreate()"
+SCRIPT = """
+from pathlib import Path
+from pyspark.sql import SparkSession
+from penstock.pipeline.jar import settings
+from penstock.pipeline.session import open_session
+spark = {session}
+frame = spark.read.format("penstock").load(".")
+print("read by Java" in frame._jdf.queryExecution().executedPlan().toString(), frame.count())
+"""
+
+
+@pytest.mark.parametrize(("session", "with_jar"), [(OURS, False), (YOURS, True)])
+def test_any_session_reads_with_the_jar_or_without(
+    reading: Reading, journal: Path, session: str, with_jar: bool
+) -> None:
+    environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
+    if not with_jar:
+        environment["XDG_CACHE_HOME"] = str(reading.data / "cache")
+    command = [sys.executable, "-c", SCRIPT.format(session=session)]
+    ran = subprocess.run(command, cwd=reading.data, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [str(with_jar), str(reading.frame().count())]
+
+
+def test_a_jar_that_cannot_be_made_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jar.settings() == {}
+    monkeypatch.setattr(jar, "COMPILER", ["-no-such-switch"])
+    with pytest.raises(CannotOpen, match="cannot be compiled"):
+        jar.make_jar()
+    assert jar.jar_path().exists()  # So that no command tries it again and again.
+    assert jar.settings() == {}
+
+
+def test_only_the_newest_jars_stay(tmp_path: Path) -> None:
+    made = [tmp_path / f"reader-{number}.jar" for number in range(jar.JARS_MAX + 2)]
+    for number, path in enumerate(made):
+        path.touch()
+        os.utime(path, (number, number))
+    jar._forget_old_ones(tmp_path)
+    assert sorted(tmp_path.iterdir()) == made[2:]
