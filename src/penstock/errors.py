@@ -53,9 +53,10 @@ from typing import Any
 
 
 class PenstockError(Exception):
-    """Anything Penstock refuses or fails at."""
+    """Anything Penstock refuses or fails at. With `maybe_done`, an attempt whose answer was lost may have done it."""
 
     code = "error"
+    maybe_done = False
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

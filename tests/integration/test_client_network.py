@@ -19,6 +19,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.errors import (
+    DiskFull,
     Forbidden,
     InvalidInput,
     LeaseLost,
@@ -145,6 +146,29 @@ def test_a_server_that_lost_its_database_says_whether_it_may_be_done(sdk: Sdk, b
             assert await queue.ack_many([message]) == []
             away("/ack", maybe_done=True)
             assert await queue.ack_many([message]) == []
+
+    asyncio.run(main())
+
+
+def test_a_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_kept(
+    sdk: Sdk, between: Proxy, name: str
+) -> None:
+    refusals = {"disk_full": ("507 Insufficient Storage", DiskFull), "queue_full": ("429 Too Many Requests", QueueFull)}
+
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            for code, (status, kind) in refusals.items():
+                body = json.dumps({"error": "full", "code": code, "hint": "nothing of this request was kept"})
+                for may_be in (False, True):
+                    if may_be:
+                        between.lose_answer("/messages")
+                    between.answer("/messages", status, "retry-after: 3600", body=body)
+                    with pytest.raises(kind) as caught:
+                        await queue.push(code)
+                    assert caught.value.maybe_done is may_be
+                    assert ("nothing of this request was kept" in str(caught.value)) is not may_be
+            assert [each.payload for each in await queue.lease(10)] == list(refusals)
 
     asyncio.run(main())
 

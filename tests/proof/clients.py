@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import penstock
 from penstock import DiskFull, PenstockError, TryLater
+from penstock.errors import StoreUnreachable, Unreachable
 from tests.crash.workers import MANY
 from tests.integration.serving import Answer
 from tests.integration.serving import Client as Http
@@ -46,6 +47,8 @@ class Refused(Exception):
 
 
 TROUBLES = (PenstockError, OSError, http.client.HTTPException, Refused)
+TELLING = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
+"""These say whether what was asked for may have been done."""
 
 
 def prepare(url: str) -> None:
@@ -98,8 +101,7 @@ class Client(threading.Thread):
         try:
             return ask()
         except TROUBLES as error:
-            certain = isinstance(error, DiskFull | TryLater)
-            self.recorder.failed(op, error, maybe_done=getattr(error, "maybe_done", not certain))
+            self.recorder.failed(op, error, maybe_done=error.maybe_done if isinstance(error, TELLING) else True)
             raise
 
 

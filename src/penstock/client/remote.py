@@ -89,8 +89,8 @@ class Remote:
         try:
             pushed = await self._asker.get(wire.pushed, "POST", path, body, queue=queue, share=not alone)
         except (InvalidInput, QueueFull, RateLimited) as error:
-            if alone:
-                return [error]
+            if alone or error.maybe_done:  # In parts, with other keys, it could become two.
+                return [error] * len(batch)
             half = len(batch) // 2
             first = await self._push_all(queue, path, batch[:half], f"{key}l")
             return first + await self._push_all(queue, path, batch[half:], f"{key}r")

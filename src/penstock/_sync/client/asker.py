@@ -17,6 +17,7 @@ from penstock._sync.client.retry import Retry
 from penstock.errors import InvalidInput, QueueFull, RateLimited, ServerFault, StoreUnreachable, TryLater, Unreachable
 
 T = TypeVar("T")
+MAYBE = "an earlier attempt, whose answer was lost, may have been carried out"
 
 
 class Asker:
@@ -75,9 +76,11 @@ class Asker:
                 return answer, repeated
             error = wire.error_of(answer, queue)
             if isinstance(error, StoreUnreachable):
-                repeated = error.maybe_done = repeated or error.maybe_done
+                repeated = repeated or error.maybe_done
                 if repeated and not repeatable:
                     raise error
+            if repeated and _depends_on_the_moment(answer.status):
+                error.maybe_done, error.hint = True, MAYBE
             if share and isinstance(error, QueueFull | RateLimited):
                 raise error
             if isinstance(error, TryLater):
@@ -109,6 +112,11 @@ class Asker:
 
     def close(self) -> None:
         self._connections.close()
+
+
+def _depends_on_the_moment(status: int) -> bool:
+    """An earlier attempt may have fared better."""
+    return status == 429 or status >= 500
 
 
 def _body(method: str, body: Any) -> bytes | None:
