@@ -28,6 +28,8 @@ T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
 CAN_WATCH = sys.platform != "win32"
 """Whether event loops watch sockets that are not theirs."""
+QUICK_SECONDS = 0.002
+"""A wait for the disk that is no longer than the statements of a larger batch."""
 
 Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 
@@ -35,19 +37,22 @@ Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 class _Lane:
     """Commands that wait for a batch of their kind, and the task that commits them; one batch at a time."""
 
-    __slots__ = ("alone", "running", "waiting", "writer")
+    __slots__ = ("alone", "quick", "running", "waiting", "writer")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self.running: asyncio.Future[None] | None = None
         self.alone = False
         """Whether the last batch was a single command, and nobody waited: then the next need not wait for others."""
+        self.quick = False
+        """Whether the last wait for the disk was a short one."""
         self.writer = Writer()
 
 
 class Committer:
     """As many batches are with the store at once as it has lanes. Where it can, statements run on the event loop, where
     they cost least; the wait for the disk, or for a database's answers, is on a thread, while the next batch gathers.
+    While a disk is quick, a command that is alone waits for it on the loop: the way to a thread and back takes longer.
     """
 
     def __init__(self, store: Applies, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
@@ -142,7 +147,7 @@ class Committer:
                         batch.append((command, future))
                 lane.alone = len(batch) == 1 and not lane.waiting
                 if batch:
-                    await self._commit(arranged(batch, itemgetter(0)), lane.writer)
+                    await self._commit(arranged(batch, itemgetter(0)), lane)
                     if len(batch) > 1 or lane.waiting:
                         # One turn to answer, one to read: what is asked in return may be in the next batch.
                         await asyncio.sleep(0)
@@ -150,9 +155,9 @@ class Committer:
         finally:
             lane.running = None
 
-    async def _commit(self, batch: Batch, writer: Writer) -> None:
+    async def _commit(self, batch: Batch, lane: _Lane) -> None:
         started = time.perf_counter()
-        outcomes = await self._outcomes(self._carry_out([command for command, _ in batch], writer), len(batch))
+        outcomes = await self._outcomes(self._carry_out([command for command, _ in batch], lane), len(batch))
         self._tell(batch, outcomes, started)
 
     async def _outcomes(self, carried_out: Awaitable[Sequence[Any]], count: int) -> Sequence[Any]:
@@ -174,7 +179,8 @@ class Committer:
             else:
                 future.set_result(outcome)
 
-    async def _carry_out(self, commands: Sequence[Command[Any]], writer: Writer) -> Sequence[Any]:
+    async def _carry_out(self, commands: Sequence[Command[Any]], lane: _Lane) -> Sequence[Any]:
+        writer = lane.writer
         asked = self._store.ask(commands) if CAN_WATCH else None
         if asked is not None:
             await _answer(asked)
@@ -184,10 +190,15 @@ class Committer:
         if prepared is None:
             return await writer.run(lambda: self._store.apply(commands))
         try:
-            if prepared.waits_for_disk:
-                await writer.run(prepared.commit)
-            else:
+            if not prepared.waits_for_disk:
                 prepared.commit()
+            else:
+                started = time.perf_counter()
+                if lane.alone and lane.quick:
+                    prepared.commit()
+                else:
+                    await writer.run(prepared.commit)
+                lane.quick = time.perf_counter() - started < QUICK_SECONDS
         finally:
             prepared.release()
         return prepared.outcomes

@@ -8,6 +8,7 @@ import time
 
 import penstock
 from penstock import PenstockError, StoreError, Unreachable
+from penstock.errors import StoreUnreachable
 from tests.crash.fleet_accounting import Delivery, FleetLedger
 from tests.crash.workers import LEASE_SECONDS, MANY, now_ms
 
@@ -65,7 +66,8 @@ class Writer(Worker):
             else:
                 receipts = [self.queue.push(payloads[0])]
         except PenstockError as error:
-            put.kept = "maybe" if getattr(error, "maybe_done", True) else "no"
+            tells = isinstance(error, StoreUnreachable | Unreachable)
+            put.kept = "maybe" if error.maybe_done or not tells else "no"
             raise
         self.ledger.was_put(put, [receipt.id for receipt in receipts])
 

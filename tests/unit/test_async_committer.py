@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock import committer
 from penstock.broker import Broker
 from penstock.commands import Command, Lease, Release
 from penstock.errors import StoreClosed, TryLater
@@ -174,5 +175,48 @@ def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
         await broker.close()
         with pytest.raises(StoreClosed):
             await broker.lease("q")
+
+    asyncio.run(scenario())
+
+
+class Watched(SqliteStore):
+    """A store that tells on which threads it waited for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.waited_on: list[threading.Thread] = []
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Any:
+        prepared = super().prepare(commands)
+        return None if prepared is None else _Watching(prepared, self.waited_on)
+
+
+class _Watching:
+    def __init__(self, prepared: Any, waited_on: list[threading.Thread]) -> None:
+        self._prepared, self._waited_on = prepared, waited_on
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._prepared, name)
+
+    def commit(self) -> None:
+        self._waited_on.append(threading.current_thread())
+        self._prepared.commit()
+
+
+@pytest.mark.parametrize(("quick_seconds", "callers", "on_the_loop"), [(60.0, 1, 3), (60.0, 2, 0), (0.0, 1, 0)])
+def test_only_one_who_is_alone_with_a_quick_disk_holds_up_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, callers: int, on_the_loop: int
+) -> None:
+    monkeypatch.setattr(committer, "QUICK_SECONDS", quick_seconds)
+
+    async def scenario() -> None:
+        store = Watched(tmp_path / "queue.db")
+        broker = Broker(store)
+        for _ in range(4):
+            pushes = [broker.push("q", [NewMessage(payload=b"x")], create=CREATE) for _ in range(callers)]
+            await asyncio.gather(*pushes)
+        await broker.close()
+        assert len(store.waited_on) == 4
+        assert store.waited_on.count(threading.current_thread()) == on_the_loop
 
     asyncio.run(scenario())
