@@ -140,7 +140,10 @@ def stop_resident() -> bool:
     if found is None:
         return False
     (cache_folder() / _FILE).unlink(missing_ok=True)
-    with suppress(ProcessLookupError):
+    try:
+        FolderLock(cache_folder() / _KEEPER, patience_s=0).close()
+        return False  # It was killed, and its number may be another's.
+    except StoreBusy:
         os.kill(found.pid, signal.SIGTERM)
     FolderLock(cache_folder() / _KEEPER, wait=True).close()
     return True
