@@ -87,6 +87,10 @@ class Pipeline:
         found = self._lake[BRONZE].position(self.app)
         return self.log.first_offset if found is None else found
 
+    def lags(self) -> bool:
+        """Has the journal more than the lake?"""
+        return self.position() < self.log.next_offset
+
     def steps(self, until: int | None = None) -> Iterator[Step]:
         """Up to an offset; by default to what is the end now."""
         until = self.log.next_offset if until is None else until
