@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from penstock.log.files import FolderLock
 from penstock.pipeline import classes
-from penstock.pipeline.java import find_java
-from penstock.pipeline.resident import Borrowed, Resident
+from penstock.pipeline.java import cache_folder, find_java
+from penstock.pipeline.resident import Borrowed, Resident, stop_resident
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.support import Work
 
@@ -106,3 +107,19 @@ def test_one_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
         port = closed.getsockname()[1]
     gone = Resident(pid=os.getpid(), port=port, secret="", memory="1g", java="", spark="", minutes=1)
     assert Borrowed(gone, FolderLock(tmp_path / "lock")).gateway(tmp_path / "log4j") is None
+
+
+def test_the_number_of_a_keeper_that_was_killed_is_not_signalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        left = Resident(pid=other.pid, port=1, secret="", memory="1g", java="", spark="", minutes=1)
+        (cache_folder() / "resident.json").write_bytes(msgspec.json.encode(left))
+        assert not stop_resident()
+        assert other.poll() is None
+        assert not (cache_folder() / "resident.json").exists()
+    finally:
+        other.kill()
+        other.wait()
