@@ -210,6 +210,8 @@ class Committer:
 
     async def call(self, look: Callable[[], T], *, long: bool = False) -> T:
         """Read from the store, without holding up the loop; `long` work does not hold up other reads either."""
+        if self._closed:
+            raise StoreClosed("the broker is shutting down")
         executor = self._long_reader if long else self._reader
         return await asyncio.get_running_loop().run_in_executor(executor, look)
 

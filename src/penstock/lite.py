@@ -104,6 +104,8 @@ class LiteQueue:
         _check_int("busy_ms", busy_ms, 0, BUSY_MS_MAX)
         if not callable(clock):
             raise WrongType("clock is a function that answers milliseconds since 1970", field="clock")
+        if journal is not None and type(journal) is not bool:
+            raise WrongType(f"journal is a bool or None, not {type(journal).__name__}", field="journal")
         if max_retries is not None:
             _check_int("max_retries", max_retries, 0, ATTEMPTS_MAX - 1)
             self._changes = {"max_attempts": max_retries + 1}

@@ -27,6 +27,7 @@ RUSH_SECONDS = 0.0001
 """Whoever comes again within this time is in a rush."""
 RUSH_CALLS = 8
 """In a row: more than a worker makes between two messages."""
+HOLDER = "holder"
 INTERRUPTED = StoreError(
     "the commit was interrupted in another thread", hint="look whether it was kept before trying again"
 )
@@ -35,20 +36,18 @@ INTERRUPTED = StoreError(
 class _Waiting:
     """One command that waits; its thread sleeps at the gate until there is an answer, or its turn to lead."""
 
-    __slots__ = ("command", "gate", "gone", "leads", "next", "outcome", "woken")
+    __slots__ = ("command", "gate", "gone", "next", "others", "outcome", "woken")
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.leads = self.woken = self.gone = False
+        self.woken = self.gone = False
         self.next: _Waiting | None = None
         """Whom to wake after this one."""
-        self.outcome: Any = None
-
-    def wake(self) -> None:
-        self.woken = True
-        self.gate.release()
+        self.others: list[_Waiting] = []
+        """For whom this one commits as well."""
+        self.outcome: Any = INTERRUPTED
 
 
 class _Lane:
@@ -58,7 +57,8 @@ class _Lane:
 
     def __init__(self) -> None:
         self.handed_at = 0.0
-        self.turn = threading.Lock()
+        self.turn: dict[str, object] = {}
+        """Who is its HOLDER. `setdefault` takes it and says by whom in one step, so no interrupt can come between."""
         self.mutex = threading.Lock()
         self.waiting: deque[_Waiting] = deque()
 
@@ -80,6 +80,9 @@ class ThreadCommitter:
 
     Where a commit waits for nothing, it takes less time than to wake another thread. There, one that calls again and
     again keeps the turn for a moment, and those who wait look by themselves whether it has gone.
+
+    Ctrl-C may come after any call and at the start of any function, and then whoever leaves mends: so each step that
+    others depend on is either free of calls, or can be made twice.
     """
 
     def __init__(self, store: Applies, undo: Undo | None = None) -> None:
@@ -92,14 +95,20 @@ class ThreadCommitter:
     def submit(self, command: Command[T]) -> T:
         lane = self._only or self._lanes[self._store.lane(command)]
         rush = self._come() if self._quick else None
-        if lane.turn.acquire(blocking=False):
-            outcome: Any = self._go_alone(lane, command, rush)
-        else:
-            outcome = self._wait(lane, _Waiting(command), rush)
+        claim = object()
+        try:
+            if lane.turn.setdefault(HOLDER, claim) is claim:
+                outcome: Any = self._go_alone(lane, claim, command, rush)
+            else:
+                outcome = self._wait(lane, claim, _Waiting(command), rush)
+        except BaseException:
+            self._let_go(lane, claim)
+            raise
         if rush is not None:
             rush.left_at = perf_counter()
         if isinstance(outcome, BaseException):
-            raise outcome
+            # An error raised in several places would gather all their tracebacks.
+            raise copy(outcome) if outcome is INTERRUPTED else outcome
         return outcome  # type: ignore[no-any-return]
 
     def _come(self) -> _Rush:
@@ -111,102 +120,106 @@ class ThreadCommitter:
         rush.calls = rush.calls + 1 if perf_counter() - rush.left_at < RUSH_SECONDS else 0
         return rush
 
-    def _go_alone(self, lane: _Lane, command: Command[Any], rush: _Rush | None) -> Any:
-        try:
-            return self._store.apply((command,))[0]
-        finally:
-            # Likely to be here again sooner than another could be woken.
-            if (
-                rush is not None
-                and lane.waiting
-                and rush.calls >= RUSH_CALLS
-                and perf_counter() - lane.handed_at < TURN_SECONDS
-            ):
-                lane.turn.release()
-            else:
-                self._hand_over(lane)
+    def _go_alone(self, lane: _Lane, claim: object, command: Command[Any], rush: _Rush | None) -> Any:
+        outcome = self._store.apply((command,))[0]
+        # Likely to be here again sooner than another could be woken.
+        if (
+            rush is not None
+            and lane.waiting
+            and rush.calls >= RUSH_CALLS
+            and perf_counter() - lane.handed_at < TURN_SECONDS
+        ):
+            del lane.turn[HOLDER]
+        else:
+            self._hand_over(lane, claim)
+        return outcome
 
-    def _wait(self, lane: _Lane, mine: _Waiting, rush: _Rush | None) -> Any:
+    def _wait(self, lane: _Lane, claim: object, mine: _Waiting, rush: _Rush | None) -> Any:
+        """The turn is `mine` when it was handed to this one, and the claim's while this one hands it on."""
         try:
             with lane.mutex:
                 lane.waiting.append(mine)
                 patience = -1 if rush is None else TURN_SECONDS * (1 + len(lane.waiting))
-            if lane.turn.acquire(blocking=False):
-                # Whoever had the turn may have left before it could see that somebody waits.
-                self._hand_over(lane)
+            # Whoever had the turn may have left before it could see that somebody waits.
+            self._let_go(lane, claim)
             while not mine.gate.acquire(timeout=patience):
                 patience = TURN_SECONDS
-                if lane.turn.acquire(blocking=False):
-                    self._hand_over(lane)
-            self._wake_next(lane, mine)
+                self._let_go(lane, claim)
+            if lane.turn.get(HOLDER) is not mine:
+                self._wake_next(lane, mine)
+                return mine.outcome
+            if rush is not None and rush.calls >= RUSH_CALLS:
+                return self._go_alone(lane, mine, mine.command, rush)
+            self._commit(lane, mine)
+            self._hand_over(lane, mine)
+            return mine.outcome
         except BaseException:
             self._leave(lane, mine)
             raise
-        if not mine.leads:
-            return mine.outcome
-        if rush is not None and rush.calls >= RUSH_CALLS:
-            return self._go_alone(lane, mine.command, rush)
-        try:
-            self._commit(lane, mine)
-        finally:
-            self._hand_over(lane)
-        return mine.outcome
 
     def _leave(self, lane: _Lane, mine: _Waiting) -> None:
-        """Interrupted while waiting: whoever has gone asks for nothing any more."""
+        """Interrupted: whoever has gone asks for nothing any more, and keeps nobody waiting."""
         with lane.mutex:
             with suppress(ValueError):
                 lane.waiting.remove(mine)
             mine.gone = True
-        if mine.leads:
-            self._hand_over(lane)
-        elif mine.woken:
-            self._wake_next(lane, mine)
+        if mine.woken:
+            self._wake_others(lane, mine)
+        self._let_go(lane, mine)
 
     def _commit(self, lane: _Lane, mine: _Waiting) -> None:
         with lane.mutex:
-            others = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), BATCH_COMMANDS_MAX - 1))]
-        batch = arranged([mine, *others], attrgetter("command"))
-        outcomes: list[Any] = []
+            everyone = list(lane.waiting)
+            rest = deque(everyone[BATCH_COMMANDS_MAX - 1 :])
+            mine.others, lane.waiting = everyone[: BATCH_COMMANDS_MAX - 1], rest
+        batch = arranged([mine, *mine.others], attrgetter("command"))
         try:
             outcomes = self._store.apply([waiting.command for waiting in batch])
         except PenstockError as error:
             outcomes = [copy(error) for _ in batch]
         except Exception as error:
             outcomes = [error] * len(batch)
-        finally:
-            # Ctrl-C in the thread that commits, which may come before or after the commit, is for that thread alone.
-            for waiting, outcome in zip(batch, outcomes or [INTERRUPTED] * len(batch), strict=True):
-                waiting.outcome = outcome
-            for one, two in pairwise([mine, *others]):
-                one.next = two
-            self._wake_next(lane, mine)
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            waiting.outcome = outcome
+        self._wake_others(lane, mine)
+
+    def _wake_others(self, lane: _Lane, mine: _Waiting) -> None:
+        for one, two in pairwise([mine, *mine.others]):
+            one.next = two
+        self._wake_next(lane, mine)
 
     def _wake_next(self, lane: _Lane, mine: _Waiting) -> None:
         following = mine.next
         if following is None:
             return
-        mine.next = None
         with lane.mutex:
             while following is not None and following.gone:
                 following = following.next
-            if following is not None:
-                following.wake()
+            if following is not None and not following.woken:
+                following.woken = True
+                following.gate.release()
 
-    def _hand_over(self, lane: _Lane) -> None:
+    def _let_go(self, lane: _Lane, claim: object) -> None:
+        """Hand the turn over, if it is held by this one or by nobody."""
+        if lane.turn.setdefault(HOLDER, claim) is claim:
+            self._hand_over(lane, claim)
+
+    def _hand_over(self, lane: _Lane, claim: object) -> None:
         """To the one that has waited longest; else the turn is free."""
         while True:
             if lane.waiting:
                 with lane.mutex:
                     if lane.waiting:
                         lane.handed_at = perf_counter()
-                        next_one = lane.waiting.popleft()
-                        next_one.leads = True
-                        next_one.wake()
+                        # No call before the last: it would let an interrupt in.
+                        next_one = lane.turn[HOLDER] = lane.waiting[0]
+                        del lane.waiting[0]
+                        next_one.woken = True
+                        next_one.gate.release()
                         return
-            lane.turn.release()
+            del lane.turn[HOLDER]
             # One that came just now found the turn taken, and nobody has seen it wait.
-            if not lane.waiting or not lane.turn.acquire(blocking=False):
+            if not lane.waiting or lane.turn.setdefault(HOLDER, claim) is not claim:
                 return
 
     def before_fork(self) -> None:

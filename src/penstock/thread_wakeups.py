@@ -5,11 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock import forks
+from penstock.identity import DLQ_SUFFIX
 
 WATCH_SECONDS = 0.01
 WAIT_SECONDS_MAX = 3600.0
+DEAD_LOOK_SECONDS = 1.0
+"""A lease wakes nobody, and may lapse into a dead letter."""
+Ticket = tuple[int, int, str]
+"""Pushes and the store's version when it was taken, and what for."""
 
 
 class ThreadWakeups:
@@ -21,36 +27,42 @@ class ThreadWakeups:
         self.after_fork_in_child()
         forks.register(self)
 
-    def ticket(self, interest: str) -> tuple[int, int]:
+    def ticket(self, interest: str) -> Ticket:
         """To be taken before looking for messages: what is written from then on ends the `wait` that follows."""
-        return self._pushes, self._version()
+        return self._pushes, self._version(), interest
 
-    def looked(self, ticket: tuple[int, int]) -> None:
+    def looked(self, ticket: Ticket) -> None:
         pass
 
-    def wait(self, ticket: tuple[int, int], seconds: float, look_in_seconds: float | None = None) -> None:
-        pushes, version = ticket
+    def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
+        pushes, version, interest = ticket
         if look_in_seconds is not None:
             seconds = min(seconds, look_in_seconds)
+        if interest.endswith(DLQ_SUFFIX):
+            seconds = min(seconds, DEAD_LOOK_SECONDS)
         deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
-        with self._changed:
-            self._waiting += 1
+        # Not a `threading.Condition`, which an interrupt can leave locked for ever.
+        bell = threading.Lock()
         try:
+            self._bells.add(bell)
+            bell.acquire()
             while self._version() == version:
-                with self._changed:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or self.closed or self._pushes != pushes:
-                        return
-                    self._changed.wait(min(left, WATCH_SECONDS))
+                left = deadline - time.monotonic()
+                if left <= 0 or self.closed or self._pushes != pushes:
+                    return
+                bell.acquire(timeout=min(left, WATCH_SECONDS))
         finally:
-            with self._changed:
-                self._waiting -= 1
+            self._bells.discard(bell)
 
     def wake(self, queue: str, count: int) -> None:
         self._pushes += 1
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        if self._bells:
+            self._ring()
+
+    def _ring(self) -> None:
+        for bell in list(self._bells):
+            with suppress(RuntimeError):
+                bell.release()
 
     def before_fork(self) -> None:
         pass
@@ -59,8 +71,11 @@ class ThreadWakeups:
         pass
 
     def after_fork_in_child(self) -> None:
-        self._changed = threading.Condition()
-        self._pushes = self._waiting = 0
+        self._bells: set[threading.Lock] = set()
+        self._pushes = 0
+
+    def wake_one(self, interest: str) -> None:
+        """Who waits for dead letters looks by himself."""
 
     def pass_on(self, interest: str) -> None:
         """Every change wakes all."""
@@ -72,6 +87,5 @@ class ThreadWakeups:
         time.sleep(seconds)
 
     def close(self) -> None:
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
+        self.closed = True
+        self._ring()

@@ -268,3 +268,13 @@ def test_the_file_stays_the_same_when_the_program_changes_its_folder(
         os.waitpid(pid, 0)
         assert queue.qsize() == 1
     assert list(other.iterdir()) == []
+
+
+def test_a_clock_that_is_set_back_does_not_hide_dead_letters(path: Path, clock: Clock) -> None:
+    with LiteQueue(path, clock=clock, max_retries=0) as queue:
+        queue.put(b"x")
+        message = queue.pop()
+        assert message is not None
+        queue.nack(message)
+        clock.pass_seconds(-3600)
+        assert queue.redrive() == 1

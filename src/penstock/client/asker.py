@@ -14,7 +14,16 @@ from penstock.client.connection import Connections
 from penstock.client.http1 import Answer, encode_request
 from penstock.client.link import Interrupt, NoAnswer
 from penstock.client.retry import Retry
-from penstock.errors import InvalidInput, QueueFull, RateLimited, ServerFault, StoreUnreachable, TryLater, Unreachable
+from penstock.errors import (
+    InvalidInput,
+    QueueFull,
+    RateLimited,
+    ServerFault,
+    StoreClosed,
+    StoreUnreachable,
+    TryLater,
+    Unreachable,
+)
 
 T = TypeVar("T")
 MAYBE = "an earlier attempt, whose answer was lost, may have been carried out"
@@ -67,8 +76,12 @@ class Asker:
             if isinstance(answer, NoAnswer):
                 repeated = repeated or answer.sent
                 lost = Unreachable(f"{self._where} does not answer: {answer}", maybe_done=repeated)
+                if self._connections.closed:
+                    closed = StoreClosed("the client is closed")
+                    closed.maybe_done = repeated
+                    raise closed
                 interrupted = interrupt is not None and interrupt.triggered
-                if interrupted or self._connections.closed or (repeated and not repeatable):
+                if interrupted or (repeated and not repeatable):
                     raise lost
                 await retry.wait(lost)
                 continue

@@ -61,7 +61,9 @@ class Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._waiting = None
-        if not self._reader.keep_alive:
+        if transport.get_write_buffer_size():
+            transport.abort()  # Answered before it was all sent, which is a refusal: the rest is of no use.
+        elif not self._reader.keep_alive:
             transport.close()
         return answer
 
@@ -72,6 +74,10 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def let_go(self) -> None:
+        """Without its loop a transport cannot be closed; its socket is, once nobody holds it."""
+        self._transport = None
 
     def _fail(self, reason: str) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -112,16 +118,20 @@ class Connections:
 
     def __init__(self, address: Address, limit: int) -> None:
         self._address = address
+        self._limit = limit
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: deque[Connection] = deque()
-        self._places = asyncio.Semaphore(limit)
         self._busy: set[Connection] = set()
+        self._places = asyncio.Semaphore(limit)
         self.closed = False
 
     async def ask(self, request: bytes, seconds: float, interrupt: Interrupt | None = None) -> Answer:
         """Send a request and wait for its answer, `seconds` for all of it."""
+        self._use_this_loop()
+        places = self._places
         try:
-            async with asyncio.timeout(seconds if self._places.locked() else None):
-                await self._places.acquire()
+            async with asyncio.timeout(seconds if places.locked() else None):
+                await places.acquire()
         except TimeoutError:
             raise NoAnswer("as many requests as there may be are on their way already", sent=False) from None
         try:
@@ -142,7 +152,17 @@ class Connections:
                     self._idle.append(connection)
             return answer
         finally:
-            self._places.release()
+            places.release()
+
+    def _use_this_loop(self) -> None:
+        """In a second `asyncio.run`, what belongs to the first one's loop is of no use."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            for connection in (*self._idle, *self._busy):
+                connection.let_go()
+            self._loop, self._places = loop, asyncio.Semaphore(self._limit)
+            self._idle.clear()
+            self._busy.clear()
 
     def _reuse(self) -> Connection | None:
         oldest = time.monotonic() - IDLE_SECONDS_MAX
@@ -156,6 +176,7 @@ class Connections:
 
     async def close(self) -> None:
         self.closed = True
+        self._use_this_loop()
         for connection in (*self._idle, *self._busy):
             connection.abort()
         self._idle.clear()

@@ -15,21 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from penstock.client.tasks import Mutex, Slot, shielded, sleep
+from penstock.client.tasks import CAN_CANCEL, Mutex, Slot, shielded, sleep
 
 EntryT = TypeVar("EntryT")
 ResultT = TypeVar("ResultT")
-
-
-class Waiting(Slot, Generic[EntryT, ResultT]):
-    __slots__ = ("done", "entry", "error", "gone", "leads", "result")
-
-    def __init__(self, entry: EntryT) -> None:
-        super().__init__()
-        self.entry = entry
-        self.leads = self.done = self.gone = False
-        self.result: ResultT | None = None
-        self.error: BaseException | None = None
 
 
 class Attempt:
@@ -40,6 +29,21 @@ class Attempt:
     def __init__(self) -> None:
         self.key = os.urandom(12).hex()
         self.again = False
+
+
+class Waiting(Slot, Generic[EntryT, ResultT]):
+    __slots__ = ("done", "entry", "error", "gone", "heir", "leading", "leads", "result", "taken")
+
+    def __init__(self, entry: EntryT) -> None:
+        super().__init__()
+        self.entry = entry
+        self.leads = self.leading = self.done = self.gone = False
+        self.taken: tuple[list[Waiting[EntryT, ResultT]], Attempt] | None = None
+        """What this one sends, for all of them."""
+        self.heir: Waiting[EntryT, ResultT] | None = None
+        """Who has got the lead from this one, and is to be woken."""
+        self.result: ResultT | None = None
+        self.error: BaseException | None = None
 
 
 class Joiner(Generic[EntryT, ResultT]):
@@ -70,66 +74,67 @@ class Joiner(Generic[EntryT, ResultT]):
 
     async def join(self, entry: EntryT) -> ResultT:
         mine: Waiting[EntryT, ResultT] = Waiting(entry)
-        with self._mutex:
-            self._waiting.append(mine)
-            if self._free:
-                self._free -= 1
-                mine.leads = True
         try:
+            with self._mutex:
+                self._waiting.append(mine)
+                if self._free:
+                    self._free -= 1
+                    mine.leads = True
             while not mine.done:
                 if mine.leads:
-                    mine.leads = False
-                    await shielded(self._lead)
+                    mine.leading = True
+                    await shielded(lambda: self._lead(mine))
                 else:
                     await mine.wait()
+            if mine.leads:  # Another lane was faster than this wake-up.
+                self._hand_over(mine)
         except BaseException:
             await self._leave(mine)
             raise
-        if mine.leads:  # Another lane was faster than this wake-up.
-            self._hand_over()
         if mine.error is not None:
             raise mine.error
         return mine.result  # type: ignore[return-value]
 
-    async def _lead(self) -> None:
-        batch: list[Waiting[EntryT, ResultT]] = []
-        attempt = Attempt()
+    async def _lead(self, mine: Waiting[EntryT, ResultT]) -> None:
         try:
             # Even when it does not linger, those who are about to call now come along.
             await sleep(self._linger)
-            batch, attempt = self._take(attempt)
-            if batch:
-                outcomes = await self._send([waiting.entry for waiting in batch], attempt)
-                await self._deliver(batch, outcomes)
-        except Exception as error:
-            await self._deliver(batch, [error] * len(batch))
+            batch, attempt = self._take(mine)
+            try:
+                if batch:
+                    outcomes = await self._send([waiting.entry for waiting in batch], attempt)
+                    await self._deliver(batch, outcomes)
+            except Exception as error:
+                await self._deliver(batch, [error] * len(batch))
+            self._hand_over(mine)
+            mine.taken = None
         except BaseException:
-            # The one who led was interrupted. It may have been carried out: the next sends just the same again.
-            attempt.again = True
-            if batch:
-                with self._mutex:
-                    self._interrupted.append((batch, attempt))
+            self._give_up(mine)
             raise
-        finally:
-            self._hand_over()
 
-    def _take(self, attempt: Attempt) -> tuple[list[Waiting[EntryT, ResultT]], Attempt]:
+    def _take(self, mine: Waiting[EntryT, ResultT]) -> tuple[list[Waiting[EntryT, ResultT]], Attempt]:
         batch: list[Waiting[EntryT, ResultT]] = []
+        taken = batch, Attempt()
         weight = 0
+        # Whoever leaves one place comes to another without a call between: an interrupt would send it twice, or never.
         with self._mutex:
             while self._interrupted:
-                again = self._interrupted.popleft()
-                if any(_waits(each) for each in again[0]):
+                again = self._interrupted[0]
+                if any([_waits(each) for each in again[0]]):  # noqa: C419 - an interrupt while a generator closes is lost
+                    mine.taken = again
+                    del self._interrupted[0]
                     return again
+                del self._interrupted[0]
+            mine.taken = taken
             while self._waiting:
                 first = self._waiting[0]
                 if not first.gone:
                     weight += self._weigh(first.entry)
                     if batch and weight > self._weight_max:
                         break
-                    batch.append(first)
-                self._waiting.popleft()
-        return batch, attempt
+                    batch += [first]
+                del self._waiting[0]
+        return taken
 
     async def _deliver(
         self, batch: Sequence[Waiting[EntryT, ResultT]], outcomes: Sequence[ResultT | Exception]
@@ -147,19 +152,45 @@ class Joiner(Generic[EntryT, ResultT]):
             if waiting.gone and self._orphaned is not None and waiting.result is not None:
                 await self._orphaned(waiting.result)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, mine: Waiting[EntryT, ResultT]) -> None:
+        """The lead, if this one has it. Interrupted, it is to be called again and goes on."""
         with self._mutex:
-            for waiting in chain(*(batch for batch, _ in self._interrupted), self._waiting):
-                if _waits(waiting) and not waiting.leads:
-                    waiting.leads = True
-                    waiting.set()
-                    return
-            self._free += 1
+            if mine.leads:
+                heir = None
+                for each in chain(*(batch for batch, _ in self._interrupted), self._waiting):
+                    if _waits(each) and (each is mine or not each.leads):
+                        heir = each
+                        break
+                # No call from here on: an interrupt finds all of it done, or nothing.
+                mine.leads = mine.leading = False
+                mine.heir = heir
+                if heir is None:
+                    self._free += 1
+                else:
+                    heir.leads = True
+        if mine.heir is not None:
+            mine.heir.set()
+            mine.heir = None
+
+    def _give_up(self, mine: Waiting[EntryT, ResultT]) -> None:
+        """Interrupted while leading. It may have been carried out: the next sends just the same again."""
+        with self._mutex:
+            if mine.taken is not None:
+                batch, attempt = mine.taken
+                attempt.again = True
+                for waiting in batch:
+                    if waiting.done:
+                        waiting.set()
+                if batch:
+                    self._interrupted.append(mine.taken)
+                mine.taken = None
+        self._hand_over(mine)
 
     async def _leave(self, mine: Waiting[EntryT, ResultT]) -> None:
         mine.gone = True
-        if mine.leads:
-            self._hand_over()
+        # A task goes on leading when its caller is cancelled; a thread that was interrupted does not.
+        if not (CAN_CANCEL and mine.leading):
+            self._give_up(mine)
         if mine.done and self._orphaned is not None and mine.result is not None:
             await self._orphaned(mine.result)
 

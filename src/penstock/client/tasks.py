@@ -93,10 +93,11 @@ class Background:
 
     async def join(self, seconds: float | None = None) -> bool:
         """Wait for its end; False when that took too long."""
-        done, _ = await asyncio.wait([self._task], timeout=seconds)
-        if done and not self._task.cancelled():
+        if not self._task.done():  # One that has ended may be of a loop that has, too.
+            await asyncio.wait([self._task], timeout=seconds)
+        if self._task.done() and not self._task.cancelled():
             self._task.result()
-        return bool(done)
+        return self._task.done()
 
     def cancel(self) -> None:
         self._task.cancel()

@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 from collections import deque
+from itertools import islice
 
 from penstock import forks
 from penstock.client.http1 import Answer, AnswerReader, BadAnswer
 from penstock.client.link import IDLE_SECONDS_MAX, Address, Interrupt, NoAnswer
+from penstock.client.threads import Slot
 
 READ_BYTES = 256 << 10
 LOOK_SECONDS = 0.5
@@ -58,7 +60,7 @@ class Connection:
         deadline = time.monotonic() + seconds
         try:
             self._link.settimeout(seconds)
-            self._link.sendall(request)
+            taken = self._send(request)
             answer = self._receive(deadline)
         except TimeoutError:
             self.close()
@@ -69,9 +71,17 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        if not self._reader.keep_alive:
+        if not (taken and self._reader.keep_alive):
             self.close()
         return answer
+
+    def _send(self, request: bytes) -> bool:
+        """Whether the other side took all of it. One that refuses a large request may answer and hang up before."""
+        try:
+            self._link.sendall(request)
+        except (ConnectionResetError, BrokenPipeError):
+            return False
+        return True
 
     def _receive(self, deadline: float) -> Answer:
         while True:
@@ -98,6 +108,40 @@ class Connection:
         self._link.close()
 
 
+class Places:
+    """For so many requests at a time. Not a `threading.Semaphore`, which an interrupt can leave locked for ever."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._mutex = threading.Lock()
+        self._inside: set[Slot] = set()
+        self._waiting: dict[Slot, None] = {}
+
+    def enter(self, mine: Slot, seconds: float) -> bool:
+        """False when there was no place in time. Whatever comes of it, `leave` afterwards."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._mutex:
+                if len(self._inside) < self._limit:
+                    self._inside.add(mine)
+                    self._waiting.pop(mine, None)
+                    return True
+                self._waiting[mine] = None
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            mine.wait(left)
+
+    def leave(self, mine: Slot) -> None:
+        """Can be called again."""
+        with self._mutex:
+            self._inside.discard(mine)
+            self._waiting.pop(mine, None)
+            if self._waiting:
+                for waiting in islice(self._waiting, self._limit - len(self._inside)):
+                    waiting.set()
+
+
 class Connections:
     """Open connections for reuse, the last used first."""
 
@@ -110,24 +154,37 @@ class Connections:
 
     def ask(self, request: bytes, seconds: float, interrupt: Interrupt | None = None) -> Answer:
         """Send a request and wait for its answer, `seconds` for all of it."""
-        if not self._places.acquire(timeout=seconds):
-            raise NoAnswer("as many requests as there may be are on their way already", sent=False)
+        place = Slot()
         try:
-            if self.closed:
-                raise NoAnswer("the client is closed", sent=False)
-            connection = self._reuse() or Connection.open(self._address, seconds)
+            if not self._places.enter(place, seconds):
+                raise NoAnswer("as many requests as there may be are on their way already", sent=False)
+            answer = self._ask(request, seconds, interrupt)
+            self._places.leave(place)
+            return answer
+        except BaseException:
+            self._places.leave(place)
+            raise
+
+    def _ask(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer:
+        if self.closed:
+            raise NoAnswer("the client is closed", sent=False)
+        connection = self._reuse() or Connection.open(self._address, seconds)
+        try:
             self._busy.add(connection)
             if interrupt is not None:
                 interrupt.arm(connection.abort)
-            try:
-                return connection.ask(request, seconds)
-            finally:
-                self._busy.discard(connection)
-                if interrupt is not None:
-                    interrupt.arm(None)
-                self._put_back(connection)
-        finally:
-            self._places.release()
+            answer = connection.ask(request, seconds)
+            if interrupt is not None:
+                interrupt.arm(None)
+            self._busy.discard(connection)
+            self._put_back(connection)
+            return answer
+        except BaseException:
+            if interrupt is not None:
+                interrupt.arm(None)
+            self._busy.discard(connection)
+            connection.close()
+            raise
 
     def _put_back(self, connection: Connection) -> None:
         if connection.usable and not self.closed:
@@ -143,6 +200,8 @@ class Connections:
             while True:
                 connection = self._idle.pop()
                 idle_seconds = now - connection.idle_since
+                if not connection.usable:
+                    continue  # Whoever put it back was interrupted just then.
                 if idle_seconds < LOOK_SECONDS or (idle_seconds < IDLE_SECONDS_MAX and not connection.ended()):
                     return connection
                 connection.close()
@@ -166,4 +225,4 @@ class Connections:
         """The parent goes on using the sockets; here they are only let go."""
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
-        self._places = threading.BoundedSemaphore(self._limit)
+        self._places = Places(self._limit)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from penstock._sync.client.joiner import Joiner
 from penstock.client.link import Interrupt
 from penstock.client.stop import Stop
-from penstock.client.threads import Mutex, Slot, shielded, sleep
+from penstock.client.threads import CAN_CANCEL, Mutex, Slot, shielded, sleep
 from penstock.model import BATCH_MAX, LeasedMessage
 
 WAIT_SECONDS_MAX = 20.0
@@ -29,13 +29,15 @@ GiveBack = Callable[[Messages], None]
 
 
 class Caller:
-    __slots__ = ("covered", "deadline", "done", "error", "leading", "leads", "limit", "messages", "slot")
+    __slots__ = ("covered", "deadline", "done", "error", "heir", "leading", "leads", "limit", "messages", "slot")
 
     def __init__(self, limit: int, deadline: float) -> None:
         self.limit = limit
         self.deadline = deadline
         self.slot = Slot()
         self.covered = self.done = self.leads = self.leading = False
+        self.heir: Caller | None = None
+        """Who has got the lead from this one, and is to be woken."""
         self.messages: Messages = []
         self.error: Exception | None = None
 
@@ -66,23 +68,27 @@ class Poller:
     def lease(self, limit: int, wait_seconds: float, stop: Stop | None) -> Messages:
         """What is there or comes in time."""
         mine = Caller(limit, time.monotonic() + wait_seconds)
-        if not self._enter(mine, only_if_in_time=True):
-            messages = self._looks.join(limit)
-            if messages:
-                return messages
-            self._enter(mine, only_if_in_time=False)
-        watch = stop.watch(lambda: self._withdraw(mine, at_once=True)) if stop is not None else 0
         try:
-            self._wait(mine)
+            if not self._enter(mine, only_if_in_time=True):
+                messages = self._looks.join(limit)
+                if messages:
+                    return messages
+                self._enter(mine, only_if_in_time=False)
+            watch = stop.watch(lambda: self._withdraw(mine, at_once=True)) if stop is not None else 0
+            try:
+                self._wait(mine)
+            finally:
+                if stop is not None:
+                    stop.unwatch(watch)
+            self._withdraw(mine)
         except BaseException:
+            if not CAN_CANCEL:
+                # A task goes on leading when its caller is cancelled; a thread that was interrupted does not.
+                self._end(mine)
             self._withdraw(mine)
             if mine.messages:
                 shielded(lambda: self._pass_on(mine.messages))
             raise
-        finally:
-            if stop is not None:
-                stop.unwatch(watch)
-        self._withdraw(mine)
         if mine.error is not None:
             raise mine.error
         return mine.messages
@@ -99,11 +105,8 @@ class Poller:
     def _wait(self, mine: Caller) -> None:
         while not mine.done:
             if mine.leads:
-                mine.leads, mine.leading = False, True
-                try:
-                    shielded(self._lead)
-                finally:
-                    mine.leading = False
+                mine.leading = True
+                shielded(lambda: self._lead(mine))
                 continue
             left = mine.deadline - time.monotonic()
             # A caller that a poll covers ends with it, so that no message comes for one who has just left.
@@ -111,17 +114,18 @@ class Poller:
                 return
             mine.slot.wait(None if mine.covered else left)
 
-    def _lead(self) -> None:
+    def _lead(self, mine: Caller) -> None:
         """One poll for all who wait now."""
         interrupt = Interrupt()
-        now = time.monotonic()
-        with self._mutex:
-            self._gathering = False
-            covered = list(self._waiting)
-            for caller in covered:
-                caller.covered = True
-            self._interrupt = interrupt
+        covered: list[Caller] = []
         try:
+            now = time.monotonic()
+            with self._mutex:
+                self._gathering = False
+                covered = [caller for caller in self._waiting if not caller.done]
+                for caller in covered:
+                    caller.covered = True
+                self._interrupt = interrupt
             limit = min(BATCH_MAX, sum(caller.limit for caller in covered))
             patience = min((caller.deadline - now for caller in covered), default=0.0)
             if covered:
@@ -134,18 +138,21 @@ class Poller:
             if not interrupt.triggered:
                 self._fail(covered, error)
         finally:
-            self._end(covered)
+            self._end(mine)
 
     def _share(self, messages: Messages) -> Messages:
         """Hand messages to those who wait, in the order they came; answers what is left over."""
         with self._mutex:
             while messages and self._waiting:
-                caller = self._waiting.popleft()
-                caller.messages, messages = messages[: caller.limit], messages[caller.limit :]
-                caller.done = True
+                caller = self._waiting[0]
+                if not caller.done:
+                    caller.messages, messages = messages[: caller.limit], messages[caller.limit :]
+                    caller.done = True
                 caller.slot.set()
                 if caller.leading:
                     self._end_poll()  # It waits for its own poll, and need not any more.
+                # Last, so that an interrupt before it leaves the caller for `_end` to wake.
+                del self._waiting[0]
         return messages
 
     def _pass_on(self, messages: Messages) -> None:
@@ -160,26 +167,33 @@ class Poller:
                     caller.error = copy.copy(error)
                     caller.done = True
 
-    def _end(self, covered: list[Caller]) -> None:
+    def _end(self, mine: Caller) -> None:
+        """Of this one's poll, if it leads. Interrupted, it is to be called again and goes on."""
         now = time.monotonic()
         with self._mutex:
-            self._interrupt = None
-            for caller in covered:
-                caller.covered = False
-                if caller.deadline <= now:
-                    caller.done = True
-                if caller.done:
-                    caller.slot.set()
-            self._waiting = deque(caller for caller in self._waiting if not caller.done)
-            self._next_leads()
+            if mine.leads:
+                self._interrupt = None
+                for caller in self._waiting:
+                    if caller.covered and caller.deadline <= now:
+                        caller.done = True
+                    caller.covered = False
+                    if caller.done:
+                        caller.slot.set()
+                self._waiting = deque(caller for caller in self._waiting if not caller.done)
+            self._next_leads(mine)
 
-    def _next_leads(self) -> None:
-        self._gathering = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].slot.set()
-        else:
-            self._polling = False
+    def _next_leads(self, mine: Caller) -> None:
+        if mine.leads:
+            # Without a call: an interrupt finds all of it done, or nothing.
+            mine.heir = self._waiting[0] if self._waiting else None
+            mine.leads = mine.leading = False
+            if mine.heir is not None:
+                mine.heir.leads = self._gathering = True
+            else:
+                self._polling = self._gathering = False
+        if mine.heir is not None:
+            mine.heir.slot.set()
+            mine.heir = None
 
     def _withdraw(self, mine: Caller, *, at_once: bool = False) -> None:
         """Leave, answered or not. A poll that nobody waits for any more is ended; `at_once`, also the caller's own."""
@@ -188,9 +202,8 @@ class Poller:
             mine.slot.set()
             if mine in self._waiting:
                 self._waiting.remove(mine)
-            if mine.leads:
-                mine.leads = False
-                self._next_leads()
+            if not mine.leading:
+                self._next_leads(mine)
             if (at_once and mine.leading) or not any(caller.covered for caller in self._waiting):
                 self._end_poll()
 
