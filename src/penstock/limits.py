@@ -37,12 +37,38 @@ def check_message(message: NewMessage, payload_bytes_max: int) -> None:
         check_range("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
     if message.ttl_ms is not None:
         check_range("ttl_ms", message.ttl_ms, 1, DELAY_MS_MAX)
-    if message.key is not None and not (0 < len(message.key) <= KEY_LENGTH_MAX and message.key.isprintable()):
-        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
+    if message.key is not None:
+        check_key(message.key)
     if message.headers is not None:
-        size = sum(len(name) + len(value) for name, value in message.headers.items())
-        if size > HEADERS_BYTES_MAX:
-            raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
+        check_headers(message.headers)
+
+
+def check_key(key: str) -> None:
+    if not isinstance(key, str):
+        raise WrongType(f"key is a str, not {type(key).__name__}", field="key")
+    if not (0 < len(key) <= KEY_LENGTH_MAX and key.isprintable()):
+        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
+
+
+def check_headers(headers: dict[str, str]) -> None:
+    if not isinstance(headers, dict):
+        raise WrongType(f"headers are a dict of str, not {type(headers).__name__}", field="headers")
+    size = 0
+    for header in headers.items():
+        for text in header:
+            check_text("headers", text)
+            size += len(text)
+    if size > HEADERS_BYTES_MAX:
+        raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
+
+
+def check_text(field: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise WrongType(f"{field}: a str is wanted, not {type(text).__name__}", field=field)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{field}: {text[:80]!r} is no valid Unicode text", field=field) from None
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:

@@ -111,9 +111,7 @@ def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:
     """How long a nacked message waits. The jitter comes from id and attempt, so a retry can be foretold."""
     if options.backoff == "fixed":
         return options.backoff_ms
-    if attempts > 40:
-        return options.backoff_max_ms
-    full = options.backoff_ms << (attempts - 1)
+    full = options.backoff_ms << min(attempts - 1, 40)
     spread = ((message_id * 2654435761 + attempts * 40503) & 0xFFFF) / 0xFFFF
     return min(int(full * (1 + spread / 4)), options.backoff_max_ms)
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from penstock.errors import StoreError
+from penstock.identity import DLQ_SUFFIX
 
 WATCH_SECONDS = 0.01
 WATCH_SECONDS_PER_INTEREST = 0.0002
@@ -106,15 +107,17 @@ class Wakeups:
 
     def look_in(self, interest: str, seconds: float | None) -> None:
         """One alarm wakes one of all who wait for the same time; whoever finds something wakes the next."""
-        waiters = self._waiting.get(interest)
-        if waiters is None or seconds is None:
+        if seconds is None or not self._waiting:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + min(seconds, WAIT_SECONDS_MAX)
-        if waiters.alarm is None or at < waiters.alarm_at:
-            waiters.clear_alarm()
-            waiters.alarm_at = at
-            waiters.alarm = loop.call_at(at, self._ring, interest)
+        # Those who wait for the task or the namespace may still be here when the last who waits for the queue has gone.
+        for each in interests(interest):
+            waiters = self._waiting.get(each)
+            if waiters is not None and (waiters.alarm is None or at < waiters.alarm_at):
+                waiters.clear_alarm()
+                waiters.alarm_at = at
+                waiters.alarm = loop.call_at(at, self._ring, each)
 
     def _ring(self, interest: str) -> None:
         waiters = self._waiting.get(interest)
@@ -126,6 +129,9 @@ class Wakeups:
         """`count` messages may be ready in this queue."""
         if not self._waiting and not self._looking:
             return
+        if queue.endswith(DLQ_SUFFIX):
+            # A dead letter that was leased counts as in flight in its queue, and a redriven one is ready there.
+            self.wake(queue.removesuffix(DLQ_SUFFIX), count)
         for interest in interests(queue):
             while count and self.wake_one(interest):
                 count -= 1

@@ -204,3 +204,16 @@ def test_a_long_error_is_cut_and_the_cut_is_what_filters_see(store: StoreUnderTe
 def test_the_dead_letters_of_an_unknown_queue_are_unknown(store: StoreUnderTest) -> None:
     outcome = store.apply([Lease(queue="none.dlq")])[0]
     assert outcome.code == "unknown_queue"
+
+
+def test_a_redriven_letter_whose_ttl_ran_out_while_it_was_leased_is_not_dropped(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    store.make(max_attempts=1)
+    (message_id,) = store.push("a", ttl_ms=100)
+    leased = store.lease_one()
+    clock.advance(200)
+    store.nack(leased)
+    assert store.redrive().moved == 1
+    clock.advance(1)
+    assert ids(store.lease()) == [message_id]

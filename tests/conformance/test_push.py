@@ -304,3 +304,30 @@ def test_a_repeated_request_is_known_after_a_restart_with_the_clock_set_ahead(
     (again,) = shared.apply([request])
     assert again.receipts[0].duplicate
     assert shared.info().ready == 1
+
+
+def test_a_clock_that_is_set_back_does_not_stop_a_queue_with_a_rate(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(push_rate=10.0, push_burst=1)
+    store.push("a")
+    clock.set(clock.now - 3_600_000)
+    clock.advance(10_000)
+    store.push("b")
+    assert store.counts() == {"ready": 2}
+
+
+def test_a_command_that_cannot_be_stored_fails_alone(store: StoreUnderTest) -> None:
+    store.make()
+    good = [Push(queue="q", messages=[NewMessage(payload=b"x", key=key)]) for key in ("1", "2")]
+    bad = Push(queue="q", messages=[NewMessage(payload=b"x")], request_key="a\0b")
+    first, _, second = store.store.apply([good[0], bad, good[1]])
+    assert [receipt.duplicate for pushed in (first, second) for receipt in pushed.receipts] == [False, False]
+
+
+def test_a_request_that_is_repeated_with_more_is_still_known(store: StoreUnderTest) -> None:
+    store.make()
+    [first] = store.do(Push(queue="q", messages=[NewMessage(payload=b"1")], request_key="R")).receipts
+    more = [NewMessage(payload=b"1"), NewMessage(payload=b"2", key="x")]
+    for _ in range(2):
+        found = store.do(Push(queue="q", messages=more, request_key="R")).receipts
+        assert (found[0].id, found[0].duplicate) == (first.id, True)
+    assert store.counts() == {"ready": 2}

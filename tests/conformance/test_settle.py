@@ -280,3 +280,11 @@ def test_an_ack_is_told_with_the_lease_that_it_ends_though_an_earlier_one_lapsed
     again = store.lease(limit=2)
     clock.advance(1)
     assert store.ack(*again) == [OK, OK]
+
+
+def test_no_backoff_stays_none_however_often_it_fails(store: StoreUnderTest) -> None:
+    store.make(backoff_ms=0, max_attempts=100)
+    store.push("a")
+    for _ in range(60):
+        store.nack(*store.lease())
+    assert len(store.lease()) == 1

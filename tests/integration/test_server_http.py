@@ -17,7 +17,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.config import Settings
-from penstock.server.app import App
+from penstock.server.app import REFUSAL_SECONDS, App
 from penstock.store.sqlite import SqliteStore
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Answer, Client, Running, process
@@ -368,6 +368,9 @@ def test_a_write_ahead_log_that_grows_is_429_until_it_shrinks(serve: Fresh) -> N
         assert (ready.status, ready.json["ready"]) == (503, False)
         assert client.post(f"{queue}/transact", {"push": [{"payload": 1}]}).status == 429
         assert client.post(f"{queue}/poll?wait_ms=0").status == 200
+        begun = time.monotonic()
+        assert client.post(f"{queue}/messages", {"payload": 1}).status == 429
+        assert time.monotonic() - begun >= REFUSAL_SECONDS, "whoever asks again at once must not crowd out others"
         reader.execute("ROLLBACK")
         while client.post(f"{queue}/messages", {"payload": 1}).status == 429:
             assert time.monotonic() < deadline

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import (
     BatchTooLarge,
+    CannotOpen,
     InvalidInput,
     InvalidName,
     LeaseLost,
@@ -282,6 +283,7 @@ def test_a_message_whose_queue_was_dropped_is_no_longer_ours(queue: LiteQueue) -
         *[({"busy_ms": value}, "busy_ms") for value in (-1, True, 1.0, "3", None, 10**10)],
         *[({"durability": value}, "durability") for value in ("FULL", "", None, 1, ["full"])],
         *[({"clock": value}, "clock") for value in (None, 1, "now")],
+        *[({"journal": value}, "journal") for value in ("yes", 1, 0, [])],
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_a_file_is_made(
@@ -298,6 +300,13 @@ def test_a_path_is_text_that_names_a_file(path: Any) -> None:
     with pytest.raises(InvalidInput) as raised:
         LiteQueue(path)
     assert raised.value.field == "path"
+
+
+@pytest.mark.parametrize("length", [300, 5_000])
+def test_a_name_too_long_for_a_file_is_told_as_what_cannot_be_opened(tmp_path: Path, length: int) -> None:
+    with pytest.raises(CannotOpen, match="file name too long"):
+        LiteQueue(tmp_path / ("x" * length))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_queue_says_so_and_may_be_closed_again(tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ from penstock.commands import (
     Transact,
 )
 from penstock.thread_committer import ThreadCommitter
-from penstock.errors import BatchTooLarge, InvalidInput, StoreUnreachable, TryLater
+from penstock.errors import BatchTooLarge, InvalidInput, StoreUnreachable, TryLater, UnknownQueue
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name, check_scope
-from penstock.limits import Limits, check_message, check_range
+from penstock.limits import Limits, check_key, check_message, check_range
 from penstock.model import (
     DELAY_MS_MAX,
     ERROR_TEXT_MAX,
@@ -106,6 +106,8 @@ class Broker:
     ) -> list[Receipt]:
         """Put messages into a queue; answered when they are on disk."""
         command = self.push_command(queue, messages, create=create, global_keys=global_keys)
+        if request_key is not None:
+            check_key(request_key)
         command.request_key = request_key
         if self.pressure is not None:
             self._check_pressure()
@@ -206,6 +208,9 @@ class Broker:
                     self._wakeups.looked(ticket)
             if leased.messages:
                 self._wakeups.pass_on(interest)
+                for name in {message.queue for message in leased.messages}:
+                    # Whoever waits for its dead letters learns when these leases lapse.
+                    self._wakeups.wake_one(name + DLQ_SUFFIX)
                 if self.events.listened:
                     self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
                 return leased.messages
@@ -421,12 +426,16 @@ class Broker:
         self._catch_up(queue)
         if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
             raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
+        if died_before is None:
+            # The clock may have been set back since they died.
+            newest, _ = self._committer.call(lambda: self.store.peek(queue, state=State.DEAD))
+            died_before = max([self._clock(), *(message.finished_at or 0 for message in newest)])
         total = Redriven(0, 0)
         command = Redrive(
             queue=queue,
             ids=ids,
             error_contains=error_contains,
-            died_before=self._clock() if died_before is None else died_before,
+            died_before=died_before,
             dry_run=dry_run,
             by=by,
         )
@@ -481,13 +490,14 @@ class Broker:
         """Pausing stops leases, not pushes."""
         configured = self._commit(Pause(queue=check_queue_name(queue), paused=paused))
         if not paused:
-            self._wakeups.wake(queue, configured.info.ready)
+            self._wakeups.wake(queue, max(1, configured.info.ready))
         self.events.publish(queue, "paused" if paused else "resumed")
         return configured.info
 
     def drop(self, queue: str, *, force: bool = False) -> int:
         """Remove a queue; with `force`, also what it holds."""
-        check_queue_name(queue)
+        if self.find_queue(queue) is None:
+            raise UnknownQueue(queue)
         removed = self.purge(queue, ALL_STATES) if force else 0
         removed += (self._commit(Drop(queue=queue, force=force))).removed
         # Whoever waits for it is told that there is nothing to wait for.

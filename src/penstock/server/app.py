@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from penstock.broker import Broker
 from penstock.config import Settings
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TryLater
 from penstock.server.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
 from penstock.server.auth import Gate
 from penstock.server.background import Background
@@ -42,6 +42,7 @@ from penstock.server.tracing import Tracer
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 CLIENT_CLOSED = 499
+REFUSAL_SECONDS = 0.5
 EXCHANGES = {"http": AsgiExchange, "websocket": AsgiSocketExchange}
 
 
@@ -213,6 +214,9 @@ class App:
             request.principal = await self.gate.admit(request, route)
             return await route.handler(request)
         except PenstockError as error:
+            if type(error) is TryLater:
+                # The server's own limit, not a queue's. Whoever asks again at once would take the time of all others.
+                await asyncio.sleep(REFUSAL_SECONDS)
             return to_response(error)
         except Disconnected:
             raise

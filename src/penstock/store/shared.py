@@ -76,7 +76,7 @@ def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed
     leaves a debt."""
     assert options.push_rate is not None
     burst = options.push_burst or max(1, int(options.push_rate))
-    tokens = burst if tokens is None else min(burst, tokens + max(0, elapsed_ms) * options.push_rate / 1000)
+    tokens = burst if tokens is None else min(burst, tokens + abs(elapsed_ms) * options.push_rate / 1000)
     lacking = min(count, burst) - tokens
     if lacking > 0:
         # A rate may be as small as a number can be, and the wait then longer than one.

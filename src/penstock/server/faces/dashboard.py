@@ -25,9 +25,8 @@ from penstock.model import QueueInfo
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.faces.digest import Digester
 from penstock.server.faces.journal import Journal
-from penstock.server.faces.payloads import rfc3339
+from penstock.server.faces.payloads import TRANSACTION_ID, rfc3339
 from penstock.server.faces.polling import while_here
-from penstock.server.faces.tree_settling import TRANSACTION_ID
 from penstock.server.http import Request, Response
 from penstock.server.routing import Route
 from penstock.server.sockets import Socket, TooSlow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.model import Content, NewMessage, system_clock
 from penstock.server.faces import payloads
 from penstock.server.faces.queue_shapes import ImportedMessage
+from penstock.server.faces.queue_translation import without_transaction_id
 
 
 def imported(line: ImportedMessage) -> NewMessage:
@@ -19,5 +20,5 @@ def imported(line: ImportedMessage) -> NewMessage:
         delay_ms=None if line.available_at is None else max(0, line.available_at - now),
         ttl_ms=None if line.expires_at is None else max(1, line.expires_at - now),
         key=line.idempotency_key or (f"import:{line.uuid}" if line.uuid else None),
-        headers=line.headers,
+        headers=without_transaction_id(line.headers),
     )

@@ -12,6 +12,9 @@ import msgspec
 from penstock.model import Content
 from penstock.server.errors import HttpError
 
+TRANSACTION_ID = "transaction-id"
+"""Among a message's headers: the one that the tree face pushed it with. Its key may also be one of another face's."""
+
 
 def show(payload: bytes, content: Content) -> tuple[Any, str | None]:
     """A value to put into JSON, and its encoding when it has one."""

@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.broker import Broker
-from penstock.commands import SettleItem
+from penstock.commands import Settled, SettleItem
 from penstock.config import Settings
 from penstock.model import LeasedMessage
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.http import Request
 
 T = TypeVar("T")
+TAKING_MS = 30_000
+"""Between a take's lease and its ack; the queue's own may be shorter than that takes."""
 
 
 async def poll(
@@ -49,12 +51,14 @@ async def take(
         if request.exchange.hung_up:
             raise Disconnected
         return await broker.take(queue, limit=limit)
-    messages = await poll(broker, settings, request, queue, limit=limit, wait_ms=wait_ms)
+    messages = await poll(broker, settings, request, queue, limit=limit, lease_ms=TAKING_MS, wait_ms=wait_ms)
     if messages:
         if request.exchange.hung_up:
             raise Disconnected
-        await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
+        results = await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
         request.leased = []
+        # What came back meanwhile is another's.
+        messages = [message for message, result in zip(messages, results, strict=True) if result is Settled.OK]
     return messages
 
 

@@ -66,7 +66,8 @@ def queue_routes(face: Queues) -> list[Route]:
             "POST",
             f"{QUEUE}/poll",
             face.poll,
-            "Lease messages, waiting for the first; the body may ack the last batch",
+            "Lease messages, waiting for the first, 20 s unless wait_ms or the setting wait_ms_default says otherwise;"
+            " the body may ack the last batch",
             "consume",
             query=shapes.PollQuery,
             body=shapes.PollBody,

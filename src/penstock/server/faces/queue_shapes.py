@@ -404,6 +404,12 @@ def message_view(message: Message) -> MessageView:
     )
 
 
+def export_line(message: Message) -> bytes:
+    """A payload is shown as it was sent, and JSON may hold line breaks; only between its parts, never within a text."""
+    line = msgspec.json.encode(message_view(message))
+    return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+
+
 def stats_view(stats: QueueStats) -> StatsView:
     info = stats.info
     recent = stats.rates["15m"]

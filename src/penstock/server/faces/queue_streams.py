@@ -14,7 +14,7 @@ from penstock.events import Subscription
 from penstock.model import Message
 from penstock.server.faces.importing import imported
 from penstock.server.faces.ndjson import after, records
-from penstock.server.faces.queue_shapes import Imported, ImportedMessage, PushedMany, PushOne, message_view
+from penstock.server.faces.queue_shapes import Imported, ImportedMessage, PushedMany, PushOne, export_line
 from penstock.server.faces.queue_translation import new_message, pushed_many
 from penstock.server.http import Request, Response, reply
 from penstock.server.news import News
@@ -39,12 +39,15 @@ class QueueStreams:
     async def push(self, request: Request, queue: str) -> Response:
         """Committed batch by batch, limited a record at a time."""
         pushed = PushedMany([], [])
+        key, parts = request.header(b"idempotency-key"), 0
         line_bytes_max = self._settings.payload_bytes * 2 + 4_096
         try:
             async for batch in records(request, push_one, line_bytes_max=line_bytes_max, batch_max=self._batch):
                 secret = await self._signatures.secret(queue)
                 messages = [new_message(each, secret, request.traceparent) for each in batch]
-                more = pushed_many(await self._broker.push(queue, messages))
+                request_key = None if key is None else f"{key.decode('latin-1')}:{parts}"
+                parts += 1
+                more = pushed_many(await self._broker.push(queue, messages, request_key=request_key))
                 first = len(pushed.message_ids)
                 pushed.message_ids += more.message_ids
                 pushed.duplicates += [first + position for position in more.duplicates]
@@ -128,7 +131,7 @@ def _next_lines(messages: Iterator[Message]) -> bytes:
     """Some messages as lines; empty at the end."""
     encoded = bytearray()
     for message in messages:
-        encoded += msgspec.json.encode(message_view(message)) + b"\n"
+        encoded += export_line(message)
         if len(encoded) >= EXPORT_BYTES:
             break
     return bytes(encoded)

@@ -11,6 +11,7 @@ from penstock.commands import SettleItem
 from penstock.model import LeasedMessage, NewMessage, Receipt, State
 from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
+from penstock.server.faces.payloads import TRANSACTION_ID
 from penstock.server.faces.queue_shapes import (
     PolledMessage,
     PushBody,
@@ -42,7 +43,7 @@ def option_changes(body: Any, name: str) -> tuple[dict[str, Any], Any]:
 def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str | None) -> NewMessage:
     assert isinstance(sent.payload, msgspec.Raw)
     payload, content = payloads.read(sent.payload, sent.encoding)
-    headers = sent.headers
+    headers = without_transaction_id(sent.headers)
     if traceparent is not None and (headers is None or "traceparent" not in headers):
         headers = {**(headers or {}), "traceparent": traceparent}
     if secret is not None:
@@ -58,6 +59,13 @@ def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str |
         key=sent.idempotency_key,
         headers=headers,
     )
+
+
+def without_transaction_id(headers: dict[str, str] | None) -> dict[str, str] | None:
+    """The tree face's own: a message that was not pushed there is settled by its UUID."""
+    if headers is None or TRANSACTION_ID not in headers:
+        return headers
+    return {name: value for name, value in headers.items() if name != TRANSACTION_ID} or None
 
 
 def pushed_many(receipts: Sequence[Receipt]) -> PushedMany:

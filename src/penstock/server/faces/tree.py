@@ -19,7 +19,7 @@ from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
 from penstock.server.faces.polling import poll
 from penstock.server.faces.tree_routes import tree_routes
-from penstock.server.faces.tree_settling import TRANSACTION_ID, Settling, transaction_id
+from penstock.server.faces.tree_settling import Settling, transaction_id
 from penstock.server.faces.tree_shapes import (
     AckBatch,
     AckedBatch,
@@ -104,7 +104,7 @@ class Tree:
             check_signature(secret, payload, item.signature)
         headers = {}
         if item.transaction_id is not None:
-            headers[TRANSACTION_ID] = item.transaction_id
+            headers[payloads.TRANSACTION_ID] = item.transaction_id
         if request.traceparent is not None:
             headers["traceparent"] = request.traceparent
         if item.signature is not None:
@@ -258,7 +258,7 @@ def _answer(items: Sequence[Item], results: Sequence[PushedItem | PenstockError]
 
 def _popped(message: LeasedMessage) -> PoppedMessage:
     payload, encoding = payloads.show(message.payload, message.content)
-    headers = {name: value for name, value in (message.headers or {}).items() if name != TRANSACTION_ID}
+    headers = {name: value for name, value in (message.headers or {}).items() if name != payloads.TRANSACTION_ID}
     return PoppedMessage(
         id=message.uuid,
         transaction_id=transaction_id(message),

@@ -11,11 +11,9 @@ from penstock.errors import UnknownQueue
 from penstock.model import LeasedMessage, State, system_clock
 from penstock.server.auth import Principal
 from penstock.server.errors import HttpError
-from penstock.server.faces.payloads import rfc3339
+from penstock.server.faces.payloads import TRANSACTION_ID, rfc3339
 from penstock.server.faces.tree_shapes import Acknowledged, Acknowledgment
 
-TRANSACTION_ID = "transaction-id"
-"""Among a message's headers: the one that it was pushed with here. Its key may also be one of another face's."""
 GIVEN_MAX = 20_000
 Place = tuple[str, int, str | None]
 """Queue, id, and the token of the lease that was given out here."""

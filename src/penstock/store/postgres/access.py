@@ -12,7 +12,7 @@ KEYS_MAX = 1_000
 
 
 def add_key(tx: Transaction, command: AddKey) -> ApiKey:
-    queue = tx.queue(command.queue)
+    queue = tx.itself(command.queue)
     ((count,),) = tx.fetch("access.count_keys", queue.id)
     if count >= KEYS_MAX:
         raise Conflict(f"queue {queue.name!r} has {KEYS_MAX} keys already", hint="remove some")
@@ -22,11 +22,11 @@ def add_key(tx: Transaction, command: AddKey) -> ApiKey:
 
 
 def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
-    return Removed(len(tx.fetch("access.remove_key", command.id, tx.queue(command.queue).id)))
+    return Removed(len(tx.fetch("access.remove_key", command.id, tx.itself(command.queue).id)))
 
 
 def set_secret(tx: Transaction, command: SetSecret) -> None:
-    tx.write("access.set_secret", tx.queue(command.queue).id, command.secret)
+    tx.write("access.set_secret", tx.itself(command.queue).id, command.secret)
 
 
 def api_key(row: Row) -> ApiKey:

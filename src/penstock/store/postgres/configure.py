@@ -69,7 +69,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
 
 
 def pause(tx: Transaction, command: Pause) -> Configured:
-    queue = tx.queue(command.queue)
+    queue = tx.itself(command.queue)
     changed = queue.paused != command.paused
     if changed:
         tx.write("admin.set_paused", queue.id, command.paused)
@@ -80,7 +80,7 @@ def pause(tx: Transaction, command: Pause) -> Configured:
 
 
 def drop(tx: Transaction, command: Drop) -> Removed:
-    queue = tx.queue(command.queue)
+    queue = tx.itself(command.queue)
     tx.write_counters()
     (counts,) = tx.fetch("counter.sums", queue.id)
     gauges = dict(zip(GAUGES, counts, strict=False))
@@ -102,6 +102,7 @@ def drop_queue(tx: Transaction, queue: Queue) -> None:
     for name in FORGET:
         tx.write(f"admin.forget_{name}", queue.id)
     tx.dropped(queue)
+    tx.context.latencies.forget(queue.id)
 
 
 FORGET = (

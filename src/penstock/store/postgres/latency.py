@@ -30,6 +30,13 @@ class Latencies:
             for ms, times in Counter(times_ms).items():
                 counts[bucket(ms)] += times
 
+    def forget(self, queue_id: int) -> None:
+        """It is dropped, and the next queue may get its number."""
+        with self._lock:
+            for counts in (self._fresh, self._written):
+                for key in [key for key in counts if key[0] == queue_id]:
+                    del counts[key]
+
     def rows(self, now: int) -> list[tuple[int, int, int, str]]:
         """What to write: of each queue and kind with news, the minute's counts so far."""
         with self._lock:

@@ -193,7 +193,7 @@ def _message(
 
 
 def take(tx: Transaction, command: Take) -> Leased:
-    queue = tx.queue(command.queue)
+    queue = tx.itself(command.queue)
     blocked = why_not(tx, queue, advance(tx, queue).more)
     if blocked is not None:
         return blocked

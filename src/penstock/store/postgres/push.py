@@ -226,7 +226,7 @@ def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> lis
     options = queue.options
     if options.max_size is not None or options.push_rate is not None:
         _admit(tx, queue, fresh)
-    if command.request_key is not None and fresh:
+    if command.request_key is not None and fresh and _request(space, command) not in writing.requests:
         until = tx.now + REQUEST_WINDOW_MS
         writing.keys[space, REQUEST_KEY + command.request_key] = (NO_PLACE, writing.count, tx.now, until)
     before = len(writing.scheduled)
@@ -247,6 +247,10 @@ def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> lis
         if "/" in queue.name:
             writing.busy[queue.id] = queue.name
     return receipts
+
+
+def _request(space: int, command: Push) -> Key:
+    return space, f"{REQUEST_KEY}{command.request_key}"
 
 
 def _find_duplicates(writing: Writing, space: int, command: Push) -> dict[int, Receipt | int]:

@@ -74,6 +74,10 @@ class CommitLost(Exception):
         self.cause = cause
 
 
+OF_ONE_COMMAND = ("22", "54")
+"""Classes of errors: a value that cannot be stored, or is too large to."""
+
+
 class PostgresStore:
     lanes = 4
     """Batches that may be on their way at once: pushes, leases, settling, and the rest."""
@@ -159,7 +163,9 @@ class PostgresStore:
         try:
             return self._apply(commands)
         except psycopg.Error as error:
-            raise translate(error, self.target) from error
+            # What a command holds may be what the database cannot: that is no matter of the others.
+            if len(commands) == 1 or (error.sqlstate or "")[:2] not in OF_ONE_COMMAND:
+                raise translate(error, self.target) from error
         except PenstockError:
             raise
         except Exception:
@@ -172,6 +178,8 @@ class PostgresStore:
         try:
             return self._apply([command])[0]
         except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] in OF_ONE_COMMAND:
+                return translate(error, self.target)
             raise translate(error, self.target) from error
         except StoreError:
             raise

@@ -184,6 +184,13 @@ class Transaction:
             raise UnknownQueue(name)
         return queue
 
+    def itself(self, name: str) -> Queue:
+        """The queue of this very name: what is done to a whole queue is not done by the name of its dead letters."""
+        queue = self.queue(name)
+        if queue.name != name:
+            raise UnknownQueue(name)
+        return queue
+
     def reload(self) -> None:
         """What is known of queues is asked again, when it is next needed."""
         self.flush()

@@ -178,7 +178,8 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
         rows_told = [(row[0], pushed_at, 0, 0, at, 0, 0, 0) for row, pushed_at in zip(matched, pushed, strict=True)]
         tx.journal.note(Kind.REDRIVEN, queue, rows_told, 0, [encode_detail(by=command.by)] * len(rows_told))
     for message_id, place, _, ttl_left_ms, _ in matched:
-        expires_at = None if ttl_left_ms is None else tx.now + ttl_left_ms
+        # One whose time ran out while it was leased is not brought back to be dropped at once.
+        expires_at = tx.now + ttl_left_ms if ttl_left_ms else None
         tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, place))
         tx.execute(SETTLE["move"], (at, place))
         tx.execute(SETTLE["forget_dead"], (message_id,))

@@ -47,6 +47,9 @@ def configure(tx: Transaction, command: Configure) -> Configured:
     options = queue.options.changed(command.changes)
     changed = options != queue.options
     if changed:
+        if options.journal != queue.options.journal and queue.uncounted:
+            # What was pushed before is told as it was wished then, not by whoever counts it later.
+            queue.write(tx.connection, tx.now)
         tx.execute(SQL["set_options"], (encode_options(options), queue.id))
         queue.options = options
         note_queue(tx, queue, "changed", options=options)

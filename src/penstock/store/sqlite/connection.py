@@ -156,7 +156,7 @@ def translate(error: sqlite3.Error, path: str) -> StoreError:
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFull(f"no room left for {path}", hint="free some disk space; nothing of this request was kept")
     if primary == sqlite3.SQLITE_READONLY:
-        return ReadOnly(f"{path} cannot be written to", hint="check the permissions of the file and its folder")
+        return ReadOnly(f"{path} cannot be written to", hint=_permission(path))
     if primary == sqlite3.SQLITE_CANTOPEN:
         return CannotOpen(f"cannot open {path}: {why_not(path)}")
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -166,10 +166,22 @@ def translate(error: sqlite3.Error, path: str) -> StoreError:
     return StoreError(f"{path}: {error}")
 
 
+def _permission(path: str) -> str:
+    """What SQLite keeps beside a file has the mode that the file had then."""
+    for beside in (f"{path}-wal", f"{path}-shm"):
+        if os.access(path, os.W_OK) and Path(beside).exists() and not os.access(beside, os.W_OK):
+            return f"{beside} cannot: chmod u+w {beside}"
+    return "check the permissions of the file and its folder"
+
+
 def why_not(path: str) -> str:
     """The likeliest reason that a file cannot be opened."""
     file = Path(path)
     folder = file.parent
+    try:
+        Path(f"{path}-journal").exists()
+    except OSError as error:  # Such as of a name that is too long.
+        return (error.strerror or str(error)).lower()
     if not folder.exists():
         return f"the folder {folder} does not exist"
     if not folder.is_dir():

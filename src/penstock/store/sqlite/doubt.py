@@ -13,8 +13,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from penstock.errors import StoreError, StoreUnreachable
-from penstock.store.sqlite.connection import MEMORY
+from penstock.errors import CannotOpen, StoreError, StoreUnreachable
+from penstock.store.sqlite.connection import MEMORY, why_not
 
 PIECE = 1 << 20
 
@@ -24,7 +24,10 @@ class Doubt:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._failed = int(path != MEMORY and _note(path).exists())
+        try:
+            self._failed = int(path != MEMORY and _note(path).exists())
+        except OSError as error:
+            raise CannotOpen(f"cannot open {path}: {why_not(path)}") from error
         self._mended = 0
         self._syncing = threading.Lock()
         """Held while the log is synced beside the commits, until it is known whether that failed."""

@@ -31,6 +31,11 @@ class Latencies:
         counts, number = self._counts[queue_id, kind], bucket(ms)
         counts[number] = counts.get(number, 0) + 1
 
+    def forget(self, queue_id: int) -> None:
+        """It is dropped, and the next queue may get its number."""
+        for key in [key for key in self._counts if key[0] == queue_id]:
+            del self._counts[key]
+
     def write(self, connection: sqlite3.Connection, now: int) -> None:
         counts, self._counts = self._counts, defaultdict(dict)
         minute = now // 60_000

@@ -37,8 +37,7 @@ def push(tx: Transaction, command: Push) -> Pushed:
     advance(tx, queue)
     duplicates = _find_duplicates(tx, space, messages)
     request_key = None if command.request_key is None else REQUEST_KEY + command.request_key
-    if request_key is not None:
-        _find_repeated_request(tx, space, request_key, messages, duplicates)
+    repeated = request_key is not None and _find_repeated_request(tx, space, request_key, messages, duplicates)
     options = queue.options
     if options.max_size is not None or options.push_rate is not None:
         try:
@@ -47,7 +46,7 @@ def push(tx: Transaction, command: Push) -> Pushed:
             if found is None:
                 drop(tx, Drop(queue=queue.name))
             raise
-    if request_key is not None and len(duplicates) < len(messages):
+    if request_key is not None and not repeated and len(duplicates) < len(messages):
         until = tx.now + REQUEST_WINDOW_MS
         tx.execute(SQL["keep_key"], (space, request_key, tx.next_ids(0), NO_PLACE, tx.now, until))
     if not duplicates:
@@ -107,11 +106,11 @@ def _find_repeated_request(
     request_key: str,
     messages: Sequence[NewMessage],
     duplicates: dict[int, Receipt | int],
-) -> None:
+) -> bool:
     """If this request came before: its messages without a key got the ids from the first one on, in order."""
     row = tx.execute(SQL["find_key"], (space, request_key)).fetchone()
     if row is None:
-        return
+        return False
     message_id, _, created_at, _ = row
     taken = {receipt.id for receipt in duplicates.values() if isinstance(receipt, Receipt)}
     for number, message in enumerate(messages):
@@ -120,6 +119,7 @@ def _find_repeated_request(
                 message_id += 1
             duplicates[number] = Receipt(message_id, created_at, tx.salt, True)
             message_id += 1
+    return True
 
 
 def _admit(tx: Transaction, queue: Queue, count: int) -> None:

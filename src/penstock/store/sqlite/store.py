@@ -384,8 +384,12 @@ class SqliteStore(OneLane):
 
     def version(self) -> int:
         # The writer's own commits do not count for it: those who make them know whom they concern.
-        if self._held or not self._lock.acquire(blocking=False):
-            # A batch on its way to the disk looked when it began; to ask its connection would be to wait for it.
+        # A batch on its way to the disk looked when it began; to ask its connection would be to wait for it.
+        if self._held:
+            return self._openings << 32 | self._version
+        # Not by a plain call: an interrupt may come right after one, and leave it locked for ever.
+        [free] = map(self._lock.acquire, [False])
+        if not free:
             return self._openings << 32 | self._version
         try:
             with translated(self.path):

@@ -144,6 +144,7 @@ class Transaction:
 
     def dropped(self, queue: Queue) -> None:
         self._queues.pop(queue.name, None)
+        self.latencies.forget(queue.id)
         self._touched.pop(queue.id, None)
         if self._ahead is queue:
             self._ahead = None

@@ -153,7 +153,7 @@ moved AS (
   UPDATE penstock.message m SET available_at = $2::bigint FROM taken t WHERE m.place = t.place
   RETURNING m.place, m.priority)
 INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, expires_at)
-SELECT t.queue_id, -m.priority, $2::bigint, t.id, t.place, 0, $3::bigint + t.ttl_left_ms
+SELECT t.queue_id, -m.priority, $2::bigint, t.id, t.place, 0, $3::bigint + nullif(t.ttl_left_ms, 0)
   FROM taken t JOIN moved m ON m.place = t.place
 RETURNING id, expires_at
 
