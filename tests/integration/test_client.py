@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import (
+    BatchTooLarge,
     Conflict,
     InvalidInput,
     InvalidName,
@@ -21,6 +23,7 @@ from penstock import (
     QueueFull,
     QueueNotEmpty,
     RateLimited,
+    StoreClosed,
     UnknownQueue,
     WrongType,
 )
@@ -234,12 +237,12 @@ def test_a_with_block_settles(sdk: Sdk, url: str, name: str) -> None:
 def test_consume_keeps_leases_alive_and_ends_when_idle(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
-            queue = await client.create_queue(name, lease_ms=400)
+            queue = await client.create_queue(name, lease_ms=1_000)
             await queue.push_many(list(range(4)))
             seen = []
             async for message in queue.consume(idle=0, batch=2):
                 if message.payload == 0:
-                    await asyncio.sleep(1.2)
+                    await asyncio.sleep(2)
                 async with message:
                     seen.append(message.payload)
             assert seen == [0, 1, 2, 3]
@@ -299,9 +302,9 @@ def test_leaving_consume_gives_back_what_was_leased_ahead(sdk: Sdk, url: str, na
 def test_a_dropped_message_is_no_longer_kept(sdk: Sdk, url: str, name: str, caplog: Any) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
-            queue = await client.create_queue(name, lease_ms=150)
+            queue = await client.create_queue(name, lease_ms=1_500)
             await queue.push("x")
-            async for message in queue.consume(idle=5):
+            async for message in queue.consume(idle=10):
                 if message.attempts == 2:
                     await message.ack()
                     return
@@ -436,6 +439,85 @@ def test_errors_are_the_same_everywhere(sdk: Sdk, url: str, name: str) -> None:
                 await queue.lease(0)
             with pytest.raises(InvalidInput):
                 await queue.peek(state="lost")
+
+    asyncio.run(main())
+
+
+def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url, retry_for=0) as client:
+            queue, stream = await client.create_queue(name), await client.create_stream(name)
+            await queue.push("held")
+            [message] = await queue.lease()
+            before = await queue.stats()
+            for wrong, kind in [
+                *[({"key": value}, WrongType) for value in (5, True, b"abc", ["x"])],
+                *[({"key": value}, InvalidInput) for value in ("", "x" * 513, "\ud800")],
+                *[({"headers": value}, WrongType) for value in ("x", ["a"], {1: "x"}, {"a": 1}, {"a": b"b"})],
+                *[({"headers": value}, InvalidInput) for value in ({"a": "\ud800"}, {"\ud800": "a"})],
+                ({"headers": {"a": "x" * 16_384}}, InvalidInput),
+                *[({"priority": value}, WrongType) for value in (None, "", False, 0.0, "1")],
+                ({"priority": 2**31}, InvalidInput),
+            ]:
+                [field] = wrong
+                await refused(queue.push("x", **wrong), kind, field)
+                await refused(queue.push_many(["x", NewMessage(payload="x", **wrong)]), kind, field)
+            for value in (5, b"x", ["x"]):
+                await refused(message.nack(error=value), WrongType, "error")
+                await refused(queue.nack_many([message], error=value), WrongType, "error")
+            for value, kind in (("x", WrongType), (True, WrongType), (0, InvalidInput), (2**70, InvalidInput)):
+                await refused(queue.get(value), kind, "message_id")
+                await refused(queue.remove(value), kind, "message_id")
+                await refused(queue.redrive(ids=[value]), kind, "ids")
+            for value in (5, "12"):
+                await refused(queue.redrive(ids=value), WrongType, "ids")
+            await refused(queue.redrive(error_contains=5), WrongType, "error_contains")
+            await refused(queue.redrive(error_contains="\ud800"), InvalidInput, "error_contains")
+            await refused(queue.redrive(rate_per_s="1"), WrongType, "rate_per_s")
+            await refused(queue.peek(after=5), WrongType, "after")
+            for listing in (client.queues, client.streams):
+                for field in ("prefix", "after"):
+                    await refused(listing(**{field: 5}), WrongType, field)
+                    await refused(listing(**{field: "\ud800"}), InvalidInput, field)
+                await refused(listing(limit=0), InvalidInput, "limit")
+            await refused(queue.push_many(repeat(1)), BatchTooLarge, "messages")
+            await refused(stream.append_many(repeat(1)), BatchTooLarge, "records")
+            assert await queue.stats() == before
+            await message.ack()
+
+    asyncio.run(main())
+
+
+async def refused(call: Any, kind: type[InvalidInput], field: str) -> None:
+    with pytest.raises(kind) as caught:
+        await call
+    assert type(caught.value) is kind
+    assert caught.value.field == field
+
+
+def test_a_transaction_goes_on_without_what_was_refused(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            async with queue.transact() as tx:
+                with pytest.raises(WrongType):
+                    tx.push("refused", key=5)
+                tx.push("kept")
+            [receipt] = tx.receipts
+            assert [each.id for each in await queue.peek(10)] == [receipt.id]
+
+    asyncio.run(main())
+
+
+def test_a_closed_client_says_that_it_is_closed(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        client = sdk.connect(url)
+        queue = await client.create_queue(name)
+        await client.close()
+        await client.close()
+        for call in (lambda: queue.push("x"), queue.stats, queue.lease, lambda: queue.lease(wait=5), client.queues):
+            with pytest.raises(StoreClosed):
+                await call()
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.errors import (
+    BatchTooLarge,
     DiskFull,
     Forbidden,
     InvalidInput,
@@ -26,12 +28,14 @@ from penstock.errors import (
     PayloadTooLarge,
     QueueFull,
     ServerFault,
+    StoreClosed,
     StoreError,
     StoreUnreachable,
     TryLater,
     Unauthorized,
     Unreachable,
 )
+from penstock.server import protocol
 from tests.integration.client_support import Proxy, Sdk, proxy
 from tests.integration.serving import Running, running
 
@@ -207,6 +211,27 @@ def test_refusals_for_now_are_tried_again(sdk: Sdk, between: Proxy, name: str) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("linger_bytes", [None, 0], ids=["read-over", "cut-off"])
+def test_a_request_that_is_too_large_is_refused_with_what_the_server_said_of_it(
+    sdk: Sdk, server: Running, name: str, linger_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if linger_bytes is not None:
+        monkeypatch.setattr(protocol, "LINGER_BYTES", linger_bytes)
+    many = ["x" * 500_000] * 40
+
+    async def main() -> None:
+        async with sdk.connect(f"http://127.0.0.1:{server.port}") as client:
+            queue, stream = await client.create_queue(name), await client.create_stream(name)
+            with pytest.raises(BatchTooLarge):
+                await queue.push_many(many)
+            with pytest.raises(BatchTooLarge):
+                await stream.append_many(many)
+            assert (await queue.stats()).ready == 0
+            assert len(await queue.push_many(many[:20])) == 20
+
+    asyncio.run(main())
+
+
 def test_nobody_there(sdk: Sdk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -286,6 +311,36 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used(sdk: Sdk, bet
     asyncio.run(main())
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_client_may_be_used_in_one_event_loop_after_the_other(
+    server: Running, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = aio.connect(f"http://127.0.0.1:{server.port}", retry_for=0, timeout=5, connections=1)
+    queue = client.queue(name)
+
+    async def work() -> None:
+        await asyncio.gather(*(queue.push(number) for number in range(3)), queue.stats(), queue.info())
+        async for message in queue.consume(idle=0.01):
+            async with message:
+                pass
+
+    async def make() -> None:
+        await client.create_queue(name, lease_ms=1_000)
+        await work()
+
+    async def keep() -> None:
+        await queue.push("kept")
+        async for message in queue.consume():
+            await asyncio.sleep(2)  # For twice as long as the lease.
+            await message.ack()
+            return
+
+    for use in (make, work, keep, client.close):
+        asyncio.run(use())
+    assert not caplog.records
+    gc.collect()  # The sockets of the loops that have ended, while that is no warning.
+
+
 def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -316,6 +371,20 @@ def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert seen == [0, 1, 2]
+
+
+def test_one_who_waits_is_told_that_the_client_is_closed(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        client = sdk.connect(between.url)
+        queue = await client.create_queue(name)
+        waiting = asyncio.ensure_future(lease_one(queue))
+        while not between.count("/poll"):
+            await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(StoreClosed, match="the client is closed"):
+            await waiting
+
+    asyncio.run(main())
 
 
 def test_a_client_is_closed_though_a_renewal_is_still_being_tried(sdk: Sdk, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Keeper:
             if self._closed:
                 return
             self._kept[message.id, message.token] = kept
-            if self._background is None:
+            if self._background is None or not self._background.running:
                 self._wakes_at = kept.due
                 self._background = Background(self._run, "penstock-keeper")
             elif kept.due < self._wakes_at:

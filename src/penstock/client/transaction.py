@@ -47,7 +47,8 @@ class Transaction:
         self, message: LeasedMessage, error: str | BaseException | None = None, *, delay: Seconds | None = None
     ) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        self._nacks.setdefault(message.queue, []).append(message.item(delay_ms, describe(error)))
+        item = message.item(delay_ms, describe(error))
+        self._nacks.setdefault(message.queue, []).append(item)
         self._settled.append(message)
 
     def push(
@@ -62,10 +63,11 @@ class Transaction:
         headers: dict[str, str] | None = None,
     ) -> None:
         """To this queue, or to another."""
-        message = NewMessage(payload=payload, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
+        new = NewMessage(payload=payload, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
+        message = new.to_store()
         group = self._pushes.setdefault(queue or self._home, [])
         self._places.append((queue or self._home, len(group)))
-        group.append(message.to_store())
+        group.append(message)
 
     async def commit(self) -> list[Receipt]:
         """Done by the block's end."""

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from penstock.client import payloads
 from penstock.errors import InvalidInput, WrongType
-from penstock.model import DELAY_MS_MAX, Content, Failure, Message, QueueStats, State, Totals
+from penstock.limits import check_headers, check_key, check_range
+from penstock.model import DELAY_MS_MAX, PRIORITY_MAX, Content, Failure, Message, QueueStats, State, Totals
 from penstock.model import NewMessage as StoredNewMessage
 
 T = TypeVar("T")
@@ -41,6 +42,12 @@ class NewMessage(Struct, frozen=True, kw_only=True):
 
     def to_store(self) -> StoredNewMessage:
         payload, content = payloads.encode(self.payload)
+        if self.priority or type(self.priority) is not int:
+            check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        if self.key is not None:
+            check_key(self.key)
+        if self.headers is not None:
+            check_headers(self.headers)
         return StoredNewMessage(
             payload=payload,
             content=content,

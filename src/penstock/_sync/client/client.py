@@ -23,9 +23,12 @@ from penstock.client.types import Options, Page, Seconds, milliseconds
 from penstock.client.urls import Server, parse, request_headers
 from penstock.errors import InvalidInput, QueueExists, StreamExists
 from penstock.identity import NAME_LENGTH_MAX, own_name
+from penstock.limits import check_range, check_text
 from penstock.log.model import StreamInfo
 from penstock.model import QueueInfo
 from penstock.store.opening import Durability, open_store
+
+PAGE_MAX = 1_000
 
 
 class Client:
@@ -59,6 +62,7 @@ class Client:
 
     def queues(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[QueueInfo]:
         """Queues by name, with options and counters."""
+        _check_page(prefix, limit, after)
         return self.transport.queues(prefix, limit, after)
 
     def stream(self, name: str) -> Stream:
@@ -78,6 +82,7 @@ class Client:
 
     def streams(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[StreamInfo]:
         """Streams by name, with options and sizes."""
+        _check_page(prefix, limit, after)
         return self.transport.streams.list_all(prefix, limit, after)
 
     def close(self) -> None:
@@ -139,3 +144,10 @@ def connect(
         retry_for=retry_seconds,
     )
     return Client(Remote(asker, linger_seconds), worker)
+
+
+def _check_page(prefix: str, limit: int, after: str | None) -> None:
+    check_text("prefix", prefix)
+    check_range("limit", limit, 1, PAGE_MAX)
+    if after is not None:
+        check_text("after", after)

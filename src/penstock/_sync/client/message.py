@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client import payloads
 from penstock.client.types import Seconds, milliseconds, visible_key
 from penstock.commands import Settled, SettleItem
-from penstock.errors import LeaseLost, PenstockError
+from penstock.errors import LeaseLost, PenstockError, WrongType
 from penstock.model import ERROR_TEXT_MAX, LEASE_MS_MAX
 from penstock.model import LeasedMessage as Lease
 
@@ -155,6 +155,8 @@ def describe(error: str | BaseException | None) -> str | None:
             text = f"{type(error).__name__}: {error}"
         except Exception:
             text = type(error).__name__  # Its own text cannot be had.
-    else:
+    elif isinstance(error, str):
         text = error
+    else:
+        raise WrongType(f"error is a str or an exception, not {type(error).__name__}", field="error")
     return text[:ERROR_TEXT_MAX].encode("utf-8", "backslashreplace").decode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock._sync.client.message import LeasedMessage, describe
@@ -25,9 +26,10 @@ from penstock.client.types import (
 )
 from penstock._sync.client.worker import Worker
 from penstock.commands import Settled, SettleItem
-from penstock.errors import InvalidInput, WrongType
-from penstock.identity import DLQ_SUFFIX, check_queue_name
-from penstock.model import BATCH_MAX, DELAY_MS_MAX, LEASE_MS_MAX, QueueInfo, State
+from penstock.errors import BatchTooLarge, InvalidInput, WrongType
+from penstock.identity import DLQ_SUFFIX, ID_MAX, check_queue_name
+from penstock.limits import check_range, check_text
+from penstock.model import BATCH_MAX, DELAY_MS_MAX, ERROR_TEXT_MAX, LEASE_MS_MAX, QueueInfo, State
 
 if TYPE_CHECKING:
     from penstock._sync.client.client import Client
@@ -75,7 +77,10 @@ class Queue:
         """Add messages, all or none: payloads, or `NewMessage` where one has options of its own."""
         if isinstance(messages, str | bytes | bytearray | dict) or not isinstance(messages, Iterable):
             raise WrongType("push_many takes many messages; use push for one", field="messages")
-        new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in messages]
+        some = islice(messages, BATCH_MAX + 1)
+        new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in some]
+        if len(new) > BATCH_MAX:
+            raise BatchTooLarge(f"more than {BATCH_MAX} messages in one batch", field="messages", hint="push in parts")
         return self._transport.push(self.name, [each.to_store() for each in new]) if new else []
 
     # Consuming
@@ -216,11 +221,14 @@ class Queue:
             wanted = State(state)
         except ValueError:
             raise InvalidInput(f"state is one of {', '.join(State)}", field="state") from None
+        if after is not None:
+            check_text("after", after)
         found = self._transport.peek(self.name, wanted, limit, after)
         return Page([peeked(each) for each in found], found.next)
 
     def get(self, message_id: int) -> PeekedMessage | None:
         """One message, left where it is."""
+        check_range("message_id", message_id, 1, ID_MAX)
         found = self._transport.get(self.name, message_id)
         return None if found is None else peeked(found)
 
@@ -235,6 +243,7 @@ class Queue:
 
     def remove(self, message_id: int) -> bool:
         """Remove one message; whether it was there."""
+        check_range("message_id", message_id, 1, ID_MAX)
         return self._transport.remove(self.name, message_id)
 
     def configure(self, **changes: Unpack[Options]) -> QueueInfo:
@@ -273,9 +282,15 @@ class Queue:
     ) -> Redriven:
         """Give dead letters a new life in their queue: all, or those that match."""
         older_than_ms = None if older_than is None else milliseconds("older_than", older_than, 0, DELAY_MS_MAX)
+        if error_contains is not None:
+            check_text("error_contains", error_contains)
+            if len(error_contains) > ERROR_TEXT_MAX:
+                raise InvalidInput(f"error_contains has at most {ERROR_TEXT_MAX} characters", field="error_contains")
+        if rate_per_s is not None and type(rate_per_s) not in (int, float):
+            raise WrongType(f"rate_per_s is a number, not {type(rate_per_s).__name__}", field="rate_per_s")
         return self._transport.redrive(
             self.name,
-            ids=ids,
+            ids=None if ids is None else _checked_ids(ids),
             error_contains=error_contains,
             older_than_ms=older_than_ms,
             rate_per_s=rate_per_s,
@@ -291,3 +306,14 @@ def _check_limit(limit: int, highest: int) -> None:
         raise WrongType(f"limit is an int, not {type(limit).__name__}", field="limit")
     if not 1 <= limit <= highest:
         raise InvalidInput(f"limit is {limit}, and must be 1 to {highest}", field="limit")
+
+
+def _checked_ids(ids: Iterable[int]) -> list[int]:
+    if isinstance(ids, str | bytes | bytearray | dict) or not isinstance(ids, Iterable):
+        raise WrongType(f"ids are a list of int, not {type(ids).__name__}", field="ids")
+    some = list(islice(ids, BATCH_MAX + 1))
+    if len(some) > BATCH_MAX:
+        raise BatchTooLarge(f"more than {BATCH_MAX} ids", field="ids", hint="redrive in parts")
+    for each in some:
+        check_range("ids", each, 1, ID_MAX)
+    return some
