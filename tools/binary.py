@@ -57,7 +57,7 @@ if sys.version_info[:2] != PYTHON or sys.platform != PLATFORM:
     wanted = f"Python {{PYTHON[0]}}.{{PYTHON[1]}} on {{PLATFORM}}"
     sys.exit(f"error: this penstock was made for {{wanted}} (make binary PYTHON=... makes another)")
 sys.path[0] = str(unpacked())
-from penstock.cli import main
+from penstock.__main__ import main
 main()
 """
 

@@ -24,6 +24,7 @@ from penstock.log.reader import LOCK
 from penstock.log.streams import FLAT, TREE, streams_beside
 from penstock.store.protocol import Progress
 from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.connection import why_not
 from penstock.store.sqlite.transaction import JOURNAL
 
 PARTIAL = ".partial"
@@ -41,6 +42,8 @@ def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) 
     for part in (target, journal_folder(target), streams_beside(target)):
         if part.exists():
             raise CannotOpen(f"{part} exists already", hint="a backup never overwrites; choose another name")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise CannotOpen(f"cannot write {target}: {why_not(str(target))}")
     making = target.with_name(target.name + PARTIAL)
     remove(making)
     try:

@@ -14,9 +14,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from penstock.errors import PenstockError
+from penstock.errors import Damaged, PenstockError
 from penstock.lite import LiteQueue
 from penstock.model import DAY_MS, system_clock
+from penstock.ownership import is_ours
 from penstock.store.shared import GAUGES
 from penstock.store.sqlite.connection import connect, translated
 from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
@@ -27,6 +28,7 @@ WAL_BYTES_HIGH = 256 << 20
 DISK_BYTES_LOW = 1 << 30
 FREE_SHARE_HIGH = 0.5
 OVERDUE_MS_HIGH = 60_000
+RESTORE = "stop all writers, keep a copy of the file with its -wal, and restore the last backup"
 
 
 class Finding(Struct):
@@ -38,15 +40,16 @@ class Finding(Struct):
 
 def examine(path: Path) -> list[Finding]:
     """All that there is to say about one file."""
+    if path.is_dir():
+        return [Finding("problem", "file", f"{path} is a folder", "name the file in it; a server's is penstock.db")]
     if not path.is_file():
         return [Finding("problem", "file", f"{path} is not there", "check the path; a first put makes the file")]
     findings = [Finding("ok", "sqlite", f"SQLite {sqlite3.sqlite_version}")]
     try:
-        with translated(str(path)), closing(connect(str(path), busy_ms=5_000)) as connection:
-            for look in (_schema, _integrity, _counters, _leases, _dead_letters, _sizes):
-                findings += look(connection, path)
-                if look is _schema and findings[-1].level == "problem":
-                    break
+        with translated(str(path)):
+            findings += _looks(path)
+    except Damaged as error:
+        findings.append(Finding("problem", "file", str(error.args[0]), RESTORE))
     except PenstockError as error:
         findings.append(Finding("problem", "file", str(error.args[0]), error.hint))
     findings += _self_test(path.parent)
@@ -54,11 +57,26 @@ def examine(path: Path) -> list[Finding]:
     return findings
 
 
+def _looks(path: Path) -> Iterator[Finding]:
+    if not is_ours(path):
+        yield Finding("problem", "schema", f"{path} holds no Penstock tables", "is this the right file?")
+        return
+    yield from _permissions(path)
+    with closing(connect(str(path), busy_ms=5_000)) as connection:
+        for look in (_schema, _integrity, _counters, _leases, _dead_letters, _sizes):
+            yield from look(connection, path)
+
+
+def _permissions(path: Path) -> Iterator[Finding]:
+    """SQLite gives the files beside it the mode that it has when they are made, and does not change them later."""
+    for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        if file.exists() and not (file.stat().st_mode & 0o222 and os.access(file, os.W_OK)):
+            yield Finding("problem", "permissions", f"{file} cannot be written to", f"chmod u+w {file}")
+
+
 def _schema(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     version = schema_version(connection)
-    if version == 0:
-        yield Finding("problem", "schema", f"{path} holds no Penstock tables", "is this the right file?")
-    elif version < SCHEMA_VERSION:
+    if version < SCHEMA_VERSION:
         yield Finding("note", "schema", f"version {version}; this Penstock upgrades it to {SCHEMA_VERSION} on opening")
     else:
         yield Finding("ok", "schema", f"version {version}")
@@ -73,7 +91,7 @@ def _integrity(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
             "problem",
             "integrity",
             "; ".join(verdicts),
-            "stop all writers, keep a copy of the file with its -wal, and restore the last backup",
+            RESTORE,
         )
 
 

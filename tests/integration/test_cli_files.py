@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from penstock import LiteQueue
 from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server
 
 
@@ -81,11 +86,20 @@ def test_what_is_no_export_is_refused_with_its_lines(queues: Queues) -> None:
     good = b'{"payload": 1}\n' * 1_000
     refused = queues.run("import", "--queue", "to", stdin=good + b"{broken\n")
     assert refused.code == 3
-    assert refused.err.startswith("error: lines 1001 to 1001: ")
-    assert "1000 before them are imported" in refused.err
+    assert refused.err.startswith("error: line 1001")
+    assert "1000 before that are imported" in refused.err
     assert queues.run("import", "--queue", "to", stdin=b"{broken\n").code == 2
     assert queues.run("import", "--queue", "to", stdin=b'{"payload": 5, "content": "text"}').code == 2
     assert queues.run("import", "--queue", "nowhere", stdin=b'{"payload": 1}').code == 1
+
+
+@pytest.mark.parametrize("bad", [b"{broken", b'{"payload": 5, "content": "text"}', b'{"payload": 1, "priority": "x"}'])
+@pytest.mark.parametrize("before", [0, 1_500])
+def test_a_line_that_is_no_message_is_named_by_its_place_in_the_file(queues: Queues, bad: bytes, before: int) -> None:
+    lines = [b'{"payload": 1}'] * before + [b'{"payload": 1}', b"", b'{"payload": 2}', b"  ", bad, b'{"payload": 3}']
+    refused = queues.run("import", "--queue", "to", stdin=b"\n".join(lines))
+    assert re.match(rf"error: line {before + 5}\b", refused.err), refused.err
+    assert refused.code == (3 if before else 2)
 
 
 def test_a_running_server_is_backed_up_and_not_restored_over(url: str, folder: Path, tmp_path: Path) -> None:
@@ -153,11 +167,117 @@ def test_a_bench_tells_of_each_phase_and_leaves_nothing(queues: Queues) -> None:
     assert queues.ok("bench", "--messages", "10").splitlines()[0].split()[:2] == ["PHASE", "MSG/S"]
 
 
+def test_a_bench_that_is_asked_to_end_removes_its_queue(queues: Queues) -> None:
+    command = [sys.executable, "-m", "penstock", "bench", "--messages", "10000000", *queues.flags]
+    process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
+
+    def left() -> list[str]:
+        names = [queue["name"] for queue in queues.json("queue", "list")["queues"]]
+        return [name for name in names if name.startswith("bench-")]
+
+    while not left():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip(), left()) == (130, b"", [])
+
+
+def test_a_backup_into_no_folder_names_what_was_asked_for(tmp_path: Path) -> None:
+    place = Queues(("--db", str(tmp_path / "q.db")), "db")
+    place.ok("queue", "add", "--name", "q")
+    refused = place.run("backup", str(tmp_path / "nowhere" / "copy.db"))
+    assert refused.code == 1
+    assert refused.err.startswith(f"error: cannot write {tmp_path}/nowhere/copy.db: the folder")
+
+
 def test_a_doctor_looks_at_a_file(tmp_path: Path) -> None:
     Queues(("--db", str(tmp_path / "q.db")), "db").ok("queue", "add", "--name", "q")
     findings = penstock("doctor", str(tmp_path / "q.db"), "--json")
     assert findings.code == 0
     assert {finding["level"] for finding in findings.json} <= {"ok", "note"}
+
+
+def somebody_elses(path: Path) -> bytes:
+    """A file of SQLite's that is not Penstock's; its bytes."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE customer (name TEXT)")
+        connection.commit()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",),
+        ("queue", "list"),
+        ("message", "enqueue", "--queue", "q", "--payload", "1"),
+        ("backup", "copy.db"),
+        ("journal", "show"),
+    ],
+)
+def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "app.db"
+    before = somebody_elses(path)
+    refused = penstock(*command, "--db", str(path))
+    assert (refused.code, f"{path} holds no queues of Penstock's" in refused.err) == (1, True)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["app.db"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_doctor_tells_of_a_file_whose_name_is_no_text(flags: tuple[str, ...]) -> None:
+    looked = penstock("doctor", "\udcff", *flags)
+    assert looked.code == 1
+    assert "is not there" in looked.out
+
+
+def test_a_doctor_leaves_somebody_elses_file_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    before = somebody_elses(path)
+    looked = penstock("doctor", str(path))
+    assert (looked.code, "holds no Penstock tables" in looked.out) == (1, True)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["app.db"]
+
+
+def test_a_file_without_queues_is_penstocks_all_the_same(tmp_path: Path) -> None:
+    with LiteQueue(tmp_path / "q.db"):
+        pass
+    assert penstock("queue", "list", "--db", str(tmp_path / "q.db")).code == 0
+
+
+def test_a_file_without_a_journal_is_told_so_and_gets_none(tmp_path: Path) -> None:
+    with LiteQueue(tmp_path / "q.db") as queue:
+        queue.put(b"x")
+    for verb in ("show", "tail"):
+        refused = penstock("journal", verb, "--db", str(tmp_path / "q.db"))
+        assert (refused.code, "keeps no journal (LiteQueue(path, journal=True)" in refused.err) == (1, True)
+    assert not (tmp_path / "q.db.journal").exists()
+    with LiteQueue(tmp_path / "q.db", journal=True) as queue:
+        queue.put(b"y")
+        assert penstock("journal", "show", "--db", str(tmp_path / "q.db")).code == 0
+    refused = penstock("journal", "tail", "--kind", "pushed,nosuch", "--db", str(tmp_path / "q.db"))
+    assert (refused.code, "'nosuch' is none of queue, pushed, leased" in refused.err) == (2, True)
+
+
+def test_a_doctor_says_what_is_no_file_and_what_to_do_about_a_damaged_one(tmp_path: Path) -> None:
+    assert f"{tmp_path} is a folder" in penstock("doctor", str(tmp_path)).out
+    path = tmp_path / "q.db"
+    Queues(("--db", str(path)), "db").ok("queue", "add", "--name", "q")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"\xff" * 2_000 + whole[2_100:])
+    damaged = penstock("doctor", str(path))
+    assert (damaged.code, "restore the last backup" in damaged.out) == (1, True)
+    assert "penstock doctor" not in damaged.out
+
+
+def test_a_doctor_names_files_that_cannot_be_written_to(tmp_path: Path) -> None:
+    with LiteQueue(tmp_path / "q.db"):
+        beside = tmp_path / "q.db-shm"
+        beside.chmod(0o400)
+        looked = penstock("doctor", str(tmp_path / "q.db"))
+    assert (looked.code, f"chmod u+w {beside}" in looked.out) == (1, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -217,6 +217,81 @@ def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
 
 
+@pytest.mark.parametrize(
+    ("lacking", "command", "extra"),
+    [
+        ("psycopg", "migrate-store {file} postgresql://x@127.0.0.1:1/x", "postgres"),
+        ("pyspark", "demo --spark --port 0 --no-browser", "spark"),
+    ],
+)
+def test_what_an_extra_is_needed_for_names_it(file: Queues, lacking: str, command: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{lacking!r}] = None; from penstock.cli import main; main()"
+    words = command.format(file=file.flags[1]).split()
+    done = subprocess.run([sys.executable, "-c", code, *words], env=clean_environment(), capture_output=True, text=True)
+    told = f"error: this needs penstock[{extra}] (pip install 'penstock[{extra}]')\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--port", "99999"), ("--port", "-1"), ("--tls-cert", __file__), ("--port", "0", "--store", "foo://x")],
+)
+def test_a_server_with_wrong_options_is_wrong_usage(flags: tuple[str, ...], tmp_path: Path) -> None:
+    refused = penstock("serve", *flags, env={"PENSTOCK_DATA": str(tmp_path)})
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+
+
+def test_a_value_out_of_range_names_its_option(file: Queues, admin: Queues) -> None:
+    for queues in (file, admin):
+        refused = queues.run("message", "enqueue", "--queue", "jobs", "--payload", "1", "--priority", "9" * 20)
+        assert (refused.code, refused.err.startswith("error: priority")) == (2, True)
+
+
+BEGINNING = """
+import signal, sys
+signal.signal(signal.SIGINT, {handler})
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from penstock.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code"), [("signal.default_int_handler", -signal.SIGINT), ("signal.SIG_IGN", 0)], ids=["heard", "not"]
+)
+def test_an_interruption_while_it_loads_shows_no_traceback(handler: str, code: int) -> None:
+    begun = [sys.executable, "-c", BEGINNING.format(handler=handler), "--help"]
+    done = subprocess.run(begun, env=clean_environment(), capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("--help >&-", 0),
+        ("stats {flags} >&-", 0),
+        ("message ack --queue jobs --ids - {flags} <&-", 2),
+        ("message enqueue --queue jobs --payload - {flags} <&-", 2),
+        ("queue show --name nowhere {flags} >&- 2>&-", 1),
+    ],
+)
+def test_what_is_closed_is_as_good_as_empty(file: Queues, command: str, code: int) -> None:
+    shell = f"{sys.executable} -m penstock {command.format(flags=' '.join(file.flags))}"
+    done = subprocess.run(["bash", "-c", shell], env=clean_environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr, "unexpected" in done.stderr) == (code, False, False)
+    assert done.stderr.count("\n") <= 1
+
+
+def test_a_full_disk_at_stdout_is_one_line(file: Queues) -> None:
+    shell = f"{sys.executable} -m penstock queue list {' '.join(file.flags)} >/dev/full"
+    done = subprocess.run(["bash", "-c", shell], env=clean_environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
 def test_a_reader_that_leaves_is_no_error(file: Queues) -> None:
     lines = "".join(f'"{"x" * 500}{number}"\n' for number in range(1_000)).encode()
     file.ok("message", "enqueue", "--queue", "jobs", "--file", "-", stdin=lines)

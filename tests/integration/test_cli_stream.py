@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.cli.backend import Data
+from penstock.cli.stream_local import LocalStreams
+from penstock.cli.stream_remote import RemoteStreams
 from penstock.log.streams import streams_beside
 from tests.integration.command_line import Queues, penstock, server, spawn
 
@@ -105,6 +108,52 @@ def test_a_server_knows_a_file_again(streams: Queues, name: str, tmp_path: Path)
         assert again == {"first": 0, "last": 24, "records": 25, "again": 25}
         assert streams.json(*flags, "--again")["again"] == 0
     assert values(streams, name) == [*range(25)] * 2
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, streams: Queues, *, call: int, times: int) -> None:
+    """While a batch is being appended, and is committed already."""
+    kind = RemoteStreams if streams.kind == "http" else LocalStreams
+    append, calls = kind.append, iter(range(1, 1_000))
+
+    def interrupted(*arguments: Any, **named: Any) -> Data:
+        done = append(*arguments, **named)
+        if next(calls) == call:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(kind, "append", interrupted)
+
+
+def test_after_an_interrupt_the_lines_told_are_those_appended(
+    streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(25))
+    with monkeypatch.context() as patched:
+        interrupt(patched, streams, call=2, times=1)
+        cut = streams.run("stream", "append", name, "--batch", "10", stdin=lines)
+    assert (cut.code, cut.err.strip()) == (130, "20 are appended; --skip 20 goes on from there")
+    streams.ok("stream", "append", name, "--skip", "20", stdin=lines)
+    assert values(streams, name) == [*range(25)]
+
+
+def test_whoever_interrupts_twice_does_not_wait_and_learns_what_is_certain(
+    streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, streams, call=2, times=2)
+    cut = streams.run("stream", "append", name, "--batch", "1", stdin=b"1\n2\n3\n")
+    assert cut.code == 130
+    assert cut.err.startswith("at least 1 are appended; see where the stream ends")
+    assert values(streams, name) == [1, 2]
+
+
+def test_a_file_that_goes_on_in_other_batches_is_told_how(streams: Queues, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("1\n2\n3\n")
+    streams.ok("stream", "append", name, "--file", str(file), "--batch", "2")
+    again = streams.run("stream", "append", name, "--file", str(file), "--batch", "3")
+    if streams.kind == "http":
+        assert (again.code, "(go on with the same --batch, or with --skip)" in again.err) == (1, True)
 
 
 def test_arrow_files_go_in_and_come_out(streams: Queues, name: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -52,12 +53,13 @@ def cli() -> None:
     """The message queue that grows with your program.
 
     Commands talk to a server (--url or PENSTOCK_URL, by default http://127.0.0.1:8888; --token or PENSTOCK_TOKEN) or,
-    with --db PATH or --data DIR, straight to a queue's file. Each takes --json. Exit codes: 0 done, 1 failed,
-    2 wrong usage, 3 partly done, 4 not authorised, 5 not reachable.
+    with --db PATH or --data DIR, straight to a queue's file. All but serve, demo and completion take --json.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 not authorised, 5 not reachable.
     """
 
 
 def main() -> None:
+    _stand_in_for_closed()
     os.umask(0o077)  # What it writes is its user's alone, unless they change that.
     try:
         code = cli.main(prog_name="penstock", standalone_mode=False)
@@ -71,9 +73,18 @@ def main() -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
     except OSError as error:
-        click.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        sys.stdout = None  # It may be what is full; Python would try once more, and tell of it in its own way.
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stand_in_for_closed() -> None:
+    """Whoever started this may have closed them (`>&-`), and the next file that is opened must not take their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _complain(error: click.ClickException) -> None:

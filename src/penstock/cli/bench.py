@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from math import ceil
 
 import click
@@ -15,6 +16,7 @@ from penstock.cli.backend import Backend, Data, Outgoing
 from penstock.cli.common import Failed, fail, on_queues
 from penstock.cli.output import Advance, Output, progress
 from penstock.errors import PenstockError
+from penstock.stopping import interrupt_held_back, interrupted_by_sigterm
 
 Work = Callable[[], int]
 """One call: how many messages it moved; 0 when there is nothing left to do."""
@@ -33,16 +35,16 @@ def command(backend: Backend, out: Output, messages: int, batch: int, clients: i
     "calls", "seconds"}]}; latencies are those of one call.
     """
     queue = f"bench-{secrets.token_hex(6)}"
-    backend.create_queue(queue, {"visibility_ms": 600_000, "max_attempts": 1_000})
-    try:
+    phases = []
+    with interrupted_by_sigterm(), ExitStack() as stack:
+        with interrupt_held_back():
+            backend.create_queue(queue, {"visibility_ms": 600_000, "max_attempts": 1_000})
+            stack.callback(backend.drop_queue, queue, force=True)
         load = Load(backend, queue, batch, payload_bytes)
-        phases = []
-        with progress("bench", 4 * messages) as advance:
-            for name, work in (("push", load.push), ("lease", load.lease), ("ack", load.ack), ("cycle", load.cycle)):
-                load.left = messages
-                phases.append({"phase": name, **_run(work, clients, advance)})
-    finally:
-        backend.drop_queue(queue, force=True)
+        advance = stack.enter_context(progress("bench", 4 * messages))
+        for name, work in (("push", load.push), ("lease", load.lease), ("ack", load.ack), ("cycle", load.cycle)):
+            load.left = messages
+            phases.append({"phase": name, **_run(work, clients, advance)})
     settings = {"messages": messages, "batch": batch, "clients": clients, "payload_bytes": payload_bytes}
     headings = ("PHASE", "MSG/S", "P50 MS", "P99 MS", "CALLS", "SECONDS")
     rows = [tuple(phase.values()) for phase in phases]

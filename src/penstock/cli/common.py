@@ -25,7 +25,7 @@ DEFAULT_URL = "http://127.0.0.1:8888"
 DB_NAME = "penstock.db"
 SETTINGS = {"AUTH_TOKEN", "HOST", "LISTEN_ADDR", "PORT"}
 """Of a server, by the names that earlier queues used."""
-PARTLY, NOT_AUTHORISED, NOT_REACHABLE = 3, 4, 5
+WRONG, PARTLY, NOT_AUTHORISED, NOT_REACHABLE = 2, 3, 4, 5
 
 Command = Callable[..., None]
 Options = list[Callable[[Command], Command]]
@@ -223,7 +223,11 @@ def reporting() -> Iterator[None]:
 
 
 def fail(error: PenstockError, *, context: str = "", code: int | None = None) -> NoReturn:
-    text = f"{context}{error.args[0]}"
+    text = str(error.args[0])
+    field = getattr(error, "field", None)
+    if field and text.startswith("expected "):  # What a decoder says has no subject.
+        text = f"{field.rpartition('.')[2]}: {text}"
+    text = f"{context}{text}"
     hint = error.hint
     if isinstance(error, UnknownQueue) or error.code == "unknown_queue":
         hint = "`penstock queue list` shows those there are, `penstock queue add` makes one"
@@ -246,7 +250,7 @@ def exit_code(error: PenstockError) -> int:
         return NOT_AUTHORISED
     if isinstance(error, PayloadTooLarge | BatchTooLarge):
         return 1
-    return 2 if status in (400, 422) or isinstance(error, InvalidInput) else 1
+    return WRONG if status in (400, 422) or isinstance(error, InvalidInput) else 1
 
 
 def exit_partly(done: int, asked: int, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 import threading
@@ -16,9 +15,11 @@ from penstock.cli.common import reporting
 from penstock.cli.output import note
 from penstock.cli.pipeline_progress import Display
 from penstock.config import Settings
+from penstock.errors import MissingExtra
+from penstock.stopping import Stop, stop_on_signals
 
 if TYPE_CHECKING:
-    from penstock.demo.run import Refreshing, Stop
+    from penstock.demo.run import Refreshing
 
 
 @click.command("demo")
@@ -34,14 +35,14 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
     Orders in a namespace, emails that fail and are tried again, reminders that wait, notes in an inbox, and a stream
     with a fast and a slow consumer.
     """
-    from penstock.demo.run import Stop, demo, has_spark
+    from penstock.demo.run import demo, has_spark
 
     spark = has_spark() if spark is None else spark
-    stop = Stop()
     with reporting(), ExitStack() as stack:
+        if spark and not has_spark():
+            raise MissingExtra("spark")
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-"))
-        for number in _stops():
-            signal.signal(number, lambda *_: stop.tell())
+        stop = stack.enter_context(stop_on_signals())
         if seconds is not None:
             timer = threading.Timer(seconds, stop.tell)
             timer.daemon = True
@@ -61,14 +62,6 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
         note("stopping")
         told = ", ".join(f"{count} {name}" for name, count in shop.done.items())
     note(f"done: {told}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
-
-
-def _stops() -> list[signal.Signals]:
-    """Also a terminal that is closed, unless `nohup` asked to outlive it."""
-    found = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        found.append(signal.SIGHUP)
-    return found
 
 
 def _follow(refreshing: Refreshing, stop: Stop) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from penstock.doctor import examine
+from penstock.doctor import Finding, examine
 
 MARKS = {"ok": click.style("ok", fg="green"), "note": click.style("note", fg="yellow")}
 PROBLEM = click.style("PROBLEM", fg="red", bold=True)
@@ -19,7 +19,7 @@ PROBLEM = click.style("PROBLEM", fg="red", bold=True)
 @click.option("--json", "as_json", is_flag=True, help="Findings as a JSON array.")
 def command(file: Path, as_json: bool) -> None:
     """Check a queue's file: integrity, schema, stuck leases, sizes. Exit code 1 when there is a problem."""
-    findings = examine(file)
+    findings = [_told(finding) for finding in examine(file)]
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
     else:
@@ -30,3 +30,13 @@ def command(file: Path, as_json: bool) -> None:
             if finding.advice:
                 click.echo(f"{'':<{width}}  → {finding.advice}")
     sys.exit(any(finding.level == "problem" for finding in findings))
+
+
+def _told(finding: Finding) -> Finding:
+    """The name of a file may be no text."""
+    advice = finding.advice and _text(finding.advice)
+    return msgspec.structs.replace(finding, detail=_text(finding.detail), advice=advice)
+
+
+def _text(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

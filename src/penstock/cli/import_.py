@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import click
+import msgspec
 
 from penstock.cli.backend import Backend, Data
-from penstock.cli.common import PARTLY, QUEUE, fail, on_queues
+from penstock.cli.common import PARTLY, QUEUE, WRONG, exit_code, fail, on_queues
 from penstock.cli.output import Output, progress
 from penstock.errors import PenstockError
 
@@ -50,11 +52,35 @@ def command(backend: Backend, out: Output, queue: str, file: str) -> None:
 
 def _import(backend: Backend, queue: str, lines: list[bytes], first: int, done: Data) -> None:
     try:
-        answer = backend.import_(queue, [line for line in lines if line.strip()])
+        answer = backend.import_(queue, lines)
     except PenstockError as error:
         some = sum(done.values())
         if some:
-            error.hint = f"{some} before them are imported; the same command goes on from there"
-        fail(error, context=f"lines {first} to {first + len(lines) - 1}: ", code=PARTLY if some else None)
+            error.hint = f"{some} before that are imported; the same command goes on from there"
+        fail(error, context=_place(error, lines, first), code=PARTLY if some else None)
     for name in done:
         done[name] += answer[name]
+
+
+def _place(error: PenstockError, lines: list[bytes], first: int) -> str:
+    """Which line of the file is wrong: a back end counts those that it was given, or says that one is and not which."""
+    told = re.match(r"line (\d+)", str(error.args[0]))
+    if told is not None:
+        error.args = (f"line {first + int(told[1]) - 1}{str(error.args[0])[told.end() :]}",)
+        return ""
+    for number, line in enumerate(lines, first) if exit_code(error) == WRONG else ():
+        if line.strip() and not _can_be(line):
+            return f"line {number}: "
+    return f"lines {first} to {first + len(lines) - 1}: "
+
+
+def _can_be(line: bytes) -> bool:
+    """Whether it is a message; asked only when one is not."""
+    from penstock.server.faces.importing import imported
+    from penstock.server.faces.queue_shapes import ImportedMessage
+
+    try:
+        imported(msgspec.json.decode(line, type=ImportedMessage))
+    except (msgspec.DecodeError, PenstockError):
+        return False
+    return True

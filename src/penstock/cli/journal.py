@@ -83,6 +83,7 @@ def tail(
     kind: str | None,
 ) -> None:
     """Show the last events, and those to come, until interrupted. JSON: a line for each event."""
+    _check_kinds(kind)
     if start is None:
         journal = backend.show()
         start = max(journal["first"], journal["next"] - lines)
@@ -95,6 +96,15 @@ def tail(
             sys.stdout.flush()
             left = None if left is None else left - len(page["events"])
             start = page["next"]
+
+
+def _check_kinds(given: str | None) -> None:
+    from penstock.journal.events import Kind
+
+    known = [kind.name.lower() for kind in Kind]
+    for each in [] if given is None else given.split(","):
+        if each not in known:
+            raise click.UsageError(f"--kind: {each!r} is none of {', '.join(known)}")
 
 
 def _line(event: Data) -> str:

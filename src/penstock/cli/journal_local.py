@@ -13,6 +13,7 @@ from penstock.cli.backend import Data
 from penstock.errors import CannotOpen
 from penstock.journal.drain import drain_once, journal_folder
 from penstock.journal.reading import EARLIEST, JournalReader
+from penstock.ownership import check_ours, keeps_journal
 from penstock.server.faces.journal import Journal, event_view
 from penstock.store.opening import POSTGRES, open_streams
 from penstock.store.sqlite import SqliteStore
@@ -29,8 +30,12 @@ class LocalJournal:
     def _open_file(self, where: str) -> tuple[Journal, Callable[[], None]]:
         if not Path(where).exists():
             raise CannotOpen(f"there is no file {where}")
+        check_ours(Path(where))
         store = SqliteStore(where)
         self._at_end.callback(store.close)
+        if not keeps_journal(Path(where)) and not journal_folder(where).exists():
+            self.close()
+            raise CannotOpen(f"{where} keeps no journal", hint="LiteQueue(path, journal=True), or a server, begins one")
         reader = JournalReader(journal_folder(where))
         self._at_end.callback(reader.close)
         return reader, lambda: drain_once(store, store.path)

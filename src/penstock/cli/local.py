@@ -15,12 +15,14 @@ from penstock.cli.backend import Data, Outgoing, Verb, without_lease
 from penstock.commands import Settled, SettleItem
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
 from penstock.model import LeasedMessage, NewMessage, QueueOptions, State, system_clock
+from penstock.ownership import check_ours
 from penstock.server.faces import payloads
 from penstock.server.faces.importing import imported
 from penstock.server.faces.queue_shapes import (
     ImportedMessage,
     KeyView,
     PolledMessage,
+    export_line,
     message_view,
     queue_view,
     stats_view,
@@ -38,10 +40,12 @@ _imported_message = msgspec.json.Decoder(ImportedMessage)
 
 class Local:
     def __init__(self, path: Path, *, create: bool) -> None:
-        if not create and not path.is_file():
-            raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
+        elif not path.is_file():
+            raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
+        else:
+            check_ours(path)
         self._store = SqliteStore(path)
         self._broker = Broker(self._store)
 
@@ -168,17 +172,19 @@ class Local:
     def export(self, queue: str) -> Iterator[bytes]:
         self.show_queue(queue)
         for message in self._broker.export(queue):
-            yield msgspec.json.encode(message_view(message)) + b"\n"
+            yield export_line(message)
 
     def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
         self.show_queue(queue)
         work = []
         skipped = 0
-        for line in lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
                 message = _imported_message.decode(line)
             except msgspec.DecodeError as error:
-                raise InvalidInput(f"a line is not of an export: {error}") from None
+                raise InvalidInput(f"line {number} is not of an export: {error}") from None
             if message.state == State.ARCHIVED:
                 skipped += 1
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -151,26 +153,45 @@ def session(
     from penstock.pipeline.resident import borrow
     from penstock.pipeline.session import open_session
 
+    places.log.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=places.log)  # Where py4j would print how an interrupt cut it short.
     borrowed = borrow(memory) if brief and master.startswith("local") else None
     spark = open_session(places.log, master=master, memory=memory, brief=brief, borrowed=borrowed)
     try:
         yield spark
+    except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         display.doing("stopping Spark")
         spark.stop()
         if borrowed is not None:
+            atexit.unregister(spark.stop)  # It is the next one's by then.
             borrowed.give_back()
-        elif keep_soon():
-            note("the next start will be faster: that is prepared in the background, for a minute")
+    if borrowed is None and keep_soon():
+        note("the next start will be faster: that is prepared in the background, for a minute")
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """A job that was cancelled for a Ctrl-C fails, too, and that is told instead."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 @contextmanager
 def asking() -> Iterator[None]:
     """Around what a user's own SQL or files can make fail: Spark's reason, without its stack."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
+    except Py4JJavaError as error:
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        raise Failed(cause.toString().partition("\n")[0]) from None
     except (PySparkException, Py4JError) as error:
         raise Failed(str(error).split("\n\n")[0].split("\nJVM stacktrace")[0].strip()) from None

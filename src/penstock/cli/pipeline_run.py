@@ -12,8 +12,10 @@ import click
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import Places, on_spark, session
 from penstock.cli.pipeline_progress import Display
+from penstock.stopping import Stop, stop_on_signals
 
 if TYPE_CHECKING:
+    from penstock.pipeline.draining import Drainer
     from penstock.pipeline.run import Pipeline, Step
 
 IDLE_SECONDS = 1.0
@@ -43,7 +45,8 @@ def run(
 ) -> None:
     """Bring the lake up to date with the journal.
 
-    It may be killed at any time: the next run goes on where the tables end.
+    It may be killed at any time: the next run goes on where the tables end. With --every and --continuous, Ctrl-C or
+    SIGTERM lets it finish the step at hand.
 
     JSON: {"events", "steps", "offset", "lag", "lost", "seconds"}
     """
@@ -61,14 +64,14 @@ def run(
             with Pipeline(
                 spark, places.journal, lake, fail_on_data_loss=fail_on_data_loss, doing=display.doing
             ) as pipeline:
-                while True:
-                    _catch_up(pipeline, display, told)
-                    if once:
-                        break
-                    display.doing("waiting")
-                    _wait(pipeline, every)
-                    if every is not None or not pipeline.lags():
-                        drainer.drain()  # What a server drains need not be looked for: that would hold up the server.
+                if once:
+                    _catch_up(pipeline, display, told, Stop())
+                else:
+                    with stop_on_signals() as stop:
+                        while not stop.told:
+                            _catch_up(pipeline, display, told, stop)
+                            display.doing("waiting")
+                            wait_for_more(pipeline, drainer, every, stop)
             display.clear()
             told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
             if told["offset"] == 0:
@@ -88,13 +91,15 @@ def _is_little(places: Places) -> bool:
         return is_little(log.segments(), start, log.next_offset)
 
 
-def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int]) -> None:
+def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int], stop: Stop) -> None:
     display.more(pipeline.log.next_offset - pipeline.position())
     for step in pipeline.steps():
         told["events"] += step.events
         told["steps"] += 1
         told["lost"] += step.lost
         display.done(step.end - step.start, _rate(step))
+        if stop.told:
+            break
     told["offset"] = pipeline.position()
     told["lag"] = pipeline.log.next_offset - told["offset"]
 
@@ -103,8 +108,11 @@ def _rate(step: Step) -> str:
     return f"{step.events / max(step.seconds, 0.001):,.0f} events/s, lag {step.lag:,}"
 
 
-def _wait(pipeline: Pipeline, every: float | None) -> None:
+def wait_for_more(pipeline: Pipeline, drainer: Drainer, every: float | None, stop: Stop) -> None:
     if every is None:
         pipeline.log.wait(pipeline.position(), IDLE_SECONDS)
-    else:
-        time.sleep(every)
+        if pipeline.lags():
+            return  # Somebody drains the journal. To do it, too, would hold up the server.
+    elif stop.wait(every):
+        return
+    drainer.drain()

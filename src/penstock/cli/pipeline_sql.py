@@ -59,7 +59,7 @@ def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) ->
         from pyarrow import csv
 
         sink = io.BytesIO()
-        csv.write_csv(found, sink)
+        csv.write_csv(_flat(found), sink)
         write(sink.getvalue())
     elif as_json:
         for batch in found.to_batches(max_chunksize=10_000):
@@ -70,6 +70,18 @@ def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) ->
         Output(False).table(found.column_names, rows, empty="no rows")
         if found.num_rows > ROWS_SHOWN:
             note(f"only the first {ROWS_SHOWN} rows are shown; --json, --csv and --parquet give all")
+
+
+def _flat(found: pa.Table) -> pa.Table:
+    """Lists, structs and maps as JSON: CSV has none."""
+    from pyarrow import array, string, types
+
+    for number, field in enumerate(found.schema):
+        if types.is_nested(field.type):
+            values = found.column(number).to_pylist()
+            texts = [None if value is None else msgspec.json.encode(value).decode() for value in values]
+            found = found.set_column(number, field.name, array(texts, string()))
+    return found
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:

@@ -142,8 +142,7 @@ class Remote:
 
     def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
         path = f"{_queue(queue)}/import"
-        body = b"\n".join(lines)
-        response = self._web.open("POST", path, body, content_type="application/x-ndjson", wait=0)
+        response = self._web.open("POST", path, b"".join(lines), content_type="application/x-ndjson", wait=0)
         answer: Data = self._web.decode(response)
         return answer
 

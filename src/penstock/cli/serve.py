@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from penstock.cli.common import fail
 from penstock.config import load_settings
+from penstock.errors import InvalidInput
 
 
 @click.command("serve")
@@ -31,7 +33,9 @@ from penstock.config import load_settings
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file of settings.")
 def command(config: Path | None, **flags: Any) -> None:
     """Serve queues over HTTP. AUTH_TOKEN, or PENSTOCK_AUTH_TOKEN, is the admin token."""
-    settings = load_settings(flags, file=config)
     from penstock.server.serve import run
 
-    run(settings)
+    try:
+        run(load_settings(flags, file=config))
+    except InvalidInput as error:
+        fail(error)

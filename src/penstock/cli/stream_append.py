@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -16,7 +16,8 @@ from penstock.cli.common import PARTLY, Failed, fail, on_streams
 from penstock.cli.output import Output, note, progress
 from penstock.cli.stream import NAME
 from penstock.cli.stream_backend import StreamBackend
-from penstock.errors import PenstockError
+from penstock.errors import LogFailed, PenstockError
+from penstock.stopping import interrupt_held_back
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
@@ -66,7 +67,8 @@ def append(
     done = Done()
     try:
         if record is not None:
-            done.add(backend.append(name, [record.encode()], text=True, key=None))
+            with done.counting():
+                done.add(backend.append(name, [record.encode()], text=True, key=None))
         elif arrow is not None:
             _append_arrow(backend, name, Path(arrow), done, keyed=not again)
         else:
@@ -96,6 +98,20 @@ class Done:
         self.records = self.again = 0
         self.line = 0
         """The last line that is appended."""
+        self.unsure = False
+        """Whether more may be appended than was answered."""
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Around one append and the counting of what it answers: an interrupt between them would lose count."""
+        try:
+            with interrupt_held_back():
+                self.unsure = True
+                yield
+                self.unsure = False
+        except PenstockError as error:
+            self.unsure = error.maybe_done or error.code == "unreachable" or isinstance(error, LogFailed)
+            raise
 
     def add(self, appended: Data) -> None:
         self.first = appended["first"] if self.first is None else self.first
@@ -107,14 +123,18 @@ class Done:
         return {"first": self.first, "last": self.last, "records": self.records, "again": self.again}
 
     def so_far(self) -> str:
-        if not self.records:
+        if not self.records and not self.unsure:
             return ""
         go_on = f"; --skip {self.line} goes on from there" if self.line else ""
+        if self.unsure:
+            return f" (at least {self.records} are appended; see where the stream ends{go_on})"
         return f" ({self.records} are appended{go_on})"
 
     def fail(self, error: PenstockError) -> NoReturn:
         if self.records:
             error.hint = self.so_far().strip(" ()")
+        elif error.code == "key_reused":
+            error.hint = "go on with the same --batch, or with --skip"
         fail(error, code=PARTLY if self.records else None)
 
 
@@ -179,8 +199,9 @@ def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, d
     def send() -> None:
         if waiting:
             key = None if lines.key is None else f"{lines.key}:{first}"
-            done.add(backend.append(name, waiting, text=lines.text, key=key))
-            done.line = number
+            with done.counting():
+                done.add(backend.append(name, waiting, text=lines.text, key=key))
+                done.line = number
             advance(len(waiting))
             waiting.clear()
 
@@ -209,8 +230,13 @@ def _append_arrow(backend: StreamBackend, name: str, path: Path, done: Done, *, 
         with path.open("rb") as file:
             key = f"file:{hashlib.file_digest(file, 'sha256').hexdigest()[:40]}"
     with progress(f"append {path}", None) as advance:
-        for part in backend.append_arrow(name, _arrow_batches(path), key=key):
-            done.add(part)
+        parts = backend.append_arrow(name, _arrow_batches(path), key=key)
+        while True:
+            with done.counting():
+                part = next(parts, None)
+                if part is None:
+                    return
+                done.add(part)
             advance(part["records"])
 
 

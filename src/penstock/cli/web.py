@@ -29,13 +29,22 @@ class Refused(PenstockError):
     """The server's own words."""
 
     def __init__(
-        self, status: int, message: str, *, code: str, hint: str | None, retry_after: float | None, body: bytes
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        hint: str | None,
+        retry_after: float | None,
+        body: bytes,
+        field: str | None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.body = body
         self.code = code
         self.retry_after = retry_after
+        self.field = field
 
 
 class Web:
@@ -130,9 +139,11 @@ class Web:
         try:
             problem = msgspec.json.decode(body, type=dict[str, Any])
             message, code, hint = str(problem["error"]), str(problem.get("code", "error")), problem.get("hint")
+            field = problem.get("field")
         except (msgspec.DecodeError, KeyError):
             said = " ".join(body.decode("utf-8", "replace").split())[:200]
             message, code, hint = f"{self.url} answered {response.status} {said}".rstrip(), "error", None
+            field = None
         if response.status == 401:
             hint = "--token, or PENSTOCK_TOKEN"
         return Refused(
@@ -142,6 +153,7 @@ class Web:
             hint=hint,
             retry_after=float(retry_after) if retry_after.isdigit() and response.status == 429 else None,
             body=body,
+            field=field,
         )
 
     def read(self, response: http.client.HTTPResponse) -> bytes:

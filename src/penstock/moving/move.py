@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import InvalidInput, MoveDiffers, SourceChanged, TargetNotEmpty
+from penstock.errors import InvalidInput, MissingExtra, MoveDiffers, SourceChanged, TargetNotEmpty
 from penstock.model import Clock, system_clock
 from penstock.moving.streams import StreamsMoved, compare_streams, copy_streams
 from penstock.moving.tables import STEP_QUEUES, STEP_ROWS, TABLES, Book, Side, Table, Target
@@ -79,8 +79,10 @@ def move(
 
 def _open(where: str, *, source: bool) -> Any:
     if where.startswith(POSTGRES):
-        from penstock.moving.postgres import PostgresSide
-
+        try:
+            from penstock.moving.postgres import PostgresSide
+        except ImportError:
+            raise MissingExtra("postgres") from None
         return PostgresSide(where, source=source)
     from penstock.moving.sqlite import SqliteSide
 

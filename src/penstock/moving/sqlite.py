@@ -18,6 +18,7 @@ from penstock.log.streams import streams_beside
 from penstock.model import system_clock
 from penstock.moving.streams import FileStreamSide
 from penstock.moving.tables import MESSAGE, STEP_BYTES, TABLES, Book, Counts, Row, Table
+from penstock.ownership import check_ours
 from penstock.store.migrate import load_sql
 from penstock.store.shared import GAUGES, TOTALS
 from penstock.store.sqlite import SqliteStore
@@ -40,6 +41,7 @@ class SqliteSide:
         if source:
             if not path.is_file():
                 raise CannotOpen(f"there is no file {path}", hint="name a queue's file, or a server's folder")
+            check_ours(path)
             _tell_journal(path)
         try:
             self._connection = connect(self.shown, busy_ms=BUSY_MS, alone=True)
