@@ -19,6 +19,7 @@ from penstock.model import system_clock
 from penstock.pipeline.http import Server
 from penstock.pipeline.logs import AnyLog, place_of
 from penstock.pipeline.parts import Part, end_within, parts_of
+from penstock.pipeline.server_log import ServerLog
 from penstock.store.opening import open_streams
 from tests.conformance.support import push_command
 from tests.integration.serving import running
@@ -220,3 +221,16 @@ def test_ranges_are_cut_evenly_by_bytes_and_steps_are_bounded(tmp_path: Path) ->
             steps += 1
         assert steps > 2
     work.close_all()
+
+
+def test_a_server_that_has_just_started_is_waited_for_until_its_journal_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path) as server, server.client() as client:
+        client.queue("q")
+        with closing(place_of(f"http://127.0.0.1:{server.port}").open()) as log:
+            expected = log.uid
+            show = ServerLog._show
+            answers: Iterator[dict[str, Any]] = iter([{**show(log), "uid": ""}])
+            monkeypatch.setattr(ServerLog, "_show", lambda self: next(answers, None) or show(self))
+            assert log.uid == expected != ""

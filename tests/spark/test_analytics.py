@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from penstock.commands import Sweep
 from penstock.journal.reading import JournalReader
 from penstock.model import RollUp, Totals, Window
 from penstock.pipeline.lake import Lake
+from penstock.pipeline.logs import place_of
 from penstock.pipeline.past import Past
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.sketches import weighted
@@ -211,3 +213,22 @@ def test_a_sketch_is_read_as_spark_wrote_it(spark: Any, lake: Lake, three_days: 
     for minute in rows_of(lake, QUEUE_MINUTES):
         assert sum(weight for _, weight in weighted(minute["total_sketch"])) == minute["acked"]
     assert list(weighted(None)) == []
+
+
+def test_a_lake_that_is_made_anew_is_found_by_a_server_that_had_the_old_one_open(
+    spark: Any, three_days: Work, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.past.REFRESH_SECONDS", 0.0)
+    folder = tmp_path / "lake"
+    shutil.copytree(lake.folder, folder)
+    with closing(place_of(three_days.where).open()) as log:
+        past = Past(folder, log.uid)
+    expected = past.until()
+    assert expected is not None
+    for table in lake.tables():
+        table.compact()  # Another commit, and other files.
+    shutil.rmtree(folder)
+    assert past.until() is None
+    shutil.copytree(lake.folder, folder)
+    assert past.until() == expected
+    assert past.roll_ups(Window(FIRST, FIRST + 10_000, 60), FIRST + 5_000, QUEUES) != {}

@@ -50,16 +50,19 @@ def test_it_is_made_neither_again_nor_by_two(archive: Path, started: list[list[s
     assert not classes.keep_soon()
     os.utime(mark, (0, 0))  # Whoever made it was killed.
     assert classes.keep_soon()
-    archive.touch()
     jar_path().touch()
+    archive.touch()
     assert not classes.keep_soon()
     assert len(started) == 1
 
 
-def test_the_readers_jar_is_made_with_it(archive: Path, started: list[list[str]]) -> None:
+def test_it_is_made_with_the_readers_jar_and_again_after_it(archive: Path, started: list[list[str]]) -> None:
     archive.touch()
     assert classes.keep_soon()
     jar_path().touch()
+    os.utime(archive, (0, 0))
+    assert classes.keep_soon()
+    archive.touch()
     assert not classes.keep_soon()
 
 

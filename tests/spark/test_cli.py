@@ -166,3 +166,20 @@ def test_the_same_files_for_another_place_are_another_run(tmp_path: Path, monkey
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
     assert load("a.csv", "--url", "http://one:8888") != here
+
+
+def test_lists_and_structs_are_json_in_a_csv(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    _show(pa.table({"id": [1, 2], "errors": [[{"text": "no"}], None]}), True, False, None)
+    assert capsysbinary.readouterr().out == b'"id","errors"\n1,"[{""text"":""no""}]"\n2,\n'
+
+
+def test_a_folder_may_have_any_name_in_any_locale(tmp_path: Path) -> None:
+    work = Work(tmp_path / "größe [1] {a,b}")
+    work.push("a", "b")
+    work.close_all()
+    for arguments in (("run", "--once"), ("sql", "SELECT count(*) AS rows FROM bronze.events")):
+        command = [PENSTOCK, "pipeline", *arguments, "--data", str(work.data), "--master", "local[1]", "--json"]
+        ran = subprocess.run(command, capture_output=True, text=True, env=clean_environment(LC_ALL="C"))
+        assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"rows": 3}
+    assert [path.name for path in tmp_path.iterdir()] == [work.data.name]

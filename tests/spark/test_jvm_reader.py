@@ -27,6 +27,7 @@ from penstock.log.segment import file_name, firsts_in
 from penstock.model import system_clock
 from penstock.pipeline import jar
 from penstock.pipeline.java import find_java
+from penstock.pipeline.logs import FolderPlace, place_of
 from penstock.pipeline.source import PenstockSource
 from tests.spark.support import Work
 from tests.unit.log.support import flip, index_of, log_of
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.spark
 NOW = 1_700_000_000_000
 DETAILS = (b"", encode_detail(key="k", headers={"a": "b"}), encode_detail(error="ünlucky"))
 IN_JAVA = "read by Java"
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class Reading:
@@ -313,3 +315,34 @@ def test_only_the_newest_jars_stay(tmp_path: Path) -> None:
         os.utime(path, (number, number))
     jar._forget_old_ones(tmp_path)
     assert sorted(tmp_path.iterdir()) == made[2:]
+
+
+def test_what_is_still_there_of_a_log_that_is_trimmed_while_it_is_read_is_not_left_out(
+    reading: Reading, spark: Any, tmp_path: Path
+) -> None:
+    place = place_of(str(tmp_path), "s")
+    assert isinstance(place, FolderPlace)
+    folder = Path(place.folder)
+    folder.parent.mkdir(parents=True)
+    with Log.create(folder, "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
+        for number in range(1_500):
+            log.append([b"%08d" % number + bytes(2_000)])
+    kept = firsts_in(folder)[-3]
+
+    def forgetting(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            if number == 0:
+                with Log(folder) as log:
+                    trim(log, [], Wish(before=kept, force=True), system_clock())
+            yield batch
+
+    frame = reading.frame("offset bigint, data binary", stream="s", failOnDataLoss="false").coalesce(1)
+    assert IN_JAVA in plan_of(frame)
+    before = spark.conf.get(BATCH)
+    spark.conf.set(BATCH, "10")
+    try:
+        found = [row[0] for row in frame.mapInArrow(forgetting, "offset bigint, data binary").collect()]
+    finally:
+        spark.conf.set(BATCH, before)
+    assert found == sorted(set(found))
+    assert set(range(kept, 1_500)) <= set(found)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from penstock.errors import InvalidInput
 from penstock.model import LeasedMessage
@@ -89,3 +90,30 @@ def test_a_body_that_the_journal_did_not_keep_is_left_out_and_counted(
     assert sorted(bytes(row.payload) for row in found) == [b"", b"small"]
     assert count_too_large(events, lives, where) == 1
     assert count_too_large(events, lives, "queue = 'neither'") == 0
+
+
+def test_a_line_break_within_quotes_is_part_of_a_message(spark: Any, work: Work, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text('payload,priority\n"line one\nline two",1\nb,2\n')
+    assert [message.payload for message in loaded(spark, work, file)] == [b"b", b"line one\nline two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("rows.jsonl", '{"payload": "a"}\n{"payload": "b'), ("rows.csv", "payload,priority\na,1\nb,2,3\n")],
+)
+def test_a_file_with_a_row_that_cannot_be_read_is_refused(
+    spark: Any, work: Work, tmp_path: Path, name: str, text: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises((Py4JJavaError, InvalidInput), match=r"MALFORMED|cannot be read"):
+        loaded(spark, work, file)
+    assert work.store.find_queue("mail") is None or work.lease("mail", 1) == []
+
+
+def test_rows_become_json_with_microseconds_and_any_name(spark: Any, work: Work, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    spark.sql("SELECT timestamp '2026-01-02 03:04:05.123456' AS `a``b`").write.parquet(str(file))
+    [message] = loaded(spark, work, file)
+    assert json.loads(message.payload) == {"a`b": "2026-01-02T03:04:05.123456Z"}

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from penstock.log.files import FolderLock
 from penstock.pipeline import classes
 from penstock.pipeline.java import cache_folder, find_java
-from penstock.pipeline.resident import Borrowed, Resident, stop_resident
+from penstock.pipeline.resident import Borrowed, Resident, borrow, stop_resident
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.support import Work
 
@@ -97,6 +99,20 @@ def test_one_that_was_killed_leaves_it_to_the_next(commands: Commands) -> None:
     assert commands.told("sql", WHOSE) == {"java": "the one that stays"}
 
 
+def test_nor_does_one_killed_before_it_had_a_session(commands: Commands, tmp_path: Path) -> None:
+    program = f"""
+import os, pathlib
+from pyspark import SparkConf, SparkContext
+from penstock.pipeline.resident import borrow
+conf = SparkConf(loadDefaults=False).setMaster("local[1]").setAppName("killed")
+SparkContext(gateway=borrow("1g").gateway(pathlib.Path({str(tmp_path / "log4j")!r})), conf=conf)
+os.kill(os.getpid(), 9)
+"""
+    environment = clean_environment(XDG_CACHE_HOME=str(commands._cache))
+    assert subprocess.run([sys.executable, "-c", program], env=environment).returncode == -9
+    assert commands.told("sql", WHOSE) == {"java": "the one that stays"}
+
+
 def test_a_second_is_not_started(commands: Commands) -> None:
     assert commands.told("warm")["pid"] == commands.told("warm", "--minutes", "1")["pid"]
 
@@ -123,3 +139,12 @@ def test_the_number_of_a_keeper_that_was_killed_is_not_signalled(
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_port_of_a_keeper_that_was_killed_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port, java = silent.getsockname()[1], str(find_java().home)
+        left = Resident(pid=1, port=port, secret="", memory="1g", java=java, spark=pyspark.__file__, minutes=1)
+        (cache_folder() / "resident.json").write_bytes(msgspec.json.encode(left))
+        assert borrow("1g") is None

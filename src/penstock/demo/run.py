@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import signal
 import subprocess
 import sys
@@ -19,34 +18,16 @@ from penstock.demo.traffic import Shop
 from penstock.errors import CannotOpen, PenstockError
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
+from penstock.stopping import Stop
 
 PIPELINE = "from penstock.cli import main; main()"
 REFRESH_SECONDS = 5
 LOOK_SECONDS = 0.5
-STEP_SECONDS = 0.1
 PATIENCE_SECONDS = 30.0
 
 
 def has_spark() -> bool:
     return all(find_spec(name) is not None for name in ("pyspark", "deltalake"))
-
-
-class Stop:
-    """Told by a signal, and looked at again and again: one that comes just before a sleep does not end it, and a lock
-    that its handler asks for may be held by the very thread that it interrupts."""
-
-    def __init__(self) -> None:
-        self._told = False
-
-    def tell(self) -> None:
-        self._told = True
-
-    def wait(self, seconds: float = math.inf) -> bool:
-        """Whether it was told by then."""
-        end = time.monotonic() + seconds
-        while not self._told and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, STEP_SECONDS))
-        return self._told
 
 
 class Server:

@@ -50,7 +50,7 @@ def java_options(java: Java, keep_in: Path | None) -> list[str]:
 def keep_soon() -> bool:
     """Start to make archive and jar in the background, unless they are there; whether it was started."""
     archive = archive_of(find_java())
-    if (archive.exists() and jar_path().exists()) or _is_fresh(_mark(archive)):
+    if _is_whole(archive) or _is_fresh(_mark(archive)):
         return False
     with suppress(OSError):
         subprocess.Popen(
@@ -65,17 +65,16 @@ def keep_soon() -> bool:
 
 
 def keep() -> None:
-    from penstock.pipeline.session import close_java, open_session
+    from penstock.pipeline.gateway import close_java
+    from penstock.pipeline.session import open_session
 
     archive = archive_of(find_java())
     mark = _mark(archive)
-    if (archive.exists() and jar_path().exists()) or not _claim(mark):
+    if _is_whole(archive) or not _claim(mark):
         return
     try:
         with suppress(CannotOpen):  # Python serves as well.
             make_jar()
-        if archive.exists():
-            return
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             made = Path(folder) / archive.name
             spark = open_session(Path(folder) / "spark.log", brief=True, settings=SETTINGS, keep_classes=made)
@@ -85,6 +84,14 @@ def keep() -> None:
         _forget_old_ones(archive.parent)
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _is_whole(archive: Path) -> bool:
+    """One that was made before the jar lacks what that needs."""
+    try:
+        return archive.stat().st_mtime_ns >= jar_path().stat().st_mtime_ns
+    except FileNotFoundError:
+        return False
 
 
 def _mark(archive: Path) -> Path:

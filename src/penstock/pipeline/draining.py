@@ -29,9 +29,11 @@ class _File:
         self._database = database
 
     def drain(self) -> None:
+        from penstock.ownership import check_ours
         from penstock.store.sqlite import SqliteStore
 
         if self._database.exists():
+            check_ours(self._database)
             with closing(SqliteStore(self._database)) as store:
                 drain_once(store, str(self._database))
         elif not journal_folder(self._database).exists():

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOCK = "lock"
+NO_GLOBS = "__globPaths__"
+"""A folder may have brackets in its name."""
 CHECKPOINT_COMMITS = 50
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
@@ -249,7 +251,7 @@ def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> 
     shape = from_arrow_schema(schema)
     if not files:
         return _nothing(spark, shape)
-    return spark.read.schema(shape).parquet(*files)
+    return spark.read.schema(shape).option(NO_GLOBS, "false").parquet(*files)
 
 
 def _nothing(spark: SparkSession, shape: StructType) -> DataFrame:

@@ -47,6 +47,7 @@ class Past:
     """A lake, as far as it was filled from one journal. Safe for threads."""
 
     def __init__(self, folder: Path, uid: str) -> None:
+        self._folder = folder
         self._lake = Lake(folder)
         self._app = app_of(uid)
         self._lock = threading.Lock()
@@ -64,9 +65,10 @@ class Past:
             return
         self._looked_at = time.monotonic()
         self._until = None
+        self._lake = Lake(self._folder)  # The one that was there before may have been removed and made anew.
         if not self._lake.exists():
             return
-        minutes, bronze = self._lake[QUEUE_MINUTES].refresh(), self._lake[BRONZE].refresh()
+        minutes, bronze = self._lake[QUEUE_MINUTES], self._lake[BRONZE]
         if minutes.position(self._app) is not None:
             self._until = bronze.greatest_of("at")
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "json", ".jsonl": "json"}
-WITH_NULLS = {"ignoreNullFields": "false"}
+WITH_NULLS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
+"""How rows become JSON: as they are. Spark leaves out nulls and microseconds by itself."""
 _BODY_BYTES = "get_json_object(details, '$.body_bytes')"
 """Of a body that was too large for the journal, which has an empty one instead."""
 _TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("wrong", pa.string())])
@@ -65,13 +70,19 @@ def with_lives(events: DataFrame, lives: DataFrame) -> DataFrame:
 
 def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
     """Columns as the sink takes them; any others become a JSON payload."""
+    from py4j.protocol import Py4JJavaError
+
     suffix = Path(pattern).suffix.lower()
     if suffix not in FORMATS:
         raise InvalidInput(f"{pattern} is of no known kind", field="file", hint=f"one of {', '.join(FORMATS)}")
-    reader = spark.read.format(FORMATS[suffix])
+    # By itself Spark reads what it can of a row, or adds a column that tells of those it cannot read.
+    reader = spark.read.format(FORMATS[suffix]).option("mode", "FAILFAST")
     if suffix == ".csv":
-        reader = reader.options(header="true", escape='"')
-    frame = reader.load(pattern)
+        reader = reader.options(header="true", escape='"', multiLine="true")
+    try:
+        frame = reader.load(pattern)
+    except Py4JJavaError as error:
+        raise InvalidInput(f"a row of {pattern} cannot be read", field="file", hint="nothing was pushed") from error
     if "payload" in frame.columns and all(name in QUEUE_COLUMNS for name in frame.columns):
         as_json = frame.schema["payload"].dataType.typeName() not in ("string", "binary")
         if FORMATS[suffix] == "json":
@@ -80,7 +91,8 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
         return _messages_of(frame, as_json=as_json)
     from pyspark.sql import functions as F
 
-    whole = F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)), WITH_NULLS)
+    columns = [F.col("`" + name.replace("`", "``") + "`") for name in frame.columns]
+    whole = F.to_json(F.struct(*columns), WITH_NULLS)
     return frame.select(whole.alias("payload"), F.lit("json").alias("content"))
 
 

@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +22,10 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import CannotOpen, StoreBusy
-from penstock.log.files import FolderLock
+from penstock.log.files import DISK, FolderLock, replace
+from penstock.pipeline.gateway import gateway_at
 from penstock.pipeline.java import cache_folder, find_java
+from penstock.stopping import Stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,26 +62,20 @@ class Borrowed:
         None if it does not answer as it should.
         """
         from py4j.protocol import Py4JError
-        from pyspark.java_gateway import launch_gateway
 
-        told = {"PYSPARK_GATEWAY_PORT": str(self._resident.port), "PYSPARK_GATEWAY_SECRET": self._resident.secret}
-        os.environ.update(told)
         try:
-            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+            gateway = gateway_at(self._resident.port, self._resident.secret)
             jvm = gateway.jvm
-            left = jvm.SparkSession.getDefaultSession()
+            left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
             if left.isDefined():
                 left.get().stop()
-                jvm.SparkSession.clearDefaultSession()
+            jvm.SparkSession.clearDefaultSession()
             log4j_uri = jvm.java.net.URI(log4j.absolute().as_uri())
             jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(log4j_uri)
             files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.org.apache.hadoop.conf.Configuration())
             files.setWorkingDirectory(jvm.org.apache.hadoop.fs.Path(str(Path.cwd())))
         except (Py4JError, OSError):
             return None
-        finally:
-            for name in told:
-                del os.environ[name]
         return gateway
 
     def give_back(self) -> None:
@@ -90,7 +85,7 @@ class Borrowed:
 
 def borrow(memory: str) -> Borrowed | None:
     """If there is one, it fits and nobody else has it."""
-    if find_resident() is None:
+    if find_resident() is None or not _is_kept():
         return None
     try:
         lock = FolderLock(cache_folder() / _IN_USE, patience_s=0)
@@ -102,6 +97,15 @@ def borrow(memory: str) -> Borrowed | None:
         return None
     (cache_folder() / _IN_USE).touch()
     return Borrowed(found, lock)
+
+
+def _is_kept() -> bool:
+    """By a process that is still there: another program may have the port of one that was killed."""
+    try:
+        FolderLock(cache_folder() / _KEEPER, patience_s=0).close()
+    except StoreBusy:
+        return True
+    return False
 
 
 def find_resident() -> Resident | None:
@@ -150,12 +154,12 @@ def stop_resident() -> bool:
 
 
 def keep(minutes: float, memory: str) -> None:
-    folder, asked_to_stop = cache_folder(), threading.Event()
+    folder, stop = cache_folder(), Stop()
     try:
         alone = FolderLock(folder / _KEEPER, patience_s=0)
     except StoreBusy:
         return  # There is one.
-    signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: stop.tell())
     spark = _warmed(folder / LOG, memory)
     gateway: Any = spark.sparkContext._gateway
     told = Resident(
@@ -167,8 +171,8 @@ def keep(minutes: float, memory: str) -> None:
         spark=_spark(),
         minutes=minutes,
     )
-    _write(folder / _FILE, msgspec.json.encode(told))
-    _until_nobody_comes(folder / _IN_USE, minutes * 60, gateway.proc, asked_to_stop)
+    replace(DISK, folder / _FILE, msgspec.json.encode(told))
+    _until_nobody_comes(folder / _IN_USE, minutes * 60, gateway.proc, stop)
     (folder / _FILE).unlink(missing_ok=True)
     gateway.proc.stdin.close()  # That ends it.
     gateway.proc.wait()
@@ -186,12 +190,10 @@ def _warmed(log: Path, memory: str) -> SparkSession:
     return spark
 
 
-def _until_nobody_comes(
-    in_use: Path, seconds: float, java: subprocess.Popen[bytes], asked_to_stop: threading.Event
-) -> None:
+def _until_nobody_comes(in_use: Path, seconds: float, java: subprocess.Popen[bytes], stop: Stop) -> None:
     """Or Java has ended, or somebody asks. Nobody has it then, nor gets it any more."""
     in_use.touch(0o600)
-    while java.poll() is None and not asked_to_stop.wait(LOOK_SECONDS):
+    while java.poll() is None and not stop.wait(LOOK_SECONDS):
         if time.time() - in_use.stat().st_mtime > seconds:
             with suppress(StoreBusy):
                 FolderLock(in_use, patience_s=0)
@@ -204,13 +206,6 @@ def _spark() -> str:
     import pyspark
 
     return pyspark.__file__
-
-
-def _write(path: Path, data: bytes) -> None:
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    beside.rename(path)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -17,6 +18,8 @@ from penstock.log.model import SegmentInfo
 from penstock.pipeline.http import ARROW, JSON, Refused, Server
 from penstock.pipeline.parts import Part
 
+BIRTH_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
+"""A server that has just made its folder has a journal a moment later."""
 PAGE_RECORDS = 100_000
 """At most; the server ends a page after some megabytes."""
 OFFSET = "offset"
@@ -33,7 +36,12 @@ class ServerLog:
 
     @property
     def uid(self) -> str:
-        return str(self._show()[self._uid])
+        deadline = time.monotonic() + BIRTH_SECONDS_MAX
+        while not (uid := str(self._show()[self._uid])):
+            if time.monotonic() > deadline:
+                raise UnknownStream(self.name)
+            time.sleep(LOOK_SECONDS)
+        return uid
 
     @property
     def first_offset(self) -> int:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import re
+import shlex
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from _thread import start_new_thread
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from penstock.errors import CannotOpen
 from penstock.pipeline.classes import java_options
+from penstock.pipeline.gateway import start_java
 from penstock.pipeline.jar import settings as reader_settings
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from penstock.pipeline.resident import Borrowed
@@ -74,32 +82,32 @@ def open_session(
     conf.setMaster(_repeating(master)).setAppName("penstock")
     conf.set("spark.driver.memory", memory)
     log4j = _write_log4j(log)
-    conf.set("spark.driver.extraJavaOptions", " ".join(_java_options(java, log4j, brief, keep_classes)))
+    conf.set("spark.driver.extraJavaOptions", shlex.join(_java_options(java, log4j, brief, keep_classes)))
     for name, value in {**_settings(master), **reader_settings(), **(settings or {})}.items():
         conf.set(name, value)
     gateway = None if borrowed is None else borrowed.gateway(log4j)
     if gateway is None:
-        gateway = _start_java(conf, log)
+        gateway = start_java(conf, log)
     context = SparkContext(gateway=gateway, conf=conf)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupting(context))
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
 
 
-def _start_java(conf: SparkConf, log: Path) -> Any:
-    from pyspark.java_gateway import launch_gateway
+def _interrupting(context: SparkContext) -> Callable[[int, FrameType | None], None]:
+    """As Spark takes a Ctrl-C, but on a thread of its own: this one may be in the midst of a talk with Java."""
 
-    with log.open("ab") as sink:
-        return launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+    def cancel() -> None:
+        with suppress(Exception):  # It may have been stopped.
+            context.cancelAllJobs()
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        start_new_thread(cancel, ())
+        raise KeyboardInterrupt
 
-def close_java(session: SparkSession) -> None:
-    """Stop the session, and wait for the end of its Java."""
-    java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-    session.stop()
-    atexit.unregister(session.stop)
-    java.stdin.close()
-    java.wait()
+    return interrupt
 
 
 def _repeating(master: str) -> str:
@@ -131,7 +139,7 @@ def _settings(master: str) -> dict[str, str]:
 
 def _write_log4j(log: Path) -> Path:
     path = log.with_suffix(".log4j2.properties")
-    path.write_text(_LOG4J.format(log=log.absolute()))
+    path.write_text(_LOG4J.format(log=json.dumps(str(log.absolute()))[1:-1]))  # Java reads it as Latin-1.
     return path
 
 

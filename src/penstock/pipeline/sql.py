@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.model import QueueInfo
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake import NO_GLOBS, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,4 +71,5 @@ def _register(spark: SparkSession, name: str, schema: pa.Schema, place: Path) ->
     database, _, _ = name.partition(".")
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
     spark.sql(f"DROP TABLE IF EXISTS {name}")
-    spark.catalog.createTable(name, path=str(place), source="parquet", schema=from_arrow_schema(schema))
+    shape, options = from_arrow_schema(schema), {NO_GLOBS: "false"}
+    spark.catalog.createTable(name, path=str(place), source="parquet", schema=shape, **options)

@@ -19,6 +19,10 @@ object FolderRange {
     }
   })
 
+  /** As Python pickles one that lies nowhere in particular: it is for Python to read. */
+  def pickled(start: Long, end: Long): Array[Byte] =
+    s"cpenstock.pipeline.source\nRange\n(L${start}L\nL${end}L\ntR.".getBytes("ASCII")
+
   /** None for what is not in a folder, or not of this form. */
   def of(pickled: Array[Byte]): Option[FolderRange] =
     Try(new Unpickler().loads(pickled)).toOption.collect { case range: FolderRange => range }

@@ -15,7 +15,8 @@ class FolderReaderFactory(schema: StructType, python: PartitionReaderFactory) ex
 
   override def createColumnarReader(partition: InputPartition): PartitionReader[ColumnarBatch] = {
     val found = partition.asInstanceOf[FolderPartition]
-    new FolderReader(found.range, schema, () => python.createReader(found.python))
+    new FolderReader(found.range, schema, from =>
+      python.createReader(found.python.copy(pickedPartition = FolderRange.pickled(from, found.range.end))))
   }
 }
 
@@ -27,13 +28,13 @@ trait Decoder {
 }
 
 /** Reads a range of a log; if anything is odd, Python reads the rest, or says what is wrong. */
-class FolderReader(range: FolderRange, schema: StructType, python: () => PartitionReader[InternalRow])
+class FolderReader(range: FolderRange, schema: StructType, python: Long => PartitionReader[InternalRow])
     extends PartitionReader[ColumnarBatch] {
   import FolderReader._
 
   private var decoded: Decoded = _
   private var rest: PythonRows = _
-  private var rowsSoFar = 0L
+  private var given = range.start
   private var batch: ColumnarBatch = _
 
   override def get(): ColumnarBatch = batch
@@ -44,17 +45,18 @@ class FolderReader(range: FolderRange, schema: StructType, python: () => Partiti
       catch {
         case NonFatal(error) =>
           log.warn(s"Python reads offsets ${range.start} to ${range.end} of ${range.folder}: $error")
-          rest = new PythonRows(schema, python(), rowsSoFar)
+          rest = new PythonRows(schema, python(given))
       }
     }
     if (rest != null) batch = rest.next()
-    if (batch != null) rowsSoFar += batch.numRows
     batch != null
   }
 
   private def decode(): ColumnarBatch = {
     if (decoded == null) decoded = new Decoded(range, schema)
-    decoded.next()
+    val found = decoded.next()
+    if (found != null) given = decoded.nextOffset
+    found
   }
 
   override def close(): Unit = {
@@ -108,22 +110,20 @@ private class Decoded(range: FolderRange, schema: StructType) {
     room = rows
   }
 
+  /** Of the record that follows those in the batch. */
+  def nextOffset: Long = chunks.offset(record)
+
   def close(): Unit = chunks.close()
 }
 
-/** The rows that Python reads, but for those that were read before. */
-private class PythonRows(schema: StructType, python: PartitionReader[InternalRow], skipped: Long) {
+/** The rows that Python reads. */
+private class PythonRows(schema: StructType, python: PartitionReader[InternalRow]) {
   private val types = schema.map(_.dataType).toArray
   private val columns = types.map(new Given(_))
   private val batch = new ColumnarBatch(columns.toArray[ColumnVector])
-  private var left = skipped
   columns.foreach(_.reserve(FolderReader.BatchRows))
 
   def next(): ColumnarBatch = {
-    while (left > 0 && python.next()) {
-      python.get() // Only this moves Python's reader on.
-      left -= 1
-    }
     var rows = 0
     while (rows < FolderReader.BatchRows && python.next()) {
       val row = python.get().copy()

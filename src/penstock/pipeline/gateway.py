@@ -1,0 +1,80 @@
+"""The Java that Spark runs in, and the way to it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import CannotOpen
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS = 0.02
+SURROUNDINGS = {"SPARK_CONNECT_MODE": "0", "LC_ALL": "C.UTF-8"}
+"""Java takes the letters of file names from the locale."""
+
+
+def start_java(conf: SparkConf, log: Path) -> Any:
+    """As PySpark does it; but what interrupts that leaves no Java behind, and no Ctrl-C of a terminal reaches it."""
+    from pyspark.find_spark_home import _find_spark_home
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    settings = [word for name, value in conf.getAll() for word in ("--conf", f"{name}={value}")]
+    rest = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "gateway")
+        with log.open("ab") as sink:
+            java = subprocess.Popen(
+                [Path(_find_spark_home(), "bin/spark-submit"), *settings, *rest],
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=sink,
+                env=os.environ | SURROUNDINGS | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+                start_new_session=True,
+            )
+        try:
+            while not told.exists():
+                if java.poll() is not None:
+                    raise CannotOpen("Spark could not be started", hint=f"see {log}")
+                time.sleep(LOOK_SECONDS)
+            with told.open("rb") as info:
+                gateway = gateway_at(read_int(info), UTF8Deserializer().loads(info))  # type: ignore[no-untyped-call]
+        except BaseException:
+            with suppress(ProcessLookupError):  # It may have ended by itself.
+                os.killpg(java.pid, signal.SIGKILL)
+            java.communicate()
+            raise
+    gateway.proc = java
+    return gateway
+
+
+def gateway_at(port: int, secret: str) -> Any:
+    """To a Java that runs already."""
+    from pyspark.java_gateway import launch_gateway
+
+    told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(told)
+    try:
+        return launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        for name in told:
+            del os.environ[name]
+
+
+def close_java(session: SparkSession) -> None:
+    """Stop the session, and wait for the end of its Java."""
+    java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    session.stop()
+    atexit.unregister(session.stop)
+    java.stdin.close()
+    java.wait()
