@@ -7,6 +7,8 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 
+from tests.tasks import end
+
 
 @contextlib.contextmanager
 def below(prefix: str, port: int) -> Iterator[int]:
@@ -19,18 +21,10 @@ def below(prefix: str, port: int) -> Iterator[int]:
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        asyncio.run_coroutine_threadsafe(_end(server), loop).result()
+        asyncio.run_coroutine_threadsafe(end(server), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-async def _end(server: asyncio.Server) -> None:
-    server.close()
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _serve(prefix: bytes, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.tasks import end
+
 SOCKET = ".s.PGSQL.5432"
 CHUNK = 1 << 16
 RESET = struct.pack("ii", 1, 0)
@@ -101,17 +103,9 @@ class Relay:
         self._delay_s = 0.0
         self._flowing.set()
 
-    async def _end(self) -> None:
-        """Whoever is still held up goes."""
-        self._listener.close()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
     def close(self) -> None:
         self.cut()
-        self._do(self._end())
+        self._do(end(self._listener))  # Whoever is still held up goes.
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
