@@ -73,3 +73,4 @@ def test_goodput_that_falls_and_clients_that_are_never_refused_are_told() -> Non
     assert judge_load([level(8, 1_000, 0), level(1_000, 900, 50)]) == []
     assert len(judge_load([level(8, 1_000, 0), level(1_000, 400, 50)])) == 1
     assert len(judge_load([level(8, 1_000, 0), level(1_000, 900, 0)])) == 1
+    assert len(judge_load([level(8, 1_000, 0), level(1_000, 900, 50), level(1_000, 100, 9_000)])) == 1
