@@ -127,13 +127,20 @@ class Model(Operators):
         self._advance(queue)
         if queue.paused:
             return [], None
-        opens_at = queue.newest_at + queue.options.window_ms
+        opens_at = self._newest_at(queue) + queue.options.window_ms
         if queue.options.window_ms and opens_at > self.now:
             return [], opens_at
         heads = self.of(queue, State.READY)
         if queue.options.max_in_flight is not None:
             heads = heads[: max(0, queue.options.max_in_flight - len(self.of(queue, State.LEASED)))]
         return heads, self._wake_at(queue)
+
+    def _newest_at(self, queue: Queue) -> int:
+        if queue.newest_at <= self.now:
+            return queue.newest_at
+        entries = [e for e in self.world.entries.values() if e.queue == queue.name]
+        newest = max(entries, key=lambda e: e.id, default=None)
+        return newest.created_at if newest is not None and newest.created_at <= self.now else 0
 
     def _lease_scope(self, command: c.Lease, scope: str) -> c.Leased:
         heads: dict[str, list[Entry]] = {}

@@ -106,6 +106,21 @@ def test_nothing_is_leased_until_the_newest_message_is_as_old_as_the_window(
     assert texts(store.lease(limit=5)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("priority", [0, 1])
+def test_a_clock_that_is_set_back_does_not_keep_a_window_closed(
+    store: StoreUnderTest, clock: Clock, priority: int
+) -> None:
+    store.make(window_ms=100)
+    store.push("before")
+    clock.advance(-3_600_000)
+    assert texts(store.lease()) == ["before"]
+    store.send(NewMessage(payload=b"after", priority=priority))
+    clock.advance(99)
+    assert store.try_lease().wake_at == clock.now + 1
+    clock.advance(1)
+    assert texts(store.lease()) == ["after"]
+
+
 def test_a_paused_queue_takes_pushes_and_leases_nothing(store: StoreUnderTest) -> None:
     store.push("a")
     store.do(Pause(queue="q"))

@@ -100,9 +100,20 @@ def why_not(tx: Transaction, queue: Queue, more: bool) -> Leased | None:
     if queue.paused:
         return Leased([])
     window_ms = queue.options.window_ms
-    if window_ms and queue.newest_at + window_ms > tx.now:
-        return Leased([], wake_at=queue.newest_at + window_ms)
+    if window_ms:
+        opens_at = _newest_at(tx, queue) + window_ms
+        if opens_at > tx.now:
+            return Leased([], wake_at=opens_at)
     return None
+
+
+def _newest_at(tx: Transaction, queue: Queue) -> int:
+    """When the newest message was pushed. A time that is yet to come is from before the clock was set back."""
+    newest_at = queue.newest_at
+    if newest_at > tx.now:
+        rows = tx.fetch("lease.newest", queue.id)
+        newest_at = rows[0][0] if rows and rows[0][0] <= tx.now else 0
+    return newest_at
 
 
 def allowed(queue: Queue, limit: int) -> int:

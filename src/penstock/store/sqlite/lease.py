@@ -104,9 +104,20 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
     if queue.paused:
         return Leased([])
     window_ms = queue.options.window_ms
-    if window_ms and queue.newest_at + window_ms > tx.now:
-        return Leased([], wake_at=queue.newest_at + window_ms)
+    if window_ms:
+        opens_at = _newest_at(tx, queue) + window_ms
+        if opens_at > tx.now:
+            return Leased([], wake_at=opens_at)
     return None
+
+
+def _newest_at(tx: Transaction, queue: Queue) -> int:
+    """When the newest message was pushed. A time that is yet to come is from before the clock was set back."""
+    newest_at: int = queue.newest_at
+    if newest_at > tx.now:
+        row = tx.execute(SQL["newest"], (queue.id,)).fetchone()
+        newest_at = row[0] if row and row[0] <= tx.now else 0
+    return newest_at
 
 
 def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:

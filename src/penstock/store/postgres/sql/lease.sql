@@ -11,6 +11,15 @@ SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.he
              AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m) m
  WHERE m.bytes - octet_length(m.payload) < $3::bigint
 
+-- :newest
+SELECT created_at FROM (
+  (SELECT place & 17592186044415 AS id, created_at FROM penstock.message
+    WHERE place > ($1::bigint * 2) << 44 AND place < ($1::bigint * 2 + 1) << 44 ORDER BY place DESC LIMIT 1)
+  UNION ALL
+  (SELECT place & 17592186044415, created_at FROM penstock.message
+    WHERE place > ($1::bigint * 2 + 1) << 44 AND place < ($1::bigint * 2 + 2) << 44 ORDER BY place DESC LIMIT 1)) m
+ ORDER BY id DESC LIMIT 1
+
 -- :filed
 SELECT h.queue_id, h.rank, h.available_at, h.id, h.place, h.attempts, h.first_leased_at, h.expires_at,
        h.created_at, h.priority, h.content, h.key, h.headers, h.payload

@@ -2,6 +2,15 @@
 SELECT place, created_at, available_at, priority, content, key, headers, payload
   FROM penstock_message WHERE place > ? AND place < ? ORDER BY place LIMIT ?
 
+-- :newest
+SELECT created_at FROM (
+  SELECT * FROM (SELECT place & 17592186044415 AS id, created_at FROM penstock_message
+                  WHERE place > (?1 * 2) << 44 AND place < (?1 * 2 + 1) << 44 ORDER BY place DESC LIMIT 1)
+  UNION ALL
+  SELECT * FROM (SELECT place & 17592186044415, created_at FROM penstock_message
+                  WHERE place > (?1 * 2 + 1) << 44 AND place < (?1 * 2 + 2) << 44 ORDER BY place DESC LIMIT 1))
+ ORDER BY id DESC LIMIT 1
+
 -- :filed
 SELECT r.rank, r.available_at, r.id, r.place, r.attempts, r.first_leased_at,
        m.created_at, m.priority, m.content, m.key, m.headers, m.payload
