@@ -465,6 +465,10 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
             for value in (5, b"x", ["x"]):
                 await refused(message.nack(error=value), WrongType, "error")
                 await refused(queue.nack_many([message], error=value), WrongType, "error")
+            for value in (5, None, message.id, "x"):
+                for settle in (queue.ack, queue.nack, queue.release, queue.extend):
+                    await refused(settle(value), WrongType, "messages")
+                await refused(queue.ack_many([message, value]), WrongType, "messages")
             for value, kind in (("x", WrongType), (True, WrongType), (0, InvalidInput), (2**70, InvalidInput)):
                 await refused(queue.get(value), kind, "message_id")
                 await refused(queue.remove(value), kind, "message_id")

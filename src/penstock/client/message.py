@@ -148,6 +148,12 @@ class LeasedMessage:
         return f"<LeasedMessage {self.id} of {self.queue!r}, attempt {self.attempts}>"
 
 
+def check_leased(message: LeasedMessage) -> LeasedMessage:
+    if not isinstance(message, LeasedMessage):
+        raise WrongType(f"this takes a message that was leased, not {type(message).__name__}", field="messages")
+    return message
+
+
 def describe(error: str | BaseException | None) -> str | None:
     if error is None:
         return None

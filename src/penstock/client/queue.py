@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.client.message import LeasedMessage, describe
+from penstock.client.message import LeasedMessage, check_leased, describe
 from penstock.client.transaction import Transaction
 from penstock.client.types import (
     NewMessage,
@@ -145,7 +145,7 @@ class Queue:
 
     async def ack(self, message: LeasedMessage) -> None:
         """Done. LeaseLost when the message is no longer yours."""
-        await message.ack()
+        await check_leased(message).ack()
 
     async def ack_many(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
         """Ack with one request; answers those whose lease was lost."""
@@ -155,7 +155,7 @@ class Queue:
         self, message: LeasedMessage, error: str | BaseException | None = None, *, delay: Seconds | None = None
     ) -> None:
         """Failed: comes back after `delay` (default: the queue's back-off), or dies."""
-        await message.nack(error, delay=delay)
+        await check_leased(message).nack(error, delay=delay)
 
     async def nack_many(
         self, messages: Iterable[LeasedMessage], error: str | None = None, *, delay: Seconds | None = None
@@ -165,16 +165,16 @@ class Queue:
 
     async def release(self, message: LeasedMessage) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
-        await message.release()
+        await check_leased(message).release()
 
     async def extend(self, message: LeasedMessage, lease: Seconds | None = None) -> None:
         """Keep the message for `lease` seconds from now (default: the queue's)."""
-        await message.extend(lease)
+        await check_leased(message).extend(lease)
 
     async def _settle_many(
         self, verb: str, messages: Sequence[LeasedMessage], delay_ms: int | None = None, error: str | None = None
     ) -> list[LeasedMessage]:
-        for message in messages:
+        for message in map(check_leased, messages):
             if message.queue != self.name:
                 raise InvalidInput(f"message {message.id} is of queue {message.queue!r}", field="messages")
         items: list[SettleItem] = [message.item(delay_ms, error) for message in messages]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock._sync.client.message import LeasedMessage, describe
+from penstock._sync.client.message import LeasedMessage, check_leased, describe
 from penstock.client.types import NewMessage, Receipt, Seconds, milliseconds
 from penstock.commands import SettleItem
 from penstock.model import NewMessage as StoredNewMessage
@@ -40,14 +40,14 @@ class Transaction:
         """Of the pushes, in the order they were said, once the block has ended."""
 
     def ack(self, message: LeasedMessage) -> None:
-        self._acks.setdefault(message.queue, []).append(message.item())
+        self._acks.setdefault(message.queue, []).append(check_leased(message).item())
         self._settled.append(message)
 
     def nack(
         self, message: LeasedMessage, error: str | BaseException | None = None, *, delay: Seconds | None = None
     ) -> None:
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        item = message.item(delay_ms, describe(error))
+        item = check_leased(message).item(delay_ms, describe(error))
         self._nacks.setdefault(message.queue, []).append(item)
         self._settled.append(message)
 
