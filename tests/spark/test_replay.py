@@ -55,6 +55,15 @@ def test_an_object_is_a_json_payload_with_its_own_fields_alone(spark: Any, work:
     assert [message.headers for message in found] == [{"x": "1"}, {"y": "2"}]
 
 
+def test_a_line_of_json_is_a_payload_as_it_stands(spark: Any, work: Work, tmp_path: Path) -> None:
+    lines = ['{"n": 1, "big": 12345678901234567890.25}', '{"n": 1.50,  "a": null}', '{"other": "\u00e9 \\u00e9"}']
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join([*lines, "", '  [{"z":1}, {"z":2.0}]']) + "\n")
+    assert [message.payload.decode() for message in loaded(spark, work, file)] == sorted(
+        [*lines, '{"z":1}', '{"z":2.0}']
+    )
+
+
 def test_a_column_of_objects_or_numbers_is_json_too(spark: Any, work: Work, tmp_path: Path) -> None:
     payload = "named_struct('id', id, 'none', cast(null AS string))"
     for number, what in enumerate(("id", payload)):

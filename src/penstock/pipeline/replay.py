@@ -69,7 +69,7 @@ def with_lives(events: DataFrame, lives: DataFrame) -> DataFrame:
 
 
 def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
-    """Columns as the sink takes them; any others become a JSON payload."""
+    """Columns as the sink takes them; any others become a JSON payload, and a line of JSON is one as it stands."""
     from py4j.protocol import Py4JJavaError
 
     suffix = Path(pattern).suffix.lower()
@@ -91,6 +91,10 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
         return _messages_of(frame, as_json=as_json)
     from pyspark.sql import functions as F
 
+    if FORMATS[suffix] == "json":
+        lines = spark.read.text(pattern)
+        if lines.columns == ["value"]:  # No columns come from the names of folders.
+            return _lines_of(lines)
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in frame.columns]
     whole = F.to_json(F.struct(*columns), WITH_NULLS)
     return frame.select(whole.alias("payload"), F.lit("json").alias("content"))
@@ -100,6 +104,17 @@ def _with_texts(schema: StructType, *names: str) -> StructType:
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([StructField(each.name, StringType()) if each.name in names else each for each in schema])
+
+
+def _lines_of(lines: DataFrame) -> DataFrame:
+    """Spark would make numbers of one field all alike, and give each row the fields of all. A list is several rows."""
+    from pyspark.sql import functions as F
+
+    line = F.trim("value")
+    listed = F.from_json(line, "array<string>", {"mode": "FAILFAST"})
+    each = F.explode(F.when(line.startswith("["), listed).otherwise(F.array(line)))
+    rows = lines.where(line != "").select(each.alias("row"))
+    return rows.select(F.col("row").cast("binary").alias("payload"), F.lit("json").alias("content"))
 
 
 def _messages_of(frame: DataFrame, *, as_json: bool) -> DataFrame:
