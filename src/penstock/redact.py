@@ -10,8 +10,8 @@ WHERE = ("host", "hostaddr", "port", "dbname", "service", "schema")
 
 
 def without_password(url: str) -> str:
-    """The user goes, too: what stands there may be a token."""
-    return re.sub(r"//[^/]*@", "//…@", url)
+    """The user goes, too: what stands there may be a token. Up to the last @, as a password may hold anything."""
+    return re.sub(r"^([a-z+]*:?//)?.*@", r"\1…@", url, flags=re.DOTALL).partition("?")[0]
 
 
 def place_in(url: str) -> str:

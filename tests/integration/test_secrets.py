@@ -60,6 +60,18 @@ def test_a_database_that_cannot_be_reached_keeps_its_password(tmp_path: Path) ->
     assert PASSWORD not in str(raised.value) + repr(raised.value)
 
 
+@pytest.mark.parametrize("before", ["%zz", "/", "?", "[", "8/", "@/", "/@"])
+@pytest.mark.parametrize("scheme", ["postgresql", "http", "mysql"])
+def test_a_password_that_was_not_escaped_is_not_shown_either(scheme: str, before: str) -> None:
+    url = f"{scheme}://someone:{before}{PASSWORD}@127.0.0.1:1/nowhere"
+    with pytest.raises(penstock.InvalidInput) as raised:
+        penstock.connect(url)
+    assert PASSWORD not in str(raised.value) + repr(raised.value)
+    done = command("queue", "list", "--url", url)
+    assert done.code == 2
+    assert PASSWORD not in done.out + done.err
+
+
 @pytest.fixture
 def _lax_umask() -> Iterator[None]:
     before = os.umask(0o000)

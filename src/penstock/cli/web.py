@@ -49,16 +49,16 @@ class Refused(PenstockError):
 
 class Web:
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise InvalidInput(
                 f"{without_password(url)!r} is no address of a server", field="url", hint="http://host:port"
             )
-        if parts.username is not None:
+        if "@" in parts.netloc + parts.path:
             raise InvalidInput(
                 "a server's address has no user in it", field="url", hint="give a token in PENSTOCK_TOKEN"
             )

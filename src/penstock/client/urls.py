@@ -43,11 +43,11 @@ def parse(url: str) -> str | Server:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise InvalidInput(f"{without_password(url)!r} is not a URL: {error}", field="url", hint=SCHEMES) from None
+    except ValueError:
+        raise InvalidInput(f"{without_password(url)!r} is not a URL", field="url", hint=SCHEMES) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput(f"cannot connect to {without_password(url)!r}", field="url", hint=f"give {SCHEMES}")
-    if parts.username is not None or parts.query or parts.fragment:
+    if "@" in parts.netloc + parts.path or parts.query or parts.fragment:
         raise InvalidInput("a server's URL is scheme, host, port and path", field="url", hint="give a token as token=")
     if port is None:
         port = 443 if parts.scheme == "https" else 80

@@ -38,6 +38,7 @@ BACK_OFF_SECONDS = (0.05, 2.0)
 OUTCOME_SECONDS = 10.0
 """How long to ask for the outcome of a commit whose connection was lost."""
 MAYBE = "it may have been kept: look before trying again"
+ESCAPES = "in a password, write % as %25, / as %2F, ? as %3F, [ as %5B and @ as %40"
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 # Every statement of ours goes by an index. The planner, who may have seen a table when it was empty, must not read all
@@ -61,7 +62,13 @@ class Target:
     def __init__(self, url: str, schema: str | None = None) -> None:
         if not isinstance(url, str) or not url.startswith(SCHEMES):
             raise InvalidInput("a PostgreSQL store is postgresql://user@host:port/database", field="url")
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise InvalidInput("not a PostgreSQL URL", field="url", hint=ESCAPES) from None
+        if "@" in parts.path:
+            # What is taken for a database's name, and shown, begins in the password.
+            raise InvalidInput("not a PostgreSQL URL: an @ after the host", field="url", hint=ESCAPES)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         named = options.pop("schema", None)
         self.answer_ms = _milliseconds("answer_ms", options.pop("answer_ms", str(ANSWER_MS)))
@@ -73,7 +80,8 @@ class Target:
         try:
             known = conninfo.conninfo_to_dict(self.url)
         except psycopg.Error as error:
-            raise InvalidInput(f"not a PostgreSQL URL: {error}", field="url") from None
+            reason = str(error).partition(":")[0]  # What follows may be of the password.
+            raise InvalidInput(f"not a PostgreSQL URL: {reason}", field="url", hint=ESCAPES) from None
         host, port, name = known.get("host", ""), known.get("port", ""), known.get("dbname", "")
         self.shown = f"postgresql://{host}{f':{port}' if port else ''}/{name}"
         """Without the password."""
