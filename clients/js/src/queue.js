@@ -12,7 +12,6 @@ import { ndjson } from './ndjson.js'
 /** @import * as shapes from '../shapes.d.ts' */
 
 const JOINED_BYTES_MAX = 4 << 20
-const JOINED_ITEMS_MAX = 1_000
 /** Of a message beside its payload; so that not too many travel together, either. */
 const OVERHEAD_BYTES = 4 << 10
 const WAIT_MS = 20_000
@@ -38,8 +37,8 @@ export class Queue {
     this._settles = {}
     for (const verb of ['ack', 'nack', 'release']) {
       this._settles[verb] = new Joiner((items) => this._settleJoined(verb, items), {
-        weigh: () => 1,
-        weightMax: JOINED_ITEMS_MAX,
+        weigh: ({ error }) => String(error ?? '').length + OVERHEAD_BYTES,
+        weightMax: JOINED_BYTES_MAX,
       })
     }
   }
@@ -271,7 +270,16 @@ export class Queue {
    * @param {shapes.SettleItem[]} items
    * @returns {Promise<(shapes.Settled | Error)[]>}
    */
-  async _settleJoined(verb, items) {
+  _settleJoined(verb, items) {
+    return sendOrSplit(items, (some) => this._settleAll(verb, some), (error) => error instanceof InvalidInput)
+  }
+
+  /**
+   * @param {string} verb
+   * @param {shapes.SettleItem[]} items
+   * @returns {Promise<(shapes.Settled | Error)[]>}
+   */
+  async _settleAll(verb, items) {
     const { value, repeated } = await this._http.ask('POST', `${this._path}/${verb}`, { body: { items } })
     return value.results.map((/** @type {shapes.Settled} */ settled) => {
       // After a repeated request, what the first attempt did is what the second finds already done.

@@ -16,7 +16,6 @@ import { stringify } from './json.js'
 const API = '/api/v1'
 const JOINED_BYTES_MAX = 4 << 20
 const OVERHEAD_BYTES = 4 << 10
-const JOINED_ITEMS_MAX = 1_000
 const WAIT_MS_MAX = 60_000
 
 /**
@@ -37,7 +36,10 @@ export function createQueenClient({ baseUrl, ...options }) {
 export function createTree(http) {
   const pushes = { true: pushJoiner(http, true), false: pushJoiner(http, false) }
   /** @type {Joiner<shapes.Acknowledgment, shapes.Acknowledged>} */
-  const acks = new Joiner((entries) => settle(http, entries), { weigh: () => 1, weightMax: JOINED_ITEMS_MAX })
+  const acks = new Joiner((entries) => sendOrSplit(entries, (some) => settle(http, some), refused), {
+    weigh: ({ error }) => String(error ?? '').length + OVERHEAD_BYTES,
+    weightMax: JOINED_BYTES_MAX,
+  })
 
   return {
     analytics: new Analytics(http),

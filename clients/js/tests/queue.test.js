@@ -83,6 +83,25 @@ test('a lease that is over settles nothing', async () => {
   assert.ok(lease_expires_at > again.lease_expires_at)
 })
 
+test('one that cannot be settled does not spoil those it travels with', async () => {
+  const queue = await newQueue()
+  await queue.pushMany([1, 2, 3].map((payload) => ({ payload })))
+  const [one, two, three] = await queue.lease({ batch: 3 })
+  const acked = await Promise.allSettled([queue.ack(one), queue.ack({ id: 'none', token: 'x' })])
+  assert.deepEqual(acked.map(({ reason }) => reason?.name), [undefined, 'InvalidInput'])
+  const nacked = await Promise.allSettled([queue.nack(two, { delay_ms: -1 }), queue.nack(three)])
+  assert.deepEqual(nacked.map(({ reason }) => reason?.name), ['InvalidInput', undefined])
+})
+
+test('failures with long errors travel in as many requests as they need', async () => {
+  const queue = await newQueue()
+  await queue.pushMany(Array.from({ length: 300 }, (_, payload) => ({ payload })))
+  const error = 'x'.repeat(60_000)
+  const messages = await queue.lease({ batch: 300 })
+  const nacked = await Promise.all(messages.map((message) => queue.nack(message, { error })))
+  assert.equal(nacked.length, 300)
+})
+
 test('dead letters are seen with their errors, and redriven or purged', async () => {
   const queue = await newQueue({ max_attempts: 1 })
   await queue.pushMany([{ payload: 1 }, { payload: 2 }, { payload: 3 }])

@@ -112,6 +112,14 @@ test('a message is settled as completed or failed', async () => {
   await assert.rejects(client.ack(undefined, 'completed'), InvalidInput)
 })
 
+test('one that cannot be settled does not spoil those it travels with', async () => {
+  const ns = newName()
+  await pushTo(ns, 1)
+  const message = await client.pop({ ns })
+  const acked = await Promise.allSettled([client.ack(message), client.ack('another', 'done')])
+  assert.deepEqual(acked.map(({ reason }) => reason?.name), [undefined, 'InvalidInput'])
+})
+
 test('many are settled each by itself', async () => {
   const ns = newName()
   await pushTo(ns, 1, 2)

@@ -156,6 +156,12 @@ export declare class Queue {
      */
     _settleJoined(verb: string, items: shapes.SettleItem[]): Promise<(shapes.Settled | Error)[]>;
     /**
+     * @param {string} verb
+     * @param {shapes.SettleItem[]} items
+     * @returns {Promise<(shapes.Settled | Error)[]>}
+     */
+    _settleAll(verb: string, items: shapes.SettleItem[]): Promise<(shapes.Settled | Error)[]>;
+    /**
      * Look at messages without leasing them.
      * @param {{state?: shapes.State, limit?: number, after?: string}} [options]
      * @returns {Promise<shapes.MessagePage>}
