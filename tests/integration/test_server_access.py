@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -158,6 +159,16 @@ def test_a_forged_secret_with_a_true_id_is_refused(guarded: Running, admin: Clie
     key = new_key(admin, admin.queue(name), "push")
     with guarded.client(key["key"][:-1] + "!") as client:
         assert client.get(f"/queues/{name}").status == 401
+
+
+def test_what_can_be_no_key_is_neither_looked_for_nor_remembered(guarded: Running) -> None:
+    guarded.app.gate.forget_keys()
+    with Client("127.0.0.1", guarded.port) as stranger:
+        for key in ("pk_" + "x" * 50_000, "pk_" + "0" * 50_000 + "_x", "pk_q_x"):
+            assert stranger.get("/queues", Authorization=f"Bearer {key}").status == 401
+        offered = base64.urlsafe_b64encode(b"pk_0123456789a\0_x").rstrip(b"=").decode()
+        assert stranger.get("/ws/dashboard", Sec_WebSocket_Protocol=f"bearer.{offered}").status == 401
+    assert not guarded.app.gate._keys
 
 
 def test_keys_need_known_rights(admin: Client, name: str) -> None:

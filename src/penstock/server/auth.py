@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from re import compile as pattern
 
 from msgspec import Struct
 
@@ -20,6 +21,8 @@ from penstock.server.routing import Right, Route
 from penstock.server.sockets import offered_token
 
 KEY_CACHE_SECONDS = 2.0
+KEY_ID = pattern("[0-9a-f]{12}")
+"""Nothing else is looked for, or remembered: anybody may send anything."""
 HOST_LENGTH_MAX = 256
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
@@ -110,7 +113,7 @@ class Gate:
     async def _find_key(self, secret: str) -> ApiKey | None:
         prefix, _, rest = secret.partition("_")
         key_id = rest.partition("_")[0]
-        if prefix != "pk" or not key_id:
+        if prefix != "pk" or not KEY_ID.fullmatch(key_id):
             return None
         now = time.monotonic()
         found = self._keys.get(key_id)
