@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from penstock.server.protocol import Connection
 from tests.conformance.support import eventually
 from tests.integration.conftest import Fresh
 from tests.integration.serving import PATIENCE, Client, Running
@@ -266,6 +268,18 @@ def test_one_that_is_too_slow_is_told_so_and_dropped(serve: Fresh, name: str) ->
     assert (dropped["event"], goodbye) == ("dropped", TOO_SLOW)
     with watching(server, f"?since={dropped['offset']}") as watcher:
         assert json.loads(watcher.recv(timeout=PATIENCE))["offset"] >= dropped["offset"]
+
+
+def test_pings_of_one_that_takes_no_answer_pile_up_nowhere(serve: Fresh) -> None:
+    server = at_rest(serve())
+    ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
+    with silent(server) as sock:
+        for _ in range(200):
+            sock.sendall(ping * 500)
+        [connection] = [each for each in gc.get_objects() if isinstance(each, Connection) and not each.gone]
+        assert connection._transport.get_write_buffer_size() < 2 << 20
+        sock.sendall(b"\x89\x84\0\0\0\0last" + b"\x88\x80\0\0\0\0")
+        assert b"\x8a\x04last\x88" in until_closed(sock)
 
 
 def test_a_server_that_stops_says_goodbye(serve: Fresh) -> None:

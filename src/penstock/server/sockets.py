@@ -89,6 +89,7 @@ class HttpSocket:
         self._connection = connection
         self._slow_seconds = slow_seconds
         self._heard = True
+        self._pong: list[bytes] = []
         self._protocol = ServerProtocol(max_size=MESSAGE_BYTES_MAX, select_subprotocol=_choose)
         self._open(request)
 
@@ -110,10 +111,14 @@ class HttpSocket:
         """What the client sent. Pings are answered, and a close is, by the protocol itself."""
         self._protocol.receive_data(data)
         self._heard = self._heard or any(isinstance(event, Frame) for event in self._protocol.events_received())
-        self._flush()
+        if self._connection.unsent and self._protocol.state is State.OPEN:
+            # While it takes nothing, of its pings only the last is kept to be answered, however many they are.
+            self._pong = self._protocol.data_to_send()[-1:] or self._pong
+        else:
+            self._flush()
 
     def _flush(self) -> None:
-        parts = self._protocol.data_to_send()
+        parts, self._pong = self._pong + self._protocol.data_to_send(), []
         if data := b"".join(parts):
             self._connection.write(data)
         if b"" in parts:
@@ -135,6 +140,7 @@ class HttpSocket:
                     await self._connection.drain()
             except TimeoutError:
                 raise TooSlow from None
+            self._flush()
 
     def ping(self) -> bool:
         heard, self._heard = self._heard, False
