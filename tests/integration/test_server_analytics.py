@@ -143,6 +143,9 @@ def test_latency_is_told_by_queue_when_the_sweeper_has_written_it(client: Client
         ("to=2020-01-01T00:00:00", "to"),
         ("from=2020-01-02T00:00:00Z&to=2020-01-01T00:00:00Z", "from"),
         ("from=2020-01-01T00:00:00Z&to=2021-01-01T00:00:00Z&interval=1m", "interval"),
+        ("from=0001-01-01T00:00:00%2B12:00", "from"),
+        ("to=0001-01-01T00:10:00%2B01:00", "to"),
+        ("to=9999-12-31T23:30:00-12:00", "to"),
         ("interval=0m", "interval"),
         ("limit=0", "limit"),
     ],
@@ -150,6 +153,12 @@ def test_latency_is_told_by_queue_when_the_sweeper_has_written_it(client: Client
 def test_a_window_that_makes_no_sense_is_refused(client: Client, query: str, field: str) -> None:
     answer = client.get(f"{API}/analytics/queues?{query}")
     assert (answer.status, answer.json["field"]) == (422, field)
+
+
+@pytest.mark.parametrize("path", ["queues", "queue-depths", "throughput", "latency"])
+@pytest.mark.parametrize("query", ["to=0001-01-01T00:10:00Z", "to=9999-12-31T23:59:59.999Z"])
+def test_a_window_may_lie_at_the_end_of_time(client: Client, path: str, query: str) -> None:
+    assert client.get(f"{API}/analytics/{path}?{query}&interval=1m").status == 200
 
 
 def test_analytics_are_for_those_who_may_see_all_queues(serve: Fresh) -> None:

@@ -25,6 +25,8 @@ HOUR_MINUTES = 60
 LONGEST = 1 << 40
 """Minutes: longer than any window."""
 MINUTES = {"m": 1, "h": 60, "d": 1_440, "minute": 1, "hour": 60, "day": 1_440}
+MINUTE_MIN, MINUTE_MAX = -1_035_593_280, 4_223_371_680
+"""The years 1 to 9999, beyond which no time can be written."""
 Instant = Annotated[datetime, Meta(tz=True)]
 Point = TypeVar("Point")
 
@@ -92,7 +94,7 @@ class Analytics:
         if step is None and query.from_ is query.to is query.interval is None:
             return None
         to = -(-self._broker.store.clock() // 60_000) if query.to is None else -(-_ms(query.to, "to") // 60_000)
-        start = to - HOUR_MINUTES if query.from_ is None else _ms(query.from_, "from") // 60_000
+        start = max(to - HOUR_MINUTES, MINUTE_MIN) if query.from_ is None else _ms(query.from_, "from") // 60_000
         if start >= to:
             raise HttpError(422, "invalid_value", "from is not before to", field="from")
         window = Window(start, to, _minutes(query.interval) or step or to - start)
@@ -149,11 +151,16 @@ class Analytics:
 
 def _ms(text: str, name: str) -> int:
     try:
-        return round(msgspec.convert(text, Instant).timestamp() * 1000)
+        ms = round(msgspec.convert(text, Instant).timestamp() * 1000)
     except msgspec.ValidationError:
         raise HttpError(
             422, "invalid_value", f"{name} is not a time", field=name, hint="as in 2025-10-07T12:00:00Z"
         ) from None
+    if not MINUTE_MIN <= ms // 60_000 < MINUTE_MAX:
+        raise HttpError(
+            422, "invalid_value", f"{name} is out of range", field=name, hint="a year from 1 to 9999, in UTC"
+        )
+    return ms
 
 
 def _minutes(interval: str | None) -> int | None:
