@@ -11,6 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -34,7 +36,10 @@ from penstock.server.tails import Tails
 
 PAGE_RECORDS = 20
 """Each may tell of a thousand messages."""
+PAGE_BYTES = 4 << 20
+"""Of what is told: a long error that a record holds once is told of each of its messages."""
 PAGES_KEPT = 64
+PAGES_BYTES_KEPT = 32 << 20
 SENT_AT_ONCE = 200
 NAMES_MAX = 20_000
 DEPTHS_MAX = 100
@@ -70,6 +75,7 @@ class Told(Struct, omit_defaults=True):
 class Page(Struct):
     frames: list[bytes]
     next: int
+    bytes: int
 
 
 class Feed:
@@ -101,12 +107,21 @@ class Feed:
         failed = reading.cancelled() or reading.exception() is not None
         if (failed or reading.result().next == offset) and self._pages.get(offset) is reading:
             del self._pages[offset]
+        while len(self._pages) > 1 and sum(map(_bytes, self._pages.values())) > PAGES_BYTES_KEPT:
+            del self._pages[next(iter(self._pages))]
 
     def _read(self, offset: int) -> Page:
         with self._lock:
             page = self._reader.read(offset, limit=PAGE_RECORDS)
-            told = list(self._told(page.events, page.next))
-        return Page([_encode(each) for each in told], page.next)
+            frames: list[bytes] = []
+            size = 0
+            for offset, events in groupby(page.events, attrgetter("offset")):
+                if size >= PAGE_BYTES:
+                    return Page(frames, offset, size)
+                told = [_encode(each) for each in self._told(list(events), offset + 1)]
+                size += sum(map(len, told))
+                frames += told
+        return Page(frames, page.next, size)
 
     def _told(self, events: Sequence[Event], end: int) -> Iterator[Told]:
         for position, event in enumerate(events):
@@ -269,6 +284,10 @@ class Dashboard:
                         watcher.depths.append(frame)
             if names:
                 self._feed.tails.wake(NAME)
+
+
+def _bytes(reading: asyncio.Future[Page]) -> int:
+    return reading.result().bytes if reading.done() and not reading.cancelled() and not reading.exception() else 0
 
 
 def _depth(info: QueueInfo, now: int) -> Told:
