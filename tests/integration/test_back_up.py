@@ -148,3 +148,20 @@ def test_a_stream_that_someone_writes_is_not_put_back(tmp_path: Path) -> None:
         streams.append("s", [b"b"])
         refused = command("restore", str(tmp_path / "copy.db"), "--db", str(path), "--force")
         assert (refused.code, "another process writes" in refused.err) == (1, True)
+
+
+def test_streams_whose_file_is_gone_are_overwritten_only_by_force(tmp_path: Path) -> None:
+    path, restore = tmp_path / "q.db", ("restore", str(tmp_path / "copy.db"), "--db", str(tmp_path / "q.db"))
+    with penstock.connect(f"sqlite:///{path}") as client:
+        client.create_stream("s").append("a")
+    assert command("backup", str(tmp_path / "copy.db"), "--db", str(path)).code == 0
+    with penstock.connect(f"sqlite:///{path}") as client:
+        client.stream("s").append("b")
+    path.unlink()
+    refused = command(*restore)
+    assert (refused.code, f"{streams_beside(path)} exists already" in refused.err) == (1, True)
+    with closing(FileStreams(streams_beside(path))) as streams:
+        assert streams.next_offset("s") == 2
+    assert command(*restore, "--force").code == 0
+    with closing(FileStreams(streams_beside(path))) as streams:
+        assert streams.next_offset("s") == 1

@@ -13,6 +13,8 @@ from msgspec.structs import asdict
 from penstock.backup import PARTIAL, Copied, check_unused, copy_back, remove, swap_in
 from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
 from penstock.cli.output import Output, confirm, progress
+from penstock.journal.drain import journal_folder
+from penstock.log.streams import streams_beside
 from penstock.store.sqlite.connection import translated
 from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
 
@@ -35,12 +37,12 @@ def command(source: Path, db: str | None, data: str | None, force: bool, yes: bo
     target = file_of(db, data)
     if target is None:
         raise click.UsageError("to which file? --data DIR is a stopped server's folder, --db PATH a queue's file")
-    if target.exists():
-        if target.samefile(source):
-            raise click.UsageError("that is the same file")
+    if target.exists() and target.samefile(source):
+        raise click.UsageError("that is the same file")
+    if there := _in_its_place(source, target):
         if not force:
-            raise Failed(f"{target} exists already (--force overwrites it)")
-        confirm(f"Overwrite {target}?", yes)
+            raise Failed(f"{there[0]} exists already (--force overwrites it)")
+        confirm(f"Overwrite {' and '.join(map(str, there))}?", yes)
     out = Output(as_json)
     with reporting(), translated(str(target)):
         _check_unused(target)
@@ -48,6 +50,12 @@ def command(source: Path, db: str | None, data: str | None, force: bool, yes: bo
         copied = _restore(source, target)
     answer = {"restored": str(target), **asdict(copied)}
     out.show(answer, lambda: out.fields(answer))
+
+
+def _in_its_place(source: Path, target: Path) -> list[Path]:
+    """What is there and would go."""
+    parts = [target, *(beside(target) for beside in (journal_folder, streams_beside) if beside(source).exists())]
+    return [part for part in parts if part.exists()]
 
 
 def _check_unused(target: Path) -> None:
