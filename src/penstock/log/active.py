@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -36,13 +37,25 @@ class Active:
 
     @classmethod
     def create(cls, files: Files, folder: Path, uid: int, first: int) -> Active:
-        """New files, which are still there after a power cut."""
-        log_fd, index_fd, sums_fd = (files.open(folder / file_name(first, suffix)) for suffix in (LOG, INDEX, SUMS))
-        for fd in (log_fd, index_fd, sums_fd):
-            files.truncate(fd, 0)
-        files.write(index_fd, IndexHeader(uid, first).pack(), 0)
-        files.sync(index_fd)
-        files.sync_folder(folder)
+        """New files, which are still there after a power cut; none if the disk refuses one of them."""
+        paths = [folder / file_name(first, suffix) for suffix in (LOG, INDEX, SUMS)]
+        opened: list[int] = []
+        try:
+            for path in paths:
+                opened.append(files.open(path))
+                files.truncate(opened[-1], 0)
+            log_fd, index_fd, sums_fd = opened
+            files.write(index_fd, IndexHeader(uid, first).pack(), 0)
+            files.sync(index_fd)
+            files.sync_folder(folder)
+        except OSError:
+            for fd in opened:
+                files.close(fd)
+            with suppress(OSError):
+                # Readers would wait for the rest of a segment that has no index.
+                for path in paths:
+                    files.remove(path)
+            raise
         return cls(files, folder, uid, first, log_fd, index_fd, sums_fd)
 
     @property

@@ -12,6 +12,7 @@ from penstock import DiskFull, LogFailed, StoreError
 from penstock.log.check import check
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.log import CHECKPOINT_MS, Log
+from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
@@ -153,3 +154,18 @@ def _append_until_full(folder: Path) -> int:
     except BaseException:
         return 2
     return 3
+
+
+def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(tmp_path: Path, files: Failing) -> None:
+    with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
+        log.append([bytes(SEGMENT_BYTES_MIN // 2)])
+        opened = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            files.fail["write"] = (1, FULL)  # The seal is written in the place of another header.
+            with pytest.raises(DiskFull):
+                log.append([bytes(SEGMENT_BYTES_MIN)])
+        assert len(os.listdir("/proc/self/fd")) == opened
+        with LogReader(log.folder) as reader:
+            assert reader.next_offset == 1
+        files.fail.clear()
+        assert log.append([bytes(SEGMENT_BYTES_MIN)]).first == 1
