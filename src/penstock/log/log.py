@@ -319,12 +319,12 @@ class Log(OneLane, LogReader):
 
     def forget_before(self, first: int, removed: int) -> None:
         """The first `removed` segments are no longer kept. The caller has the turn, and removes the files."""
+        with typed_errors(f"trimming stream {self.name!r}"):
+            save(self.files, self.folder / MANIFEST, self.active.manifest(first))
         with self._mutex:
             self._first, self._firsts = first, self._firsts[removed:]
             for each in [each for each in self._open if each < first]:
                 del self._open[each]
-        with typed_errors(f"trimming stream {self.name!r}"):
-            save(self.files, self.folder / MANIFEST, self.active.manifest(first))
 
     def last_time_ms(self, first: int) -> int:
         """When the newest record of a segment was appended."""

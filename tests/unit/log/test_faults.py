@@ -14,6 +14,8 @@ from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.log import CHECKPOINT_MS, Log
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
+from penstock.log.retention import Wish, trim
+from penstock.log.segment import firsts_in
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
 
@@ -169,3 +171,16 @@ def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(t
             assert reader.next_offset == 1
         files.fail.clear()
         assert log.append([bytes(SEGMENT_BYTES_MIN)]).first == 1
+
+
+def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path, files: Failing) -> None:
+    with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
+        for _ in range(3):
+            log.append([bytes(SEGMENT_BYTES_MIN)])
+        files.fail["write"] = (0, FULL)
+        with pytest.raises(DiskFull):
+            trim(log, [], Wish(before=2), 0)
+        assert log.first_offset == 0
+        files.fail.clear()
+        assert trim(log, [], Wish(before=2), 0).removed_segments == 2
+        assert firsts_in(log.folder) == [2]
