@@ -64,7 +64,11 @@ def _looks(path: Path) -> Iterator[Finding]:
     yield from _permissions(path)
     with closing(connect(str(path), busy_ms=5_000)) as connection:
         for look in (_schema, _integrity, _counters, _leases, _dead_letters, _sizes):
-            yield from look(connection, path)
+            # As of one moment: others go on writing between two statements.
+            connection.execute("BEGIN")
+            found = list(look(connection, path))
+            connection.execute("COMMIT")
+            yield from found
 
 
 def _permissions(path: Path) -> Iterator[Finding]:

@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock import LiteQueue
+from penstock import LiteQueue, doctor
+from penstock.store.sqlite.connection import connect
 from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server
 
 
@@ -196,6 +198,26 @@ def test_a_doctor_looks_at_a_file(tmp_path: Path) -> None:
     findings = penstock("doctor", str(tmp_path / "q.db"), "--json")
     assert findings.code == 0
     assert {finding["level"] for finding in findings.json} <= {"ok", "note"}
+
+
+def test_a_doctor_is_not_misled_by_those_who_write_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "q.db"
+    put: list[str] = []
+    with LiteQueue(path) as queue:
+
+        def write(statement: str) -> None:
+            if "count(*) FROM penstock_scheduled" in statement:
+                put.append(queue.put(b"x", delay=60))
+
+        def watched(*args: Any, **options: Any) -> sqlite3.Connection:
+            connection = connect(*args, **options)
+            connection.set_trace_callback(write)
+            return connection
+
+        monkeypatch.setattr(doctor, "connect", watched)
+        findings = {finding.what: finding for finding in doctor.examine(path)}
+    assert len(put) == 1
+    assert findings["messages"].detail == "0 ready, 0 scheduled, 0 leased, 0 dead, 0 archived"
 
 
 def somebody_elses(path: Path) -> bytes:
