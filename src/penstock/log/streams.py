@@ -95,6 +95,9 @@ class FileStreams:
         with typed_errors(f"opening {self._root}"):
             for part in (FLAT, TREE, MAKING, TRASH):
                 (self._root / part).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            for dropped in (self._root / TRASH).iterdir():
+                # Whoever dropped it was killed before all of it was removed, or is just at it.
+                shutil.rmtree(dropped, ignore_errors=True)
 
     def folder(self, name: str) -> Path:
         """Where a stream lives; the folders of flat names and of paths cannot meet."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.retention import Wish, trim
 from penstock.log.segment import firsts_in
+from penstock.log.streams import FileStreams
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
 
@@ -184,3 +187,15 @@ def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path,
         files.fail.clear()
         assert trim(log, [], Wish(before=2), 0).removed_segments == 2
         assert firsts_in(log.folder) == [2]
+
+
+def test_what_a_killed_drop_left_is_removed_when_the_streams_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(FileStreams(tmp_path)) as streams, monkeypatch.context() as killed:
+        streams.create("s")
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        streams.drop("s")
+        assert list((tmp_path / "trash").iterdir())
+    FileStreams(tmp_path).close()
+    assert not list((tmp_path / "trash").iterdir())
