@@ -126,9 +126,10 @@ class Log(OneLane, LogReader):
         identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=options or StreamOptions())
         with typed_errors(f"creating stream {name!r}"):
             folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            save(files, folder / STREAM, identity)
             if first:
                 save(files, folder / MANIFEST, Manifest(first=first, next=first, active=first))
+            # Last: where it is, all of it is.
+            save(files, folder / STREAM, identity)
             files.sync_folder(folder.parent)
         return cls(folder, clock=clock, files=files)
 

@@ -14,6 +14,7 @@ from penstock import DiskFull, LogFailed, StoreError
 from penstock.log.check import check
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.log import CHECKPOINT_MS, Log
+from penstock.log.manifest import STREAM
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.retention import Wish, trim
@@ -199,3 +200,13 @@ def test_what_a_killed_drop_left_is_removed_when_the_streams_are_opened(
         assert list((tmp_path / "trash").iterdir())
     FileStreams(tmp_path).close()
     assert not list((tmp_path / "trash").iterdir())
+
+
+def test_a_log_that_was_being_made_is_none_until_it_knows_where_it_begins(tmp_path: Path, files: Failing) -> None:
+    """A move that goes on after it was killed takes what is there for its own."""
+    files.fail["rename"] = (1, BROKEN)
+    with pytest.raises(StoreError):
+        Log.create(tmp_path / "log", "s", first=100, files=files)
+    assert not (tmp_path / "log" / STREAM).exists()
+    with Log.create(tmp_path / "log", "s", first=100) as log:
+        assert log.next_offset == 100
