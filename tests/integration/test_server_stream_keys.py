@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.log.model import NewRecord
+from penstock.errors import PenstockError, StoreUnreachable
+from penstock.log.model import Appended, NewRecord, Payload
 from penstock.log.once import tag_of
 from penstock.log.streams import FileStreams, streams_beside
 from penstock.model import Content
+from penstock.server.stream_desk import StreamDesk
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client, process
 from tests.integration.streaming import ARROW, append, arrow, create, data_of
@@ -112,3 +117,42 @@ def test_the_rest_of_a_torn_append_is_added_and_a_look_alike_is_not_taken_for_it
         assert client.post("/streams/torn/records", {"records": ["a", "b", "c"]}, idempotency_key="k").status == 200
         assert data_of(client, "/streams/torn") == ["a", "b", "c"]
         assert append(client, "/streams/other", "mine", idempotency_key="k")["first"] == 1
+
+
+class Doubtful(FileStreams):
+    """As a database whose connection is lost after a commit, and which stays away for longer than anyone waits."""
+
+    lost = False
+
+    def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> None:
+        """Not on the loop."""
+
+    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
+        done = super().append_many(name, batches)
+        if self.lost:
+            raise StoreUnreachable("gone", maybe_done=True)
+        return done
+
+
+@pytest.mark.parametrize("minutes", [0, 60])
+def test_an_append_that_may_have_been_done_is_looked_for_when_it_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    streams = Doubtful(tmp_path)
+    streams.create("s")
+    desk = StreamDesk(streams)
+
+    async def main() -> None:
+        await desk.append("s", [b"before"], "other")
+        began = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: began + 60 * minutes)
+        streams.lost = True
+        with pytest.raises(StoreUnreachable):
+            await desk.append("s", [b"a", b"b"], "k")
+        streams.lost = False
+        appended, again = await desk.append("s", [b"a", b"b"], "k")
+        assert (appended.first, appended.last, again) == (1, 2, True)
+        assert (await desk.append("s", [b"c"], "new"))[0].first == 3
+        await desk.close()
+
+    asyncio.run(main())

@@ -97,7 +97,7 @@ class AppendedKeys:
         return (first, there) if there else None
 
     async def _recall(self, stream: str) -> dict[int, int]:
-        """Tags of what was appended before this server began, with their offsets."""
+        """Tags of what was appended before this server began, or may have been, with their offsets."""
         if time.monotonic() > self._recall_until:
             self._recalled.clear()
             return {}
@@ -109,12 +109,15 @@ class AppendedKeys:
         return await asyncio.shield(recalling)
 
     def _settle(self, stream: str, key: str, done: asyncio.Future[tuple[Appended, bool]]) -> None:
-        """What failed was not appended, so it may be tried again."""
+        """What failed may be tried again. Where it may have been appended all the same, that is looked for then."""
         known = self._known.get((stream, key))
         if known is None or known.outcome is not done:
             return
         if done.cancelled() or done.exception() is not None:
             del self._known[stream, key]
+            if not done.cancelled() and getattr(done.exception(), "maybe_done", False):
+                self._recalled.pop(stream, None)
+                self._recall_until = time.monotonic() + REMEMBER_SECONDS
         else:
             known.outcome, _ = done.result()
 
