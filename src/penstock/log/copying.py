@@ -60,6 +60,8 @@ def _copy(source: Path, target: Path, end: int | None) -> int:
                     log.skip_to(offset)
                 log.append_encoded(data, sizes)
                 copied += len(sizes)
+            # Offsets of what was lost at the end are not given again: consumers may be beyond them.
+            log.skip_to(stop)
     return copied
 
 

@@ -196,6 +196,9 @@ class LogReader:
                 mended = self._recover()
                 if mended or (mended is None and not holds):
                     return False
+        elif manifest is not None and manifest.next > last.first + last.count and self._recover():
+            # What came after it has vanished whole.
+            return False
         assert last is not None
         with self._mutex:
             self._open.clear()

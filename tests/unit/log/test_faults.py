@@ -13,12 +13,13 @@ import pytest
 from penstock import DiskFull, LogFailed, StoreError
 from penstock.log.check import check
 from penstock.log.consumers import CommitPosition, Consumers
+from penstock.log.copying import copy_log
 from penstock.log.log import CHECKPOINT_MS, Log
 from penstock.log.manifest import STREAM
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.retention import Wish, trim
-from penstock.log.segment import firsts_in
+from penstock.log.segment import file_name, firsts_in
 from penstock.log.streams import FileStreams
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
@@ -210,3 +211,14 @@ def test_a_log_that_was_being_made_is_none_until_it_knows_where_it_begins(tmp_pa
     assert not (tmp_path / "log" / STREAM).exists()
     with Log.create(tmp_path / "log", "s", first=100) as log:
         assert log.next_offset == 100
+
+
+def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Path) -> None:
+    with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
+        for _ in range(4):
+            log.append([bytes(SEGMENT_BYTES_MIN)])
+    for first in (2, 3):
+        (tmp_path / "log" / file_name(first)).unlink()
+    assert copy_log(tmp_path / "log", tmp_path / "copy") == 2
+    with Log(tmp_path / "copy") as copy:
+        assert copy.append([b"new"]).first == 4
