@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock.commands import Leased, Settled
 from penstock.errors import (
     CannotOpen,
+    Damaged,
     InvalidInput,
     MoveDiffers,
     SourceChanged,
@@ -27,6 +28,7 @@ from penstock.errors import (
 from penstock.log.model import SEGMENT_BYTES_MIN, NewRecord, StreamOptions
 from penstock.log.postgres.streams import PostgresStreams
 from penstock.log.protocol import Streams
+from penstock.log.segment import file_name
 from penstock.log.streams import FileStreams, streams_beside
 from penstock.model import Content, LeasedMessage, NewMessage, State
 from penstock.moving.move import move
@@ -356,6 +358,23 @@ def test_records_that_no_index_knows_of_after_a_power_cut_are_moved(stores: Stor
     move(file.url, database.url)
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         assert [record.data for record in streams.read("s", 0).records] == [b"first", b"second"]
+
+
+def test_a_stream_with_a_gap_is_moved_once_it_is_repaired(stores: Stores) -> None:
+    file, database, _ = stores
+    filled(file)
+    with closing(FileStreams(streams_beside(file.path))) as streams:
+        streams.create("s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN))
+        for _ in range(3):
+            streams.append("s", [bytes(SEGMENT_BYTES_MIN)])
+        (streams.folder("s") / file_name(1)).unlink()
+    with pytest.raises(Damaged, match="records 1 to 1 of stream 's' are gone"):
+        move(file.url, database.url)
+    with closing(FileStreams(streams_beside(file.path))) as streams:
+        streams.repair("s")
+    move(file.url, database.url)
+    with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
+        assert streams.next_offset("s") == 3
 
 
 def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.errors import Damaged
 from penstock.log.model import Consumer, StreamOptions
 from penstock.log.postgres.rows import Row, cut
 from penstock.log.record import time_at
@@ -85,7 +86,11 @@ class PostgresStreamSide:
         ((place, active, filled, time_ms),) = self._ask(
             "SELECT next, active, filled, time_ms FROM penstock.stream_state WHERE id = %s", stream_id
         )
-        assert place == chunk.first, "a stream has no gaps"
+        if place != chunk.first:
+            raise Damaged(
+                f"records {place} to {chunk.first - 1} of stream {stream.name!r} are gone",
+                hint="`penstock stream repair` marks them as lost; then give the command again",
+            )
         mark = randbits(62)
         for row in cut(chunk.data, chunk.sizes):
             if active is not None and filled + len(row.data) > stream.options.segment_bytes:
