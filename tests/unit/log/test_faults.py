@@ -166,12 +166,12 @@ def _append_until_full(folder: Path) -> int:
 def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(tmp_path: Path, files: Failing) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         log.append([bytes(SEGMENT_BYTES_MIN // 2)])
-        opened = len(os.listdir("/proc/self/fd"))
+        opened = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(3):
             files.fail["write"] = (1, FULL)  # The seal is written in the place of another header.
             with pytest.raises(DiskFull):
                 log.append([bytes(SEGMENT_BYTES_MIN)])
-        assert len(os.listdir("/proc/self/fd")) == opened
+        assert len(list(Path("/proc/self/fd").iterdir())) == opened
         with LogReader(log.folder) as reader:
             assert reader.next_offset == 1
         files.fail.clear()
