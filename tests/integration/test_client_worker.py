@@ -317,6 +317,19 @@ def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals
         with program, program.stdout:
             assert program.stdout.readline() == "begun\n"
             program.send_signal(number)
-            assert program.stdout.readline() == "left\n"
-            assert program.wait(20) == 0
+            try:
+                assert program.communicate(timeout=50) == ("left\n", None)
+            finally:
+                program.kill()
+            assert program.returncode == 0
         assert queue.stats().totals.acked == 1
+
+
+def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: Path) -> None:
+    """As one does that comes in the moment before the main thread begins to wait: another thread is interrupted."""
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with penstock.connect(url) as client:
+        client.create_queue("q").push("x")
+    program = PROGRAMS["sync"].replace("time.sleep(0.3)", "import signal; signal.raise_signal(signal.SIGTERM)")
+    done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=50)
+    assert (done.stdout, done.returncode) == ("begun\nleft\n", 0)

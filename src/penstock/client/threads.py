@@ -12,6 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Mutex = threading.Lock
+STEP_SECONDS = 1.0
 
 
 class Slot:
@@ -30,7 +31,13 @@ class Slot:
 
     def wait(self, seconds: float | None = None) -> None:
         """Until woken, or until the time has passed."""
-        self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+        left = threading.TIMEOUT_MAX if seconds is None else max(0.0, min(seconds, threading.TIMEOUT_MAX))
+        # In steps: the handler of a signal that comes in the moment before one runs only after it.
+        while left > STEP_SECONDS:
+            if self._lock.acquire(timeout=STEP_SECONDS):
+                return
+            left -= STEP_SECONDS
+        self._lock.acquire(timeout=left)
 
 
 def shielded(work: Callable[[], None]) -> None:
