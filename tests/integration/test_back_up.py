@@ -138,6 +138,16 @@ def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:
         assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db.streams"]
 
 
+def test_the_name_of_a_backup_may_be_no_text(tmp_path: Path) -> None:
+    penstock.connect(f"sqlite:///{tmp_path}/q.db").close()
+    name = f"{tmp_path}/\udcff"
+    told = command("backup", name, "--db", f"{tmp_path}/q.db", "--json")
+    assert (told.code, told.json["backup"]) == (0, name)
+    told = command("backup", f"{name}2", "--db", f"{tmp_path}/q.db")
+    assert (told.code, told.err) == (0, "")
+    assert "dcff2" in told.out
+
+
 def test_a_stream_that_someone_writes_is_not_put_back(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     with penstock.connect(f"sqlite:///{path}") as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ class Output:
     def show(self, value: Any, draw: Callable[[], None]) -> None:
         """The value as one line of JSON, or what `draw` makes of it."""
         if self.as_json:
-            write(msgspec.json.encode(value) + b"\n")
+            write(_json(value) + b"\n")
         else:
             draw()
 
@@ -46,14 +47,27 @@ class Output:
         widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
         for line in (headings, *cells):
             padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
-            write("  ".join(padded).rstrip().encode() + b"\n")
+            write(_bytes("  ".join(padded).rstrip() + "\n"))
 
     def fields(self, values: Mapping[str, Any]) -> None:
         """One thing, a line for each of its properties."""
         width = max(map(len, values), default=0)
         for name, value in values.items():
             label = click.style(name, fg="cyan") if sys.stdout.isatty() else name
-            write(f"{label}{' ' * (width - len(name))}  {_cell(value)}\n".encode())
+            write(_bytes(f"{label}{' ' * (width - len(name))}  {_cell(value)}\n"))
+
+
+def _bytes(text: str) -> bytes:
+    """The name of a file may be no text; what is shown always is."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # Escaped, so that Python reads the very name back.
+        return json.dumps(msgspec.to_builtins(value)).encode()
 
 
 def write(data: bytes) -> None:
