@@ -333,3 +333,43 @@ def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: 
     program = PROGRAMS["sync"].replace("time.sleep(0.3)", "import signal; signal.raise_signal(signal.SIGTERM)")
     done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=50)
     assert (done.stdout, done.returncode) == ("begun\nleft\n", 0)
+
+
+def test_a_handler_that_ends_its_thread_ends_the_worker(url: str, name: str) -> None:
+    """It went on with one lane less, in the end with none, and said nothing."""
+    with penstock.connect(url) as client:
+        queue = client.create_queue(name)
+        queue.push(1)
+
+        @queue.worker(concurrency=2)
+        def leave(message: penstock.LeasedMessage) -> None:
+            sys.exit(3)
+
+        too_late = threading.Timer(10, leave.stop)
+        too_late.start()
+        with pytest.raises(SystemExit):
+            leave.run()
+        assert too_late.is_alive()
+        too_late.cancel()
+        assert queue.stats().ready == 1
+
+
+def test_a_handler_whose_own_wait_is_cancelled_has_failed(url: str, name: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url) as client:
+            queue = await client.create_queue(name, backoff_ms=0)
+            await queue.push(1)
+
+            @queue.worker()
+            async def work(message: aio.LeasedMessage) -> None:
+                if message.attempts == 1:
+                    other = asyncio.ensure_future(asyncio.sleep(60))
+                    other.cancel()
+                    await other
+                work.stop()
+
+            async with asyncio.timeout(10):
+                await work.run()
+            assert (await queue.stats()).totals.acked == 1
+
+    asyncio.run(main())

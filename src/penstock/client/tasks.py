@@ -115,6 +115,11 @@ async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
         if limit.expired():
             raise TimeoutError(f"took longer than {seconds:g} s") from None
         raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what it waited for was cancelled") from error
 
 
 @contextmanager

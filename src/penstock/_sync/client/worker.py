@@ -108,8 +108,9 @@ class Worker:
         try:
             while not stop.is_set:
                 self._next(stop)
-        except Exception as error:
-            if stop is self._stop:
+        except BaseException as error:
+            # One that was cancelled after the stop ends as it should; any other end would leave nobody at work.
+            if stop is self._stop and (isinstance(error, Exception) or not stop.is_set):
                 self._error = error
                 self.stop()
 
