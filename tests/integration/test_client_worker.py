@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import InvalidInput, UnknownQueue, aio
+from penstock import InvalidInput, StoreClosed, UnknownQueue, aio
 from tests.integration.client_support import Sdk, proxy
 from tests.integration.serving import Running, running
 
@@ -371,5 +371,22 @@ def test_a_handler_whose_own_wait_is_cancelled_has_failed(url: str, name: str) -
             async with asyncio.timeout(10):
                 await work.run()
             assert (await queue.stats()).totals.acked == 1
+
+    asyncio.run(main())
+
+
+def test_a_worker_whose_client_is_closed_says_so(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+
+            async def work(message: Any) -> None:
+                pass
+
+            running = asyncio.ensure_future(sdk.run(queue.worker()(sdk.handler(work))))
+            await asyncio.sleep(0.2)
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreClosed):
+                await running
 
     asyncio.run(main())

@@ -38,6 +38,7 @@ class Client:
         self.transport = transport
         self.keeper = Keeper(transport)
         self._worker = worker
+        self.closed = False
 
     @property
     def worker_name(self) -> str:
@@ -87,6 +88,7 @@ class Client:
 
     async def close(self) -> None:
         """Safe to call again."""
+        self.closed = True
         self.keeper.stop()
         await self.transport.close()
         await self.keeper.join()

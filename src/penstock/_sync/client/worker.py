@@ -120,6 +120,8 @@ class Worker:
                 self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, stop, self._client.worker_name
             )
         except (Unreachable, TryLater, StoreError) as error:
+            if self._client.closed and not stop.is_set:
+                raise
             log.warning("no messages of %r for now: %s", self.queue.name, error)
             sleep(TROUBLE_SECONDS)
             return
