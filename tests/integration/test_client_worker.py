@@ -181,6 +181,23 @@ def test_an_idle_worker_stops_at_once(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
+def test_an_async_worker_is_stopped_at_once_from_another_thread(url: str, name: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url) as client:
+            queue = await client.create_queue(name)
+
+            @queue.worker()
+            async def work(message: aio.LeasedMessage) -> None:
+                pass
+
+            began = time.monotonic()
+            threading.Timer(0.3, work.stop).start()
+            await work.run()
+            assert time.monotonic() - began < 10
+
+    asyncio.run(main())
+
+
 def test_a_worker_without_its_queue_says_so(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,27 @@ class Slot:
             self._set = False
             return _AT_ONCE
         self._future = asyncio.get_running_loop().create_future()
+        return self._future if seconds is None else _within(self._future, max(0.0, seconds))
+
+
+class Bell(Slot):
+    """A slot that any thread may set."""
+
+    __slots__ = ()
+
+    def set(self) -> None:
+        # Each says first what the other looks for next, so one of them sees it.
+        self._set = True
+        future = self._future
+        if future is not None:
+            with suppress(RuntimeError):  # Its loop is closed.
+                future.get_loop().call_soon_threadsafe(_wake, future)
+
+    def wait(self, seconds: float | None = None) -> Awaitable[None]:
+        self._future = asyncio.get_running_loop().create_future()
+        if self._set:
+            self._set = False
+            return _AT_ONCE
         return self._future if seconds is None else _within(self._future, max(0.0, seconds))
 
 

@@ -40,6 +40,9 @@ class Slot:
         self._lock.acquire(timeout=left)
 
 
+Bell = Slot
+
+
 def shielded(work: Callable[[], None]) -> None:
     work()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.message import LeasedMessage
 from penstock.client.stop import Stop
-from penstock.client.tasks import CAN_CANCEL, Background, Slot, signals, sleep, within
+from penstock.client.tasks import CAN_CANCEL, Background, Bell, signals, sleep, within
 from penstock.client.types import Seconds, milliseconds
 from penstock.errors import InvalidInput, PenstockError, StoreError, TryLater, Unreachable
 
@@ -57,7 +57,7 @@ class Worker:
         self._lease_ms = 0
         self._in_hand: set[LeasedMessage] = set()
         self._stop = Stop()
-        self._wake = Slot()
+        self._wake = Bell()
         self._error: BaseException | None = None
 
     async def __call__(self, message: LeasedMessage) -> object:
@@ -84,7 +84,7 @@ class Worker:
             stop.set()
             await self._finish(lanes)
             # It may have been told to stop more than once, which is not meant for the next run.
-            self._wake = Slot()
+            self._wake = Bell()
         if self._error is not None:
             raise self._error
 
