@@ -592,3 +592,20 @@ def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert lite.put(b"raw", "q")
     with penstock.connect("sqlite:///tasks.db") as client:
         assert client.queue("q").lease()[0].payload == b"raw"
+
+
+def test_what_was_committed_is_not_done_again_at_the_end_of_the_block(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            await queue.push("first")
+            message = await leased(queue)
+            async with queue.transact() as tx:
+                tx.ack(message)
+                tx.push("second")
+                await tx.commit()
+                tx.push("third")
+            assert [each.payload for each in await queue.peek(10)] == ["second", "third"]
+            assert [each.id for each in await queue.peek(10)] == [each.id for each in tx.receipts]
+
+    asyncio.run(main())

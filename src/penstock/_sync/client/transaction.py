@@ -31,13 +31,16 @@ class Transaction:
     def __init__(self, client: Client, home: str) -> None:
         self._client = client
         self._home = home
+        self.receipts: list[Receipt] = []
+        """Of the pushes, in the order they were said, once the block has ended."""
+        self._begin()
+
+    def _begin(self) -> None:
         self._acks: dict[str, list[SettleItem]] = {}
         self._nacks: dict[str, list[SettleItem]] = {}
         self._pushes: dict[str, list[StoredNewMessage]] = {}
         self._places: list[tuple[str, int]] = []
         self._settled: list[LeasedMessage] = []
-        self.receipts: list[Receipt] = []
-        """Of the pushes, in the order they were said, once the block has ended."""
 
     def ack(self, message: LeasedMessage) -> None:
         self._acks.setdefault(message.queue, []).append(check_leased(message).item())
@@ -78,9 +81,10 @@ class Transaction:
             for queue, group in self._pushes.items():
                 firsts[queue] = position
                 position += len(group)
-            self.receipts = [flat[firsts[queue] + number] for queue, number in self._places]
+            self.receipts += [flat[firsts[queue] + number] for queue, number in self._places]
             for message in self._settled:
                 self._client.keeper.end(message)
+            self._begin()  # What is done by a call of this is not to be done again by the block's end.
         return self.receipts
 
     def __enter__(self) -> Transaction:
