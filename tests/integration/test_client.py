@@ -609,3 +609,14 @@ def test_what_was_committed_is_not_done_again_at_the_end_of_the_block(sdk: Sdk, 
             assert [each.id for each in await queue.peek(10)] == [each.id for each in tx.receipts]
 
     asyncio.run(main())
+
+
+def test_a_slow_redrive_may_take_longer_than_a_request(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url, timeout=0.3, retry_for=0) as client:
+            queue = await client.create_queue(name, max_attempts=1)
+            await queue.push_many(["a", "b", "c"])
+            assert not await queue.nack_many(await queue.lease(3), "no")
+            assert (await queue.redrive(rate_per_s=2)).moved == 3
+
+    asyncio.run(main())

@@ -37,6 +37,8 @@ T = TypeVar("T")
 JOINED_BYTES_MAX = 4 << 20
 JOINED_ITEMS_MAX = 1_000
 POLLERS_MAX = 1_000
+SLOW_SECONDS_MAX = 86_400.0
+"""Of a redrive that was asked to be slow."""
 Messages = Sequence[NewMessage]
 
 
@@ -277,7 +279,8 @@ class Remote:
         where = {"ids": ids, "error_contains": error_contains, "older_than_ms": older_than_ms}
         body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
         path = f"{_path(queue)}/dlq/requeue"
-        done = self._asker.get(wire.requeued, "POST", path, body, queue=queue)
+        wait = 0.0 if rate_per_s is None else SLOW_SECONDS_MAX
+        done = self._asker.get(wire.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
         return Redriven(done.matched, done.moved)
 
     def close(self) -> None:
