@@ -620,3 +620,23 @@ def test_a_slow_redrive_may_take_longer_than_a_request(sdk: Sdk, url: str, name:
             assert (await queue.redrive(rate_per_s=2)).moved == 3
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_rate_that_is_no_number_is_refused_and_changes_nothing(sdk: Sdk, url: str, name: str, number: float) -> None:
+    """Over HTTP it took the limit away."""
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name, push_rate=5.0)
+            for call in (
+                lambda: queue.configure(push_rate=number),
+                lambda: queue.redrive(rate_per_s=number),
+                lambda: client.create_queue(f"{name}-2", push_rate=number),
+            ):
+                with pytest.raises(InvalidInput) as refused:
+                    await call()
+                assert refused.value.field in ("push_rate", "rate_per_s")
+            assert (await queue.info()).options.push_rate == 5.0
+
+    asyncio.run(main())
