@@ -640,3 +640,17 @@ def test_a_rate_that_is_no_number_is_refused_and_changes_nothing(sdk: Sdk, url: 
             assert (await queue.info()).options.push_rate == 5.0
 
     asyncio.run(main())
+
+
+def test_a_transaction_tells_which_pushes_were_repeated(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            first = await queue.push("a", key="a")
+            async with queue.transact() as tx:
+                tx.push("b")
+                tx.push("a", key="a")
+            assert [each.duplicate for each in tx.receipts] == [False, True]
+            assert tx.receipts[1].id == first.id
+
+    asyncio.run(main())

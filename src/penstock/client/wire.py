@@ -173,6 +173,7 @@ class QueueList(Struct):
 
 class Transacted(Struct):
     message_ids: list[int]
+    duplicates: list[int] = []
 
 
 class Count(Struct):

@@ -209,7 +209,9 @@ class Remote:
             queue=home,
             repeatable=not acks and not nacks,
         )
-        return [Receipt(id_) for id_ in done.message_ids]
+        again = frozenset(done.duplicates)
+        keyed = [message.key is not None for some in pushes.values() for message in some]
+        return [Receipt(id_, keyed[at] and at in again) for at, id_ in enumerate(done.message_ids)]
 
     # Looking
 

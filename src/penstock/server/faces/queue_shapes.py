@@ -212,6 +212,7 @@ class TransactedView(Struct):
     acked: int
     nacked: int
     message_ids: list[int]
+    duplicates: list[int]
 
 
 class PageQuery(Struct, forbid_unknown_fields=True):

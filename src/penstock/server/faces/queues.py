@@ -255,8 +255,10 @@ class Queues:
         if not any(command.queue == home for command in commands):
             await self._require_queue(request)
         outcomes = await self._broker.transact(commands)
-        ids = [receipt.id for outcome in outcomes for receipt in getattr(outcome, "receipts", ())]
-        return reply(TransactedView(len(body.ack), len(body.nack), ids), rows=len(ids))
+        receipts = [receipt for outcome in outcomes for receipt in getattr(outcome, "receipts", ())]
+        ids = [receipt.id for receipt in receipts]
+        duplicates = [position for position, receipt in enumerate(receipts) if receipt.duplicate]
+        return reply(TransactedView(len(body.ack), len(body.nack), ids, duplicates), rows=len(ids))
 
     # Looking and removing
 
