@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import Lease, Nack, Pause, SettleItem
+from penstock.commands import Lease, Nack, Pause, Redriven, SettleItem
 from penstock.errors import InvalidInput
 from penstock.model import ERROR_TEXT_MAX, State
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
@@ -143,6 +143,15 @@ def test_a_redrive_takes_only_what_its_filters_match(store: StoreUnderTest, cloc
     assert store.state(timeout_id) is State.READY
     assert store.redrive(ids=[young_id, 999]).moved == 1
     assert ids(store.pages(State.DEAD)) == [other_id]
+
+
+def test_a_redrive_by_id_does_not_look_at_the_other_dead_letters(store: StoreUnderTest) -> None:
+    first, _, _, _, last = store.bury("a", "b", "c", "d", "e")
+    assert store.redrive(ids=[last, last, 0, -1, 1 << 62], limit=2) == Redriven(1, 1)
+    step = store.redrive(ids=[last, first], limit=1)
+    assert (step.matched, step.moved) == (1, 1)
+    assert store.redrive(ids=[last, first], limit=1, after=step.after) == Redriven(0, 0)
+    assert store.drain() == ["a", "e"]
 
 
 def test_a_dry_run_moves_nothing(store: StoreUnderTest) -> None:

@@ -123,14 +123,12 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     queue = tx.queue(command.queue)
     died_at, message_id = _position(command.after)
     died_before = NEVER if command.died_before is None else command.died_before
-    rows = tx.fetch("admin.dead_letters", queue.id, died_at, message_id, died_before, command.limit)
-    wanted = None if command.ids is None else set(command.ids)
-    matched = [
-        row[0]
-        for row in rows
-        if (wanted is None or row[0] in wanted)
-        and (command.error_contains is None or command.error_contains in (row[4] or ""))
-    ]
+    among = (queue.id, died_at, message_id, died_before, command.limit)
+    if command.ids is None:
+        rows = tx.fetch("admin.dead_letters", *among)
+    else:
+        rows = tx.fetch("admin.dead_letters_of", *among, ints(each for each in command.ids if 0 < each <= ID_MAX))
+    matched = [row[0] for row in rows if command.error_contains is None or command.error_contains in (row[4] or "")]
     after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
         return Redriven(len(matched), 0, after)

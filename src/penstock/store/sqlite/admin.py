@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
@@ -161,14 +163,13 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     queue = tx.home(command.queue)
     died_at, message_id = _position(command.after)
     died_before = NEVER if command.died_before is None else command.died_before
-    rows = tx.execute(SQL["dead_letters"], (queue.id, died_at, message_id, died_before, command.limit)).fetchall()
-    wanted = None if command.ids is None else set(command.ids)
-    matched = [
-        row
-        for row in rows
-        if (wanted is None or row[0] in wanted)
-        and (command.error_contains is None or command.error_contains in (row[4] or ""))
-    ]
+    among = (queue.id, died_at, message_id, died_before, command.limit)
+    if command.ids is None:
+        rows = tx.execute(SQL["dead_letters"], among).fetchall()
+    else:
+        wanted = msgspec.json.encode({each for each in command.ids if 0 < each <= ID_MAX}).decode()
+        rows = tx.execute(SQL["dead_letters_of"], (wanted, *among)).fetchall()
+    matched = [row for row in rows if command.error_contains is None or command.error_contains in (row[4] or "")]
     after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
         return Redriven(len(matched), 0, after)

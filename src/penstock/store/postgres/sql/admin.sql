@@ -146,6 +146,14 @@ SELECT id, place, died_at, ttl_left_ms, error FROM penstock.dead
  WHERE queue_id = $1::bigint AND NOT leased AND (died_at, id) > ($2::bigint, $3::bigint) AND died_at <= $4::bigint
  ORDER BY died_at, id LIMIT $5::bigint
 
+-- :dead_letters_of
+-- Found first, and put in order then: the planner may rather look at all dead letters in their order.
+WITH found AS MATERIALIZED (
+  SELECT id, place, died_at, ttl_left_ms, error FROM penstock.dead
+   WHERE id = ANY($6::bigint[]) AND queue_id = $1::bigint AND NOT leased
+     AND (died_at, id) > ($2::bigint, $3::bigint) AND died_at <= $4::bigint)
+SELECT * FROM found ORDER BY died_at, id LIMIT $5::bigint
+
 -- :revive
 WITH taken AS (
   DELETE FROM penstock.dead WHERE NOT leased AND id = ANY($1::bigint[]) RETURNING id, place, queue_id, ttl_left_ms),

@@ -76,6 +76,10 @@ SELECT id, place FROM penstock_archive WHERE queue_id = ? AND id <= ? LIMIT ?
 SELECT id, place, died_at, ttl_left_ms, error FROM penstock_dead
  WHERE queue_id = ? AND NOT leased AND (died_at, id) > (?, ?) AND died_at <= ? ORDER BY died_at, id LIMIT ?
 
+-- :dead_letters_of
+SELECT d.id, d.place, d.died_at, d.ttl_left_ms, d.error FROM json_each(?) i CROSS JOIN penstock_dead d ON d.id = i.value
+ WHERE d.queue_id = ? AND NOT d.leased AND (d.died_at, d.id) > (?, ?) AND d.died_at <= ? ORDER BY d.died_at, d.id LIMIT ?
+
 -- :revive
 INSERT INTO penstock_ready (available_at, expires_at, queue_id, id, place, rank, attempts)
 SELECT ?, ?, ?, ?, place, -priority, 0 FROM penstock_message WHERE place = ?
