@@ -78,6 +78,20 @@ def test_what_is_forgotten_is_not_taken_for_what_came_after(store: StoreUnderTes
     assert found.spans == [Span(NOW + 1, Totals(pushed=2), Depth(ready=4))]
 
 
+def test_an_idle_queue_is_forgotten_minute_by_minute_like_any_other(store: StoreUnderTest, clock: Clock) -> None:
+    for _ in range(4):
+        for queue in ("q", "other"):
+            store.push("x", queue=queue)
+            store.ack(store.lease_one(queue))
+        store.sweep()
+        clock.advance(MINUTE_MS)
+    clock.advance(31 * DAY_MINUTES * MINUTE_MS)
+    store.sweep()
+    assert history(store, Window(NOW, NOW + 2, 1)).spans == []
+    (latencies,) = [each for each in store.latencies(Window(NOW, NOW + 4, 1)) if each.queue == "q"]
+    assert latencies.by_minute == {}
+
+
 def test_roll_ups_come_in_pages_by_name(store: StoreUnderTest) -> None:
     for queue in ("b/t/q", "a/t/q", "b/t/r", "flat"):
         store.push("x", queue=queue)

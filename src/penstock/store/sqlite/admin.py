@@ -216,14 +216,21 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
         swept.more |= moved.more
         if queue.archived:
             _trim_archive(tx, queue, command.limit, swept)
-        tx.execute(SQL["forget_minutes"], (queue.id, tx.now // 60_000 - command.minutes_kept))
-        tx.execute(LATENCY["forget"], (queue.id, tx.now // 60_000 - command.minutes_kept))
         at = wake_at(queue)
         if at is not None:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
     _forget_keys(tx, command.limit, swept)
     tx.latencies.write(tx.connection, tx.now)
+    _forget_minutes(tx, tx.now // 60_000, command.minutes_kept)
     return swept
+
+
+def _forget_minutes(tx: Transaction, minute: int, kept: int) -> None:
+    """Of idle queues, too. Once a minute is often enough."""
+    if minute != tx.trimmed_minute:
+        tx.trimmed_minute = minute
+        tx.execute(SQL["forget_minutes"], (minute - kept,))
+        tx.execute(LATENCY["forget"], (minute - kept,))
 
 
 def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> None:

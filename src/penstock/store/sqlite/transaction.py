@@ -45,6 +45,7 @@ class Transaction:
         "past_requests",
         "room",
         "salt",
+        "trimmed_minute",
         "writer",
     )
 
@@ -58,6 +59,8 @@ class Transaction:
         self.journal = Recorder(salt)
         self.latencies = Latencies()
         self.past_requests = past_requests
+        self.trimmed_minute = -1
+        """The one in which this last forgot what happened long ago."""
         self.writer = secrets.randbits(62) | 1
         self.noted_bytes = 0
         """Written into the journal since this was last set to 0."""

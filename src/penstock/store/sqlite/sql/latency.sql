@@ -8,4 +8,4 @@ INSERT OR REPLACE INTO penstock_latency (queue_id, minute, kind, counts) VALUES 
 SELECT minute, kind, counts FROM penstock_latency WHERE queue_id = ? AND minute >= ? AND minute < ?
 
 -- :forget
-DELETE FROM penstock_latency WHERE queue_id = ? AND minute < ?
+DELETE FROM penstock_latency WHERE queue_id IN (SELECT id FROM penstock_queue) AND minute < ?
