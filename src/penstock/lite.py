@@ -292,7 +292,11 @@ class LiteQueue:
     def dlq(self, qname: str = "default", limit: int = 100) -> list[DeadMessage]:
         """Dead letters, newest first."""
         try:
-            found, _ = self._broker.peek(qname, state=State.DEAD, limit=limit)
+            found, after = self._broker.peek(qname, state=State.DEAD, limit=limit)
+            while after is not None and len(found) < limit:
+                # A page ends early where payloads are large.
+                more, after = self._broker.peek(qname, state=State.DEAD, limit=limit - len(found), after=after)
+                found += more
         except UnknownQueue:
             return []
         return [_dead(each) for each in found]

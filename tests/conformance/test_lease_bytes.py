@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from penstock.commands import Lease
-from penstock.model import LEASE_BYTES_MAX, LeasedMessage, NewMessage
+from penstock.model import LEASE_BYTES_MAX, LeasedMessage, Message, NewMessage, State
 from tests.conformance.support import Clock, StoreUnderTest, push_command
 
 THIRD = LEASE_BYTES_MAX // 3 + 1
@@ -17,7 +19,7 @@ def fill(store: StoreUnderTest, names: str, queue: str = "q", **fields: int) -> 
         store.send(NewMessage(payload=name.encode() * THIRD, **fields), queue=queue)
 
 
-def first_letters(messages: list[LeasedMessage]) -> str:
+def first_letters(messages: Sequence[LeasedMessage | Message]) -> str:
     return "".join(message.payload[:1].decode() for message in messages)
 
 
@@ -63,6 +65,33 @@ def test_dead_letters_do_too(store: StoreUnderTest) -> None:
         store.nack(*store.lease(limit=10))
     assert first_letters(store.lease("q.dlq", limit=10)) == "abc"
     assert first_letters(store.lease("q.dlq", limit=10)) == "d"
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_page_does_too_and_the_next_goes_on_there(store: StoreUnderTest, state: State) -> None:
+    store.make(max_attempts=1, archive_ms=None)
+    fill(store, "abcd", **({"delay_ms": 1_000} if state is State.SCHEDULED else {}))
+    if state in (State.LEASED, State.DEAD):
+        leased = [*store.lease(limit=10), *store.lease(limit=10)]
+        if state is State.DEAD:
+            store.nack(*leased)
+    elif state is State.ARCHIVED:
+        store.take(limit=10)
+        store.take(limit=10)
+    first, after = store.peek("q", state=state, limit=10)
+    rest, end = store.peek("q", state=state, limit=10, after=after)
+    assert (len(first), len(rest), end) == (3, 1, None)
+    assert sorted(first_letters([*first, *rest])) == [*"abcd"]
+    assert sorted(first_letters(list(store.export("q")))) == [*"abcd"]
+
+
+def test_a_page_of_both_lanes_ends_there_too(store: StoreUnderTest) -> None:
+    fill(store, "cdef")
+    fill(store, "ab", priority=1)
+    first, after = store.peek("q", limit=10)
+    rest, end = store.peek("q", limit=10, after=after)
+    assert (first_letters(first), first_letters(rest)) == ("abc", "def")
+    assert end is None or store.peek("q", limit=10, after=end) == ([], None)
 
 
 @pytest.mark.parametrize("priority", [0, 1])

@@ -71,6 +71,11 @@ class Room:
             yield row
 
 
+def fills_an_answer(rows: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether rows were left out because these, which end with their payloads, are all that one answer may hold."""
+    return sum(len(row[-1]) for row in rows) >= LEASE_BYTES_MAX
+
+
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:
     """Of a queue's rate, after so many messages. A batch larger than the burst passes when the bucket is full, and
     leaves a debt."""

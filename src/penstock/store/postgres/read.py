@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from penstock.errors import InvalidInput, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
 from penstock.model import (
+    LEASE_BYTES_MAX,
     Failure,
     Latencies,
     Message,
@@ -26,7 +28,7 @@ from penstock.store.postgres.context import Context
 from penstock.store.postgres.history import roll_up
 from penstock.store.postgres.queues import queue_info
 from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, decode_options
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, decode_options, fills_an_answer
 
 Page = tuple[list[Message], str | None]
 EXPORT_PAGE = 1_000
@@ -122,14 +124,15 @@ class Reader:
 
     def _peek_ready(self, queue: Found, limit: int, after: str | None) -> Page:
         rank, available_at, message_id, cursor = _position(after, (-NEVER, 0, 0, queue.cursor))
-        filed = self.fetch("read.ready", queue.id, rank, available_at, message_id, limit)
+        room = Room()
+        filed = self.fetch("read.ready", queue.id, rank, available_at, message_id, limit, room.left)
         plain_start = max(cursor, queue.cursor)
-        plain = self.fetch("read.plain", plain_start, queue.plain_end, limit)
+        plain = self.fetch("read.plain", plain_start, queue.plain_end, limit, room.left)
         # Of both lanes ids differ, so that no comparison goes beyond them.
-        tagged = heapq.merge(((row, False) for row in filed), ((row, True) for row in plain))
+        plain_ids = {row[2] for row in plain}
         rows = []
-        for _, (row, is_plain) in zip(range(limit), tagged, strict=False):
-            if is_plain:
+        for row in islice(room.take(heapq.merge(filed, plain)), limit):
+            if row[2] in plain_ids:
                 plain_start = queue.plain_start | row[2]
             else:
                 rank, available_at, message_id = row[:3]
@@ -140,25 +143,25 @@ class Reader:
             [(row[2], row[6:], _known(row[1], row[3], row[4], expires_at=row[5])) for row in rows],
         )
         more = f"{rank}:{available_at}:{message_id}:{plain_start}"
-        return messages, more if len(messages) == limit else None
+        return messages, more if room.is_full or len(messages) == limit else None
 
     def _peek_scheduled(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.scheduled", queue.id, *_position(after, (-1, -1)), limit)
+        rows = self.fetch("read.scheduled", queue.id, *_position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
         found = [(row[1], row[5:], _known(row[0], row[2], row[3], expires_at=row[4])) for row in rows]
         return self._messages(queue, State.SCHEDULED, found), _next_page(rows, limit)
 
     def _peek_leased(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.leased", queue.id, *_position(after, (-1, -1)), limit)
+        rows = self.fetch("read.leased", queue.id, *_position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
         found = [_leased(row[:7], row[7:]) for row in rows]
         return self._messages(queue, State.LEASED, found), _next_page(rows, limit)
 
     def _peek_dead(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.dead", queue.id, *_position(after, (NEVER, NEVER)), limit)
+        rows = self.fetch("read.dead", queue.id, *_position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
         found = [_dead(row[:5], row[5:]) for row in rows]
         return self._messages(queue, State.DEAD, found), _next_page(rows, limit)
 
     def _peek_archived(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.archived", queue.id, *_position(after, (NEVER, NEVER)), limit)
+        rows = self.fetch("read.archived", queue.id, *_position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
         found = [_archived(row[:5], row[5:]) for row in rows]
         return self._messages(queue, State.ARCHIVED, found), _next_page(rows, limit)
 
@@ -286,7 +289,7 @@ _PEEKS: dict[State, Callable[[Reader, Found, int, str | None], Page]] = {
 
 
 def _next_page(rows: Rows, limit: int) -> str | None:
-    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
+    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows) else None
 
 
 def _position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
 from penstock.model import Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, NEVER, TOTALS
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, fills_an_answer
 from penstock.store.sqlite.history import roll_up
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.queues import LIST, LOAD, Queue
@@ -81,13 +82,14 @@ class Reader:
 
     def _peek_ready(self, queue: Queue, limit: int, after: str | None) -> Page:
         rank, available_at, message_id, cursor = _position(after, (-NEVER, 0, 0, queue.cursor))
-        filed = self._execute(SQL["ready"], (queue.id, rank, available_at, message_id, limit)).fetchall()
+        filed = self._page("ready", queue.id, rank, available_at, message_id, limit)
         plain_start = max(cursor, queue.cursor)
-        plain = self._execute(SQL["plain"], (plain_start, queue.plain_end, limit)).fetchall()
-        tagged = heapq.merge(((row, False) for row in filed), ((row, True) for row in plain))
-        messages = []
-        for _, (row, is_plain) in zip(range(limit), tagged, strict=False):
-            if is_plain:
+        plain = self._page("plain", plain_start, queue.plain_end, limit)
+        # Of both lanes ids differ, so that no comparison goes beyond them.
+        plain_ids = {row[2] for row in plain}
+        messages, room = [], Room()
+        for row in islice(room.take(heapq.merge(filed, plain)), limit):
+            if row[2] in plain_ids:
                 plain_start = queue.place(row[2], plain=True)
             else:
                 rank, available_at, message_id = row[:3]
@@ -104,11 +106,15 @@ class Reader:
                 )
             )
         more = f"{rank}:{available_at}:{message_id}:{plain_start}"
-        return messages, more if len(messages) == limit else None
+        return messages, more if room.is_full or len(messages) == limit else None
+
+    def _page(self, statement: str, *values: int) -> list[Row]:
+        """As much as one answer may hold."""
+        return list(Room().take(self._execute(SQL[statement], values)))
 
     def _peek_scheduled(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = _position(after, (-1, -1))
-        rows = self._execute(SQL["scheduled"], (queue.id, at, message_id, limit)).fetchall()
+        rows = self._page("scheduled", queue.id, at, message_id, limit)
         messages = [
             self._message(
                 queue,
@@ -126,17 +132,17 @@ class Reader:
 
     def _peek_leased(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = _position(after, (-1, -1))
-        rows = self._execute(SQL["leased"], (queue.id, at, message_id, limit)).fetchall()
+        rows = self._page("leased", queue.id, at, message_id, limit)
         return [self._leased(queue, row[:7], row[7:]) for row in rows], _next_page(rows, limit)
 
     def _peek_dead(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = _position(after, (NEVER, NEVER))
-        rows = self._execute(SQL["dead"], (queue.id, at, message_id, limit)).fetchall()
+        rows = self._page("dead", queue.id, at, message_id, limit)
         return [self._dead(queue, row[:5], row[5:]) for row in rows], _next_page(rows, limit)
 
     def _peek_archived(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = _position(after, (NEVER, NEVER))
-        rows = self._execute(SQL["archived"], (queue.id, at, message_id, limit)).fetchall()
+        rows = self._page("archived", queue.id, at, message_id, limit)
         return [self._archived(queue, row[:5], row[5:]) for row in rows], _next_page(rows, limit)
 
     def get(self, name: str, message_id: int) -> Message | None:
@@ -287,7 +293,7 @@ _PEEKS: dict[State, Callable[[Reader, Queue, int, str | None], Page]] = {
 
 
 def _next_page(rows: list[Row], limit: int) -> str | None:
-    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
+    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows) else None
 
 
 def _position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:

@@ -42,46 +42,68 @@ SELECT place & 17592186044415, created_at FROM penstock.message m WHERE place = 
    AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
 
 -- :ready
-SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
-       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
-  FROM (SELECT * FROM penstock.ready r
-         WHERE r.queue_id = $1::bigint AND (r.rank, r.available_at, r.id) > ($2::bigint, $3::bigint, $4::bigint)
-         ORDER BY r.rank, r.available_at, r.id LIMIT $5::bigint) r
-  JOIN penstock.message m ON m.place = r.place ORDER BY r.rank, r.available_at, r.id
+-- A page holds messages while those before them leave room, the last parameter; so do those of the other states.
+SELECT rank, available_at, id, attempts, first_leased_at, expires_at,
+       created_at, priority, content, key, headers, payload
+  FROM (SELECT r.*, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,
+               sum(octet_length(m.payload)) OVER (ORDER BY r.rank, r.available_at, r.id) AS bytes
+          FROM (SELECT * FROM penstock.ready r
+                 WHERE r.queue_id = $1::bigint AND (r.rank, r.available_at, r.id) > ($2::bigint, $3::bigint, $4::bigint)
+                 ORDER BY r.rank, r.available_at, r.id LIMIT $5::bigint) r
+          JOIN penstock.message m ON m.place = r.place) p
+ WHERE bytes - octet_length(payload) < $6::bigint ORDER BY rank, available_at, id
 
 -- :plain
 SELECT 0::bigint, coalesce(available_at, created_at), place & 17592186044415, 0::bigint, NULL::bigint, NULL::bigint,
        created_at, priority, content, key, headers, payload
-  FROM penstock.message WHERE place > $1::bigint AND place < $2::bigint ORDER BY place LIMIT $3::bigint
+  FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.place) AS bytes
+          FROM (SELECT * FROM penstock.message WHERE place > $1::bigint AND place < $2::bigint
+                 ORDER BY place LIMIT $3::bigint) m) p
+ WHERE bytes - octet_length(payload) < $4::bigint ORDER BY place
 
 -- :scheduled
-SELECT s.available_at, s.id, s.attempts, s.first_leased_at, s.expires_at,
-       m.created_at, m.priority, m.content, m.key, m.headers, m.payload
-  FROM (SELECT * FROM penstock.scheduled s WHERE s.queue_id = $1::bigint
-           AND (s.available_at, s.id) > ($2::bigint, $3::bigint) ORDER BY s.available_at, s.id LIMIT $4::bigint) s
-  JOIN penstock.message m ON m.place = s.place ORDER BY s.available_at, s.id
+SELECT available_at, id, attempts, first_leased_at, expires_at,
+       created_at, priority, content, key, headers, payload
+  FROM (SELECT s.*, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,
+               sum(octet_length(m.payload)) OVER (ORDER BY s.available_at, s.id) AS bytes
+          FROM (SELECT * FROM penstock.scheduled s WHERE s.queue_id = $1::bigint
+                   AND (s.available_at, s.id) > ($2::bigint, $3::bigint)
+                 ORDER BY s.available_at, s.id LIMIT $4::bigint) s
+          JOIN penstock.message m ON m.place = s.place) p
+ WHERE bytes - octet_length(payload) < $5::bigint ORDER BY available_at, id
 
 -- :leased
-SELECT l.leased_until, l.id, l.attempts, l.first_leased_at, l.expires_at, l.leased_at, l.worker,
-       m.created_at, coalesce(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
-  FROM (SELECT * FROM penstock.lease l WHERE l.queue_id = $1::bigint
-           AND (l.leased_until, l.id) > ($2::bigint, $3::bigint) ORDER BY l.leased_until, l.id LIMIT $4::bigint) l
-  JOIN penstock.message m ON m.place = l.place ORDER BY l.leased_until, l.id
+SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker,
+       created_at, at, priority, content, key, headers, payload
+  FROM (SELECT l.*, m.created_at, coalesce(m.available_at, m.created_at) AS at, m.priority, m.content, m.key, m.headers,
+               m.payload, sum(octet_length(m.payload)) OVER (ORDER BY l.leased_until, l.id) AS bytes
+          FROM (SELECT * FROM penstock.lease l WHERE l.queue_id = $1::bigint
+                   AND (l.leased_until, l.id) > ($2::bigint, $3::bigint)
+                 ORDER BY l.leased_until, l.id LIMIT $4::bigint) l
+          JOIN penstock.message m ON m.place = l.place) p
+ WHERE bytes - octet_length(payload) < $5::bigint ORDER BY leased_until, id
 
 -- :dead
-SELECT d.died_at, d.id, d.attempts, d.first_leased_at, d.reason,
-       m.created_at, coalesce(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
-  FROM (SELECT * FROM penstock.dead d WHERE d.queue_id = $1::bigint AND NOT d.leased
-           AND (d.died_at, d.id) < ($2::bigint, $3::bigint) ORDER BY d.died_at DESC, d.id DESC LIMIT $4::bigint) d
-  JOIN penstock.message m ON m.place = d.place ORDER BY d.died_at DESC, d.id DESC
+SELECT died_at, id, attempts, first_leased_at, reason,
+       created_at, at, priority, content, key, headers, payload
+  FROM (SELECT d.*, m.created_at, coalesce(m.available_at, m.created_at) AS at, m.priority, m.content, m.key, m.headers,
+               m.payload, sum(octet_length(m.payload)) OVER (ORDER BY d.died_at DESC, d.id DESC) AS bytes
+          FROM (SELECT * FROM penstock.dead d WHERE d.queue_id = $1::bigint AND NOT d.leased
+                   AND (d.died_at, d.id) < ($2::bigint, $3::bigint)
+                 ORDER BY d.died_at DESC, d.id DESC LIMIT $4::bigint) d
+          JOIN penstock.message m ON m.place = d.place) p
+ WHERE bytes - octet_length(payload) < $5::bigint ORDER BY died_at DESC, id DESC
 
 -- :archived
-SELECT a.archived_at, a.id, a.attempts, a.first_leased_at, a.leased_at,
-       m.created_at, coalesce(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
-  FROM (SELECT * FROM penstock.archive a WHERE a.queue_id = $1::bigint
-           AND (a.archived_at, a.id) < ($2::bigint, $3::bigint) ORDER BY a.archived_at DESC, a.id DESC
-         LIMIT $4::bigint) a
-  JOIN penstock.message m ON m.place = a.place ORDER BY a.archived_at DESC, a.id DESC
+SELECT archived_at, id, attempts, first_leased_at, leased_at,
+       created_at, at, priority, content, key, headers, payload
+  FROM (SELECT a.*, m.created_at, coalesce(m.available_at, m.created_at) AS at, m.priority, m.content, m.key, m.headers,
+               m.payload, sum(octet_length(m.payload)) OVER (ORDER BY a.archived_at DESC, a.id DESC) AS bytes
+          FROM (SELECT * FROM penstock.archive a WHERE a.queue_id = $1::bigint
+                   AND (a.archived_at, a.id) < ($2::bigint, $3::bigint)
+                 ORDER BY a.archived_at DESC, a.id DESC LIMIT $4::bigint) a
+          JOIN penstock.message m ON m.place = a.place) p
+ WHERE bytes - octet_length(payload) < $5::bigint ORDER BY archived_at DESC, id DESC
 
 -- :lease_of
 SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
