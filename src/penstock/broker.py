@@ -502,6 +502,7 @@ class Broker:
         removed += (await self._commit(Drop(queue=queue, force=force))).removed
         # Whoever waits for it is told that there is nothing to wait for.
         self._wakeups.wake(queue, 1)
+        self._wakeups.wake_one(queue + DLQ_SUFFIX)
         self.events.publish(queue, "dropped")
         return removed
 

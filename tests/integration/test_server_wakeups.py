@@ -86,6 +86,15 @@ def test_a_redrive_by_the_name_of_the_dead_letters_wakes(server: Running, client
     assert len(waiting.woken().json["messages"]) == 1
 
 
+def test_a_queue_that_is_dropped_tells_those_who_wait_for_its_dead_letters(
+    server: Running, client: Client, name: str
+) -> None:
+    queue = client.queue(name)
+    waiting = Waiting(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
+    client.ask("DELETE", queue)
+    assert waiting.woken().status == 404
+
+
 def test_a_namespace_still_waits_when_a_poll_of_its_queue_has_left(server: Running, client: Client, name: str) -> None:
     client.post("/api/v1/configure", {"ns": name, "task": "t", "queue": "q"})
     path = f"/queues/{name}%2Ft%2Fq"
