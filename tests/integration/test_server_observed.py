@@ -24,7 +24,8 @@ from penstock.config import Settings
 from penstock.errors import StoreBusy
 from penstock.model import NewMessage, QueueOptions
 from penstock.server.app import App
-from penstock.server.background import CANARY_QUEUE
+from penstock.server.background import CANARY_QUEUE, Background
+from penstock.server.telemetry import LogLines, Metrics
 from penstock.server.tracing import Tracer
 from penstock.store.sqlite import SqliteStore
 from tests.integration.conftest import Fresh
@@ -100,6 +101,18 @@ def test_the_canary_sings_after_its_first_interval_and_shows_as_an_slo(serve: Fr
         topics = [topic["topic"] for topic in client.get("/v1/stats").json["topics"]]
         assert topics == ["q"]
         assert client.get(f"/queues/{CANARY_QUEUE}").json["ready"] == 0
+
+
+def test_canaries_of_servers_that_share_a_store_hear_their_own(tmp_path: Path) -> None:
+    async def sing() -> list[bool]:
+        brokers = [Broker(SqliteStore(tmp_path / "q.db")) for _ in range(2)]
+        canaries = [Background(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
+        heard = [await asyncio.gather(*(canary._tweet() for canary in canaries)) for _ in range(3)]
+        for broker in brokers:
+            await broker.close()
+        return [each for both in heard for each in both]
+
+    assert all(asyncio.run(sing()))
 
 
 def test_a_canary_that_is_not_heard_counts_as_failed(serve: Fresh) -> None:

@@ -23,6 +23,7 @@ from penstock.server.telemetry import LogLines, Metrics
 CANARY_QUEUE = "penstock.canary"
 CANARY_OPTIONS = QueueOptions(lease_ms=10_000, max_attempts=1, dlq=False, ttl_ms=60_000, journal="off")
 CANARY_SECONDS_MAX = 10.0
+CANARY_PAUSE_SECONDS = 0.02
 GOODBYE_SECONDS = 2.0
 
 
@@ -133,9 +134,18 @@ class Background:
 
     async def _tweet(self) -> bool:
         [receipt] = await self._broker.push(CANARY_QUEUE, [NewMessage(payload=b"tweet")], create=CANARY_OPTIONS)
-        messages = await self._broker.lease(CANARY_QUEUE, limit=100, wait_ms=5_000)
-        await self._broker.ack(CANARY_QUEUE, [SettleItem(message.id, message.token) for message in messages])
-        return any(message.id == receipt.id for message in messages)
+        while messages := await self._broker.lease(CANARY_QUEUE, limit=100, wait_ms=5_000):
+            leases = {message.id: SettleItem(message.id, message.token) for message in messages}
+            mine = leases.pop(receipt.id, None)
+            if mine is not None:
+                await self._broker.ack(CANARY_QUEUE, [mine])
+            if leases:
+                # Other servers wait for theirs; what nobody waits for expires.
+                await self._broker.release(CANARY_QUEUE, list(leases.values()))
+            if mine is not None:
+                return True
+            await asyncio.sleep(CANARY_PAUSE_SECONDS)
+        return False
 
 
 def log_bytes(broker: Broker) -> int:
