@@ -71,6 +71,11 @@ def check_text(field: str, text: str) -> None:
         raise InvalidInput(f"{field}: {text[:80]!r} is no valid Unicode text", field=field) from None
 
 
+def check_flag(field: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise WrongType(f"{field} is True or False, not {value!r:.80}", field=field)
+
+
 def check_range(field: str, value: int, low: int, high: int) -> None:
     if type(value) is not int:
         raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)

@@ -449,7 +449,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
             queue, stream = await client.create_queue(name), await client.create_stream(name)
             await queue.push("held")
             [message] = await queue.lease()
-            before = await queue.stats()
+            before = (await queue.stats()).totals
             for wrong, kind in [
                 *[({"key": value}, WrongType) for value in (5, True, b"abc", ["x"])],
                 *[({"key": value}, InvalidInput) for value in ("", "x" * 513, "\ud800")],
@@ -479,6 +479,13 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
             await refused(queue.redrive(error_contains="\ud800"), InvalidInput, "error_contains")
             await refused(queue.redrive(rate_per_s="1"), WrongType, "rate_per_s")
             await refused(queue.peek(after=5), WrongType, "after")
+            for value in ("5", 5.0, None):
+                await refused(queue.peek(value), WrongType, "limit")
+            for value in ("no", 1, None):
+                await refused(queue.redrive(dry_run=value), WrongType, "dry_run")
+                for call in (queue.drop, stream.drop, stream.trim):
+                    await refused(call(force=value), WrongType, "force")
+            await refused(client.create_queue(5), WrongType, "queue")
             for listing in (client.queues, client.streams):
                 for field in ("prefix", "after"):
                     await refused(listing(**{field: 5}), WrongType, field)
@@ -486,7 +493,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
                 await refused(listing(limit=0), InvalidInput, "limit")
             await refused(queue.push_many(repeat(1)), BatchTooLarge, "messages")
             await refused(stream.append_many(repeat(1)), BatchTooLarge, "records")
-            assert await queue.stats() == before
+            assert (await queue.stats()).totals == before
             await message.ack()
 
     asyncio.run(main())

@@ -215,7 +215,7 @@ export class Queue {
   /**
    * Ack, nack and push, here or to other queues, all or nothing.
    * @param {shapes.Transaction} transaction
-   * @returns {Promise<{acked: number, nacked: number, message_ids: number[]}>}
+   * @returns {Promise<{acked: number, nacked: number, message_ids: number[], duplicates: number[]}>}
    */
   transact({ ack = [], nack = [], push = [] }) {
     const body = {

@@ -131,12 +131,13 @@ export declare class Queue {
     /**
      * Ack, nack and push, here or to other queues, all or nothing.
      * @param {shapes.Transaction} transaction
-     * @returns {Promise<{acked: number, nacked: number, message_ids: number[]}>}
+     * @returns {Promise<{acked: number, nacked: number, message_ids: number[], duplicates: number[]}>}
      */
     transact({ ack, nack, push }: shapes.Transaction): Promise<{
         acked: number;
         nacked: number;
         message_ids: number[];
+        duplicates: number[];
     }>;
     /**
      * Work off messages until stopped: those whose handler returns are acked, those whose handler throws are nacked with

@@ -22,7 +22,7 @@ from penstock.client.stream_types import StreamChanges
 from penstock.client.types import Options, Page, Seconds, milliseconds
 from penstock.client.urls import Server, parse, request_headers
 from penstock.errors import InvalidInput, QueueExists, StreamExists
-from penstock.identity import NAME_LENGTH_MAX, own_name
+from penstock.identity import NAME_LENGTH_MAX, check_queue_name, own_name
 from penstock.limits import check_range, check_text
 from penstock.log.model import StreamInfo
 from penstock.model import QueueInfo
@@ -54,6 +54,7 @@ class Client:
 
         Options are those of `penstock.QueueOptions`, for example `lease_ms=60_000, max_attempts=3`.
         """
+        check_queue_name(name)
         try:
             await self.transport.create(name, dict(options))
         except QueueExists:

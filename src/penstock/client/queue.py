@@ -28,7 +28,7 @@ from penstock.client.worker import Worker
 from penstock.commands import Settled, SettleItem
 from penstock.errors import BatchTooLarge, InvalidInput, WrongType
 from penstock.identity import DLQ_SUFFIX, ID_MAX, check_queue_name
-from penstock.limits import check_range, check_text
+from penstock.limits import check_flag, check_range, check_text
 from penstock.model import BATCH_MAX, DELAY_MS_MAX, ERROR_TEXT_MAX, LEASE_MS_MAX, QueueInfo, State
 
 if TYPE_CHECKING:
@@ -221,6 +221,8 @@ class Queue:
             wanted = State(state)
         except ValueError:
             raise InvalidInput(f"state is one of {', '.join(State)}", field="state") from None
+        if type(limit) is not int:
+            raise WrongType(f"limit is an int, not {type(limit).__name__}", field="limit")
         if after is not None:
             check_text("after", after)
         found = await self._transport.peek(self.name, wanted, limit, after)
@@ -263,6 +265,7 @@ class Queue:
 
     async def drop(self, *, force: bool = False) -> int:
         """Remove the queue; with `force`, also what it holds."""
+        check_flag("force", force)
         return await self._transport.drop(self.name, force)
 
     # Dead letters
@@ -286,6 +289,7 @@ class Queue:
             check_text("error_contains", error_contains)
             if len(error_contains) > ERROR_TEXT_MAX:
                 raise InvalidInput(f"error_contains has at most {ERROR_TEXT_MAX} characters", field="error_contains")
+        check_flag("dry_run", dry_run)
         if rate_per_s is not None and type(rate_per_s) not in (int, float):
             raise WrongType(f"rate_per_s is a number, not {type(rate_per_s).__name__}", field="rate_per_s")
         return await self._transport.redrive(

@@ -13,7 +13,7 @@ from penstock.arrow_records import batches_of
 from penstock.client.stream_types import Appended, Commit, Record, Records, StreamChanges, to_record, to_records
 from penstock.client.types import Seconds, milliseconds
 from penstock.errors import BatchTooLarge, InvalidInput, WrongType
-from penstock.limits import check_range
+from penstock.limits import check_flag, check_range
 from penstock.log.consumers import check_consumer_name, new_consumer_name
 from penstock.log.model import BATCH_RECORDS_MAX, READ_RECORDS_MAX, Consumer, StreamInfo, Trimmed
 from penstock.log.protocol import EARLIEST
@@ -135,6 +135,7 @@ class Stream:
     def commit(self, consumer: str, offset: int, *, force: bool = False) -> Consumer:
         """The last record that was processed. Durable when answered; moves back only with `force`."""
         check_range("offset", offset, -1, OFFSET_MAX)
+        check_flag("force", force)
         return self._streams.commit(self.name, check_consumer_name(consumer), offset, force)
 
     def create_consumer(self, consumer: str | None = None) -> Consumer:
@@ -168,8 +169,10 @@ class Stream:
         unless forced."""
         if before is not None:
             check_range("before", before, 0, OFFSET_MAX)
+        check_flag("force", force)
         return self._streams.trim(self.name, before, force)
 
     def drop(self, *, force: bool = False) -> None:
         """Remove the stream; with `force`, also one that has consumers."""
+        check_flag("force", force)
         self._streams.drop(self.name, force)

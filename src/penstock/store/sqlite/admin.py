@@ -221,16 +221,21 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
     _forget_keys(tx, command.limit, swept)
     tx.latencies.write(tx.connection, tx.now)
-    _forget_minutes(tx, tx.now // 60_000, command.minutes_kept)
+    _forget_minutes(tx, command, swept)
     return swept
 
 
-def _forget_minutes(tx: Transaction, minute: int, kept: int) -> None:
+def _forget_minutes(tx: Transaction, command: Sweep, swept: Swept) -> None:
     """Of idle queues, too. Once a minute is often enough."""
-    if minute != tx.trimmed_minute:
+    minute = tx.now // 60_000
+    if minute == tx.trimmed_minute:
+        return
+    old = (minute - command.minutes_kept, command.limit)
+    forgotten = [tx.execute(statement, old).rowcount for statement in (SQL["forget_minutes"], LATENCY["forget"])]
+    if max(forgotten) < command.limit:
         tx.trimmed_minute = minute
-        tx.execute(SQL["forget_minutes"], (minute - kept,))
-        tx.execute(LATENCY["forget"], (minute - kept,))
+    else:
+        swept.more = True
 
 
 def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> None:

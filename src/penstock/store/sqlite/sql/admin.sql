@@ -105,4 +105,4 @@ UPDATE penstock_key SET check_at = ? WHERE space = ? AND key = ?
 -- The newest of the old stays: what came after is told from it.
 DELETE FROM penstock_minute WHERE (queue_id, minute) IN (
   SELECT m.queue_id, m.minute FROM penstock_queue q CROSS JOIN penstock_minute m ON m.queue_id = q.id
-   WHERE m.minute < (SELECT max(n.minute) FROM penstock_minute n WHERE n.queue_id = q.id AND n.minute < ?))
+   WHERE m.minute < (SELECT max(n.minute) FROM penstock_minute n WHERE n.queue_id = q.id AND n.minute < ?) LIMIT ?)

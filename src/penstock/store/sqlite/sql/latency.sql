@@ -8,4 +8,6 @@ INSERT OR REPLACE INTO penstock_latency (queue_id, minute, kind, counts) VALUES 
 SELECT minute, kind, counts FROM penstock_latency WHERE queue_id = ? AND minute >= ? AND minute < ?
 
 -- :forget
-DELETE FROM penstock_latency WHERE queue_id IN (SELECT id FROM penstock_queue) AND minute < ?
+DELETE FROM penstock_latency WHERE (queue_id, minute, kind) IN (
+  SELECT l.queue_id, l.minute, l.kind FROM penstock_queue q CROSS JOIN penstock_latency l ON l.queue_id = q.id
+   WHERE l.minute < ? LIMIT ?)
