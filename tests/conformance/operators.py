@@ -44,13 +44,10 @@ class Operators(Memory):
             dead = [e for e in dead if (e.finished_at, e.id) > (int(at), int(last_id))]
         if command.died_before is not None:
             dead = [e for e in dead if (e.finished_at or 0) <= command.died_before]
+        if command.ids is not None:
+            dead = [e for e in dead if e.id in command.ids]
         step = dead[: command.limit]
-        matched = [
-            e
-            for e in step
-            if (command.ids is None or e.id in command.ids)
-            and (command.error_contains is None or command.error_contains in e.failures[-1].error)
-        ]
+        matched = [e for e in step if command.error_contains is None or command.error_contains in e.failures[-1].error]
         after = f"{step[-1].finished_at}-{step[-1].id}" if len(step) == command.limit else None
         if command.dry_run:
             return c.Redriven(len(matched), 0, after)
