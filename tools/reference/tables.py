@@ -96,7 +96,7 @@ def lake() -> str:
     notes = comments(tables)
     names = {id(found): name for name, found in vars(tables).items() if isinstance(found, tables.Table)}
     parts = [f"# Tables of the lake\n\n{inspect.cleandoc(tables.__doc__ or '')}\n"]
-    for found in tables.TABLES.values():
+    for found in (tables.TABLES | tables.LIVE).values():
         keys = ", ".join(map(code, found.keys))
         parts.append(f"\n## {found.name}\n\n{found.about[0].upper()}{found.about[1:]}. Key: {keys}.\n\n")
         own = comments(arrow) if found is tables.BRONZE else notes

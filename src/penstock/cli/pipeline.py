@@ -22,9 +22,9 @@ from penstock.errors import CannotOpen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.model import QueueInfo
     from penstock.pipeline.draining import Drainer
     from penstock.pipeline.lake import Lake
+    from penstock.pipeline.live import Live
     from penstock.pipeline.logs import Place
 
 COMMANDS = {
@@ -39,8 +39,6 @@ COMMANDS = {
     "warm": ("penstock.cli.pipeline_warm:warm", "Keep Spark at hand for the commands to come."),
 }
 DEFAULT_DATA = "./penstock-data"
-QUEUES_MAX = 100_000
-QUEUES_PAGE = 1_000
 
 
 @click.group("pipeline", cls=LazyGroup, late=COMMANDS)
@@ -90,22 +88,11 @@ class Places:
 
         return drainer_of(self.remote, self.database)
 
-    def queues(self) -> list[QueueInfo]:
-        """As they are now."""
-        from penstock import connect
+    def live(self) -> Live:
+        """The store as it is now."""
+        from penstock.pipeline.live import Live
 
-        if self.remote is None and not self.database.exists():
-            return []
-        found: list[QueueInfo] = []
-        with connect(self.url, token=self.token) as client:
-            after: str | None = None
-            while len(found) < QUEUES_MAX:
-                page = client.queues(limit=QUEUES_PAGE, after=after)
-                found += page
-                after = page.next
-                if after is None:
-                    break
-        return found
+        return Live(self.url if self.remote or self.database.exists() else None, self.token)
 
     def lake(self, *, existing: bool = True) -> Lake:
         from penstock.pipeline.lake import Lake

@@ -28,7 +28,7 @@ ROWS_SHOWN = 1_000
 def sql(
     places: Places, query: str, as_csv: bool, parquet: Path | None, as_json: bool, master: str, memory: str
 ) -> None:
-    """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors and live.queues.
+    """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues and live.messages.
 
     JSON: one object per row, a line each
     """
@@ -36,7 +36,7 @@ def sql(
     with Display("sql") as display, session(places, display, master, memory, brief=True) as spark:
         from penstock.pipeline.sql import tables_for
 
-        with tables_for(query, spark, lake, places.queues):
+        with tables_for(query, spark, lake, places.live()):
             display.doing("asking")
             with asking():
                 frame = spark.sql(query)

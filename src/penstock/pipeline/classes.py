@@ -122,6 +122,7 @@ def use_spark(spark: SparkSession) -> None:
     from penstock.lite import LiteQueue
     from penstock.pipeline.draining import drainer_of
     from penstock.pipeline.lake import Lake
+    from penstock.pipeline.live import Live
     from penstock.pipeline.run import Pipeline
     from penstock.pipeline.sql import tables_for
 
@@ -137,7 +138,7 @@ def use_spark(spark: SparkSession) -> None:
                 for _ in pipeline.steps():
                     pass
         query = "SELECT queue, sum(pushed) FROM gold.queues GROUP BY queue ORDER BY 2"
-        with tables_for(query, spark, lake, list):
+        with tables_for(query, spark, lake, Live(None)):
             spark.sql(query).toArrow()
     spark.range(1).mapInArrow(lambda batches: batches, "id long").toArrow()
 

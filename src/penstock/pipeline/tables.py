@@ -122,3 +122,51 @@ QUEUE_ERRORS = Table(
 )
 
 TABLES = {table.name: table for table in (BRONZE, SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)}
+
+LIVE_QUEUES = Table(
+    "live.queues",
+    pa.schema(
+        [
+            ("queue", pa.string()),
+            ("paused", pa.bool_()),
+            *((name, pa.int64()) for name in ("ready", "scheduled", "leased", "dead", "archived")),
+        ]
+    ),
+    ("queue",),
+    (),
+    "one row per queue of the store, as it is when it is asked",
+)
+
+LIVE_MESSAGES = Table(
+    "live.messages",
+    pa.schema(
+        [
+            ("queue", pa.string()),
+            ("id", pa.int64()),
+            ("uuid", pa.string()),
+            ("state", pa.string()),  # ready, scheduled, leased, dead, archived
+            ("priority", pa.int32()),
+            ("attempts", pa.int32()),  # deliveries so far
+            ("pushed_at", TIME),
+            ("available_at", TIME),  # when it is, or was, due
+            ("expires_at", TIME),
+            ("first_leased_at", TIME),
+            ("leased_at", TIME),  # for the last time
+            ("leased_until", TIME),
+            ("worker", pa.string()),  # who holds it, if that was told
+            ("finished_at", TIME),  # when it was archived or died
+            ("reason", pa.string()),  # why it is dead
+            ("errors", ERRORS),  # the last one first
+            ("key", pa.string()),
+            ("headers", pa.map_(pa.string(), pa.string())),
+            ("content", pa.string()),  # what the body is: bytes, text, json
+            ("body", pa.binary()),
+        ]
+    ),
+    ("queue", "id"),
+    (),
+    "one row per message of the store. Read page by page: one that moves meanwhile may be missing, or there twice",
+)
+
+LIVE = {table.name: table for table in (LIVE_QUEUES, LIVE_MESSAGES)}
+"""Not in the lake: `pipeline sql` asks the store."""
