@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast test-postgres-versions lint types format sync docs js-types provision proof mutate audit binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-postgres: provision $(STAMPS)/bench-postgres ## the PostgreSQL store again
 
 proof: provision ## faults, soak, load and nonsense on both stores, and a report (ARGS="--minutes 5 --seed 7")
 	$(BIN)/python -m tests.proof $(ARGS)
+
+proof-pipeline: provision ## kill servers and Spark at random, then hold every table against three readers (ARGS="--store postgresql")
+	$(BIN)/python tests/crash/pipeline_rounds.py $(ARGS)
 
 mutate: provision ## break the code behind each promise, and see its test fail
 	$(BIN)/python tools/mutate.py $(ARGS)
