@@ -24,7 +24,7 @@ CLIENT = (
     "transaction",
     "worker",
 )
-MODULES = ("broker.py", *(f"client/{name}.py" for name in CLIENT))
+MODULES = ("administration.py", "broker.py", *(f"client/{name}.py" for name in CLIENT))
 
 _BRACKETS = r"\[((?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*)\]"
 REPLACEMENTS = (
@@ -37,7 +37,7 @@ REPLACEMENTS = (
     (r"\bAwaitable, ", ""),
     (rf"\bAwaitable{_BRACKETS}", r"\1"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
-    (r"\bpenstock\.broker\b", "penstock._sync.broker"),
+    (r"\bpenstock\.(administration|broker)\b", r"penstock._sync.\1"),
     (rf"\bpenstock\.client\.({'|'.join(CLIENT)})\b", r"penstock._sync.client.\1"),
     (r"\bpenstock\.client\.tasks\b", "penstock.client.threads"),
     (r"\bpenstock\.client\.connection\b", "penstock.client.thread_connection"),

@@ -1,4 +1,7 @@
-"""The SQLite store: one writing connection a process, one for reading, one transaction for each batch of commands."""
+"""The SQLite store: one writing connection a process, one transaction for each batch of commands.
+
+What only looks at the file is in `looks.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,17 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from penstock import forks
 from penstock.commands import Command, ForgetJournal
-from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreClosed, StoreError, StoreUnreachable, WrongType
-from penstock.model import (
-    ApiKey,
-    Clock,
-    Latencies,
-    Message,
-    QueueInfo,
-    QueueStats,
-    RollUp,
-    State,
-    Window,
-    Worker,
-    system_clock,
-)
-from penstock.store.protocol import JournalRow, OneLane, Progress
+from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, WrongType
+from penstock.model import Clock, system_clock
+from penstock.store.protocol import OneLane, Progress
 from penstock.store.requests import PastRequests
-from penstock.store.sqlite import access
 from penstock.store.sqlite.alone import ALONE, Alone, prepare_acks
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.connection import (
@@ -48,13 +38,11 @@ from penstock.store.sqlite.connection import (
 )
 from penstock.store.sqlite.doubt import Doubt
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
-from penstock.store.sqlite.read import Reader
+from penstock.store.sqlite.looks import Looks
 from penstock.store.sqlite.schema import has_journal, migrate, set_journal
 from penstock.store.sqlite.settle import NotAsRemembered
-from penstock.store.sqlite.transaction import JOURNAL, Transaction
-from penstock.store.sqlite.workers import list_workers
+from penstock.store.sqlite.transaction import Transaction
 
-T = TypeVar("T")
 log = logging.getLogger("penstock.store")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
@@ -63,7 +51,7 @@ UNSYNCED_MAX = 1_000
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
-class SqliteStore(OneLane):
+class SqliteStore(Looks, OneLane):
     """A file has one writer at a time."""
 
     def __init__(
@@ -128,12 +116,6 @@ class SqliteStore(OneLane):
         self._writer_open = True
         self._held = False
         self._openings += 1
-
-    def _open_reader(self) -> None:
-        self._check_open()
-        if not self._reader_open:
-            self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
-            self._reader_open = True
 
     def _go_on_after_log(self) -> None:
         """An older state of the file may have been put back: what happens from now on comes after all that its log has,
@@ -400,100 +382,12 @@ class SqliteStore(OneLane):
         finally:
             self._lock.release()
 
-    def peek(
-        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
-    ) -> tuple[list[Message], str | None]:
-        return self._read(lambda reader: reader.peek(queue, state, limit, after))
-
-    def get(self, queue: str, message_id: int) -> Message | None:
-        return self._read(lambda reader: reader.get(queue, message_id))
-
-    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        return self._read(lambda reader: [reader.locate(name) for name in names])
-
-    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
-        return self._read(lambda reader: reader.held(queue, uuids))
-
-    def find_queue(self, queue: str) -> QueueInfo | None:
-        found = self._read(lambda reader: reader.find(queue))
-        return None if found is None else found.info()
-
-    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
-        return self._read(lambda reader: reader.list_queues(prefix, after, limit))
-
-    def stats(self, queue: str) -> QueueStats:
-        return self._read(lambda reader: reader.stats(queue))
-
-    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
-        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
-
-    def latencies(
-        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
-    ) -> list[Latencies]:
-        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
-
-    def find_key(self, key_id: str) -> ApiKey | None:
-        return self._see(lambda connection: access.find_key(connection, key_id))
-
-    def list_keys(self, queue: str) -> list[ApiKey]:
-        return self._see(lambda connection: access.list_keys(connection, queue))
-
-    def find_secret(self, queue: str) -> str | None:
-        return self._see(lambda connection: access.find_secret(connection, queue))
-
-    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
-        return self._see(lambda connection: list_workers(connection, self._clock(), after, limit))
-
-    def _read(self, look: Callable[[Reader], T]) -> T:
-        return self._see(lambda connection: look(Reader(connection, self.salt, self._clock())))
-
-    def _see(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """Look at one moment of the file."""
-
-        def at_one_moment() -> T:
-            self._reader.execute("BEGIN")
-            try:
-                return look(self._reader)
-            finally:
-                if self._reader.in_transaction:
-                    self._reader.execute("ROLLBACK")
-
-        with self._read_lock, translated(self.path):
-            self._open_reader()
-            return patiently(at_one_moment, self._busy_ms)
-
     @property
     def journal_waits(self) -> bool:
         return bool(self._transaction.journal)
 
-    def journal_bounds(self) -> tuple[int, int]:
-        first, following = self._see(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
-        return first or 0, following or 0
-
-    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
-        def look(connection: sqlite3.Connection) -> list[JournalRow]:
-            rows: list[JournalRow] = []
-            size = 0
-            for row in connection.execute(JOURNAL["from"], (offset,)):
-                rows.append(JournalRow._make(row))
-                size += len(rows[-1].bytes)
-                if size >= max_bytes:
-                    break
-            return rows
-
-        return self._see(look)
-
     def sync(self) -> None:
         self._doubt.sync()
-
-    def export(self, queue: str) -> Generator[Message, None, None]:
-        if self.path == MEMORY:
-            yield from self._read(lambda reader: list(reader.export(queue)))
-            return
-        self._check_open()
-        with closing(connect(self.path, busy_ms=self._busy_ms)) as connection, translated(self.path):
-            connection.execute("BEGIN")
-            yield from Reader(connection, self.salt, self._clock()).export(queue)
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
@@ -526,10 +420,6 @@ class SqliteStore(OneLane):
             with self._lock, self._read_lock:
                 self._closed = True
                 self._close_connections()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"the queue on {self.path} has been closed", hint="open it again")
 
 
 class Prepared:

@@ -1,0 +1,288 @@
+"""What is asked about queues and done to whole queues, once for all faces; the verbs of a message are the broker's.
+
+Made by tools/unasync.py from the asynchronous twin: change that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.commands import (
+    AddKey,
+    Beaten,
+    CatchUp,
+    CatchUpJournal,
+    Configure,
+    Configured,
+    Drop,
+    ForgetJournal,
+    Pause,
+    Purge,
+    Redrive,
+    Redriven,
+    Remove,
+    RemoveKey,
+    SetSecret,
+    Sweep,
+    Swept,
+)
+from penstock.thread_committer import ThreadCommitter
+from penstock.errors import BatchTooLarge, InvalidInput, UnknownQueue
+from penstock.events import Events
+from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name
+from penstock.limits import Limits, check_range
+from penstock.model import (
+    ApiKey,
+    Clock,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    RollUp,
+    State,
+    Window,
+    Worker,
+)
+from penstock.roster import Roster
+from penstock.store.protocol import Progress, Store
+from penstock.thread_wakeups import ThreadWakeups
+
+T = TypeVar("T")
+ALL_STATES = tuple(State)
+
+
+class Administration:
+    def __init__(self, store: Store, committer: ThreadCommitter, clock: Clock, limits: Limits) -> None:
+        self.store = store
+        self.limits = limits
+        self.events = Events()
+        self.roster = Roster()
+        self._clock = clock
+        self._committer = committer
+        self._commit = committer.submit
+        self._wakeups = ThreadWakeups(store.version)
+
+    def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[Message], str | None]:
+        """Look at messages without leasing them, and get a cursor for the next page."""
+        check_range("limit", limit, 1, self.limits.page)
+        self._catch_up(queue)
+        return self._committer.call(lambda: self.store.peek(queue, state=state, limit=limit, after=after))
+
+    def get(self, queue: str, message_id: int) -> Message | None:
+        self._catch_up(queue)
+        return self._committer.call(lambda: self.store.get(queue, message_id))
+
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """The queue and id of messages by their UUIDs or global keys."""
+        if len(names) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(names)} names in one batch", hint=f"at most {self.limits.batch_messages}")
+        return self._committer.call(lambda: self.store.locate(names))
+
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        """Those of these messages that are in a queue, and not done."""
+        check_queue_name(queue)
+        if len(uuids) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(uuids)} UUIDs in one batch", hint=f"at most {self.limits.batch_messages}")
+        return self._committer.call(lambda: self.store.held(queue, uuids))
+
+    def stats(self, queue: str) -> QueueStats:
+        self._catch_up(queue)
+        return self._committer.call(lambda: self.store.stats(queue))
+
+    def find_queue(self, queue: str) -> QueueInfo | None:
+        check_queue_name(queue)
+        return self._committer.call(lambda: self.store.find_queue(queue))
+
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
+        check_range("limit", limit, 1, self.limits.page)
+        return self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
+
+    def roll_ups(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[RollUp]:
+        """Queues with what happened to them in each step of a window."""
+        self._check_window(window, limit)
+        look = partial(self.store.roll_ups, window, prefix=prefix, after=after, limit=limit)
+        return self._committer.call(look, long=True)
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        """Queues with how long their messages took."""
+        self._check_window(window, limit)
+        look = partial(self.store.latencies, window, prefix=prefix, after=after, limit=limit)
+        return self._committer.call(look, long=True)
+
+    def _check_window(self, window: Window, limit: int) -> None:
+        check_range("limit", limit, 1, self.limits.page)
+        check_range("steps", len(window.starts), 1, self.limits.steps)
+
+    def export(self, queue: str) -> Generator[Message, None, None]:
+        return self.store.export(check_queue_name(queue))
+
+    def _catch_up(self, queue: str) -> None:
+        check_queue_name(queue)
+        while (self._commit(CatchUp(queue=queue))).more:
+            pass
+
+    def remove(self, queue: str, ids: Sequence[int]) -> int:
+        if len(ids) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(ids)} ids in one batch", hint=f"at most {self.limits.batch_messages}")
+        removed = (self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
+        # Among them may have been leases that filled a queue's limit.
+        self._wakeups.wake(queue, removed)
+        self.events.publish(queue, "removed", count=removed)
+        return removed
+
+    def purge(self, queue: str, states: Sequence[State] = (State.READY, State.SCHEDULED)) -> int:
+        """Remove all messages in these states; those that arrive meanwhile stay."""
+        self._catch_up(queue)
+        removed = 0
+        up_to_id: int | None = None
+        while True:
+            step = self._commit(Purge(queue=queue, states=states, up_to_id=up_to_id))
+            removed += step.removed
+            up_to_id = step.up_to_id
+            if not step.more:
+                self._wakeups.wake(queue, 1)
+                self.events.publish(queue, "purged", count=removed)
+                return removed
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        ids: Sequence[int] | None = None,
+        error_contains: str | None = None,
+        died_before: int | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+    ) -> Redriven:
+        """Put dead letters back into their queue; those that die meanwhile stay. `by` is for the journal."""
+        self._catch_up(queue)
+        if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
+            raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
+        if died_before is None:
+            # The clock may have been set back since they died.
+            newest, _ = self._committer.call(lambda: self.store.peek(queue, state=State.DEAD))
+            died_before = max([self._clock(), *(message.finished_at or 0 for message in newest)])
+        total = Redriven(0, 0)
+        command = Redrive(
+            queue=queue,
+            ids=ids,
+            error_contains=error_contains,
+            died_before=died_before,
+            dry_run=dry_run,
+            by=by,
+        )
+        if rate_per_s is not None:
+            command.limit = max(1, min(1_000, int(rate_per_s / 10)))
+        while True:
+            step = self._commit(command)
+            total.matched += step.matched
+            total.moved += step.moved
+            self._wakeups.wake(queue, step.moved)
+            command.after = step.after
+            if step.after is None or self._wakeups.closed:
+                self.events.publish(queue, "redriven", count=total.moved)
+                return total
+            if rate_per_s is not None and step.moved:
+                self._wakeups.sleep(step.moved / rate_per_s)
+
+    def sweep(self, *, days_kept: int = 30) -> Swept:
+        """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
+        return self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
+
+    def beat(self) -> Beaten:
+        """Tell who works here, and take those off the list who have been silent for too long."""
+        return self._commit(self.roster.beat())
+
+    def leave(self) -> Beaten:
+        """Tell that nobody works here any more."""
+        return self._commit(self.roster.leave())
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+        """Servers and consumers, each with what it holds."""
+        check_range("limit", limit, 1, self.limits.page)
+        return self._committer.call(lambda: self.store.workers(after=after, limit=limit))
+
+    def configure(
+        self,
+        queue: str,
+        changes: dict[str, Any] | None = None,
+        *,
+        create: QueueOptions | None = None,
+        exact: bool = False,
+    ) -> Configured:
+        """Change a queue's options; with `create`, make it when it is missing."""
+        check_new_queue_name(queue)
+        if create is not None:
+            create.changed(changes or {})
+        configured = self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
+        self._wakeups.wake(queue, 1)
+        return configured
+
+    def pause(self, queue: str, *, paused: bool = True) -> QueueInfo:
+        """Pausing stops leases, not pushes."""
+        configured = self._commit(Pause(queue=check_queue_name(queue), paused=paused))
+        if not paused:
+            self._wakeups.wake(queue, max(1, configured.info.ready))
+        self.events.publish(queue, "paused" if paused else "resumed")
+        return configured.info
+
+    def drop(self, queue: str, *, force: bool = False) -> int:
+        """Remove a queue; with `force`, also what it holds."""
+        if self.find_queue(queue) is None:
+            raise UnknownQueue(queue)
+        removed = self.purge(queue, ALL_STATES) if force else 0
+        removed += (self._commit(Drop(queue=queue, force=force))).removed
+        # Whoever waits for it is told that there is nothing to wait for.
+        self._wakeups.wake(queue, 1)
+        self._wakeups.wake_one(queue + DLQ_SUFFIX)
+        self.events.publish(queue, "dropped")
+        return removed
+
+    def add_key(self, queue: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
+        command = AddKey(queue=check_queue_name(queue), id=id, name=name, hash=hash, rights=rights)
+        return self._commit(command)
+
+    def remove_key(self, queue: str, key_id: str) -> bool:
+        return (self._commit(RemoveKey(queue=check_queue_name(queue), id=key_id))).removed > 0
+
+    def find_key(self, key_id: str) -> ApiKey | None:
+        return self._committer.call(lambda: self.store.find_key(key_id))
+
+    def list_keys(self, queue: str) -> list[ApiKey]:
+        check_queue_name(queue)
+        return self._committer.call(lambda: self.store.list_keys(queue))
+
+    def set_secret(self, queue: str, secret: str | None) -> None:
+        """From now on take only messages signed with this secret; None takes any."""
+        self._commit(SetSecret(queue=check_queue_name(queue), secret=secret))
+
+    def find_secret(self, queue: str) -> str | None:
+        return self._committer.call(lambda: self.store.find_secret(queue))
+
+    def catch_up_journal(self) -> None:
+        self._committer.submit(CatchUpJournal())
+
+    def forget_journal(self, command: ForgetJournal) -> None:
+        """The log has it now."""
+        self._commit(command)
+
+    def read(self, look: Callable[[], T]) -> T:
+        """Run something long that reads the store where it holds nobody up."""
+        return self._committer.call(look, long=True)
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        self._committer.call(lambda: self.store.backup(target, progress), long=True)
+
+    def compact(self) -> None:
+        self._committer.call(self.store.compact, long=True)

@@ -1,0 +1,143 @@
+"""The looks at a SQLite file: each sees one moment of it, on a connection of its own beside the writer's."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from penstock.errors import StoreClosed
+from penstock.model import (
+    ApiKey,
+    Clock,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueStats,
+    RollUp,
+    State,
+    Window,
+    Worker,
+)
+from penstock.store.protocol import JournalRow
+from penstock.store.sqlite import access
+from penstock.store.sqlite.connection import MEMORY, connect, patiently, translated
+from penstock.store.sqlite.read import Reader
+from penstock.store.sqlite.transaction import JOURNAL
+from penstock.store.sqlite.workers import list_workers
+
+T = TypeVar("T")
+
+
+class Looks:
+    """The half of the store that writes nothing. A store in memory has but one connection, which serves both."""
+
+    path: str
+    salt: int
+    _clock: Clock
+    _busy_ms: int
+    _closed: bool
+    _writer: sqlite3.Connection
+    _reader: sqlite3.Connection
+    _reader_open: bool
+    _read_lock: threading.RLock
+
+    def _open_reader(self) -> None:
+        self._check_open()
+        if not self._reader_open:
+            self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
+            self._reader_open = True
+
+    def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[Message], str | None]:
+        return self._read(lambda reader: reader.peek(queue, state, limit, after))
+
+    def get(self, queue: str, message_id: int) -> Message | None:
+        return self._read(lambda reader: reader.get(queue, message_id))
+
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return self._read(lambda reader: [reader.locate(name) for name in names])
+
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        return self._read(lambda reader: reader.held(queue, uuids))
+
+    def find_queue(self, queue: str) -> QueueInfo | None:
+        found = self._read(lambda reader: reader.find(queue))
+        return None if found is None else found.info()
+
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
+        return self._read(lambda reader: reader.list_queues(prefix, after, limit))
+
+    def stats(self, queue: str) -> QueueStats:
+        return self._read(lambda reader: reader.stats(queue))
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
+
+    def find_key(self, key_id: str) -> ApiKey | None:
+        return self._see(lambda connection: access.find_key(connection, key_id))
+
+    def list_keys(self, queue: str) -> list[ApiKey]:
+        return self._see(lambda connection: access.list_keys(connection, queue))
+
+    def find_secret(self, queue: str) -> str | None:
+        return self._see(lambda connection: access.find_secret(connection, queue))
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+        return self._see(lambda connection: list_workers(connection, self._clock(), after, limit))
+
+    def _read(self, look: Callable[[Reader], T]) -> T:
+        return self._see(lambda connection: look(Reader(connection, self.salt, self._clock())))
+
+    def _see(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Look at one moment of the file."""
+
+        def at_one_moment() -> T:
+            self._reader.execute("BEGIN")
+            try:
+                return look(self._reader)
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("ROLLBACK")
+
+        with self._read_lock, translated(self.path):
+            self._open_reader()
+            return patiently(at_one_moment, self._busy_ms)
+
+    def journal_bounds(self) -> tuple[int, int]:
+        first, following = self._see(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
+        return first or 0, following or 0
+
+    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
+        def look(connection: sqlite3.Connection) -> list[JournalRow]:
+            rows: list[JournalRow] = []
+            size = 0
+            for row in connection.execute(JOURNAL["from"], (offset,)):
+                rows.append(JournalRow._make(row))
+                size += len(rows[-1].bytes)
+                if size >= max_bytes:
+                    break
+            return rows
+
+        return self._see(look)
+
+    def export(self, queue: str) -> Generator[Message, None, None]:
+        if self.path == MEMORY:
+            yield from self._read(lambda reader: list(reader.export(queue)))
+            return
+        self._check_open()
+        with closing(connect(self.path, busy_ms=self._busy_ms)) as connection, translated(self.path):
+            connection.execute("BEGIN")
+            yield from Reader(connection, self.salt, self._clock()).export(queue)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the queue on {self.path} has been closed", hint="open it again")
