@@ -33,7 +33,7 @@ from penstock.committer import Committer
 from penstock.errors import BatchTooLarge, InvalidInput, UnknownQueue
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name
-from penstock.limits import Limits, check_range
+from penstock.limits import Limits, check_range, check_text
 from penstock.model import (
     ApiKey,
     Clock,
@@ -223,6 +223,9 @@ class Administration:
     ) -> Configured:
         """Change a queue's options; with `create`, make it when it is missing."""
         check_new_queue_name(queue)
+        for option, value in (changes or {}).items():
+            if isinstance(value, str):
+                check_text(option, value)
         if create is not None:
             create.changed(changes or {})
         configured = await self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from penstock.errors import InvalidInput
 from penstock.identity import own_name
+from penstock.misfit import refusal
 
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 
@@ -162,9 +163,7 @@ def load_settings(
     try:
         return _checked(msgspec.convert(values, Settings, strict=False))
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        name = place.rstrip("`")
-        raise InvalidInput(f"setting {name}: {reason}" if name else reason, field=name or None) from None
+        raise refusal(error, "setting") from None
 
 
 def _checked(settings: Settings) -> Settings:

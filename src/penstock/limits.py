@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
 from msgspec import Struct
 
-from penstock.errors import InvalidInput, PayloadTooLarge, WrongType
+from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
 from penstock.model import (
     BATCH_MAX,
     DELAY_MS_MAX,
@@ -13,6 +17,8 @@ from penstock.model import (
     PRIORITY_MAX,
     NewMessage,
 )
+
+T = TypeVar("T")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -74,6 +80,16 @@ def check_text(field: str, text: str) -> None:
 def check_flag(field: str, value: bool) -> None:
     if not isinstance(value, bool):
         raise WrongType(f"{field} is True or False, not {value!r:.80}", field=field)
+
+
+def check_many(field: str, values: Iterable[T], most: int) -> list[T]:
+    """As a list; never more are taken from it than one call may have, and one."""
+    if isinstance(values, str | bytes | bytearray | dict) or not isinstance(values, Iterable):
+        raise WrongType(f"{field} are given as a list or the like, not as {type(values).__name__}", field=field)
+    some = list(islice(values, most + 1))
+    if len(some) > most:
+        raise BatchTooLarge(f"more than {most} {field} in one call", field=field, hint="call with parts of them")
+    return some
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:

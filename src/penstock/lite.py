@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +17,7 @@ from penstock._sync.broker import Broker
 from penstock.commands import Command, Configure, Settled, SettleItem
 from penstock.errors import InvalidInput, LeaseLost, PenstockError, UnknownQueue, WrongType
 from penstock.identity import DLQ_SUFFIX, check_queue_name
-from penstock.limits import Limits
+from penstock.limits import Limits, check_many
 from penstock.model import (
     ATTEMPTS_MAX,
     BATCH_MAX,
@@ -148,9 +147,7 @@ class LiteQueue:
 
     def put_many(self, data: Iterable[bytes], qname: str = "default", delay: Seconds = 0) -> list[str]:
         """Add messages, all or none, in one commit."""
-        if isinstance(data, bytes | bytearray | str) or not isinstance(data, Iterable):
-            raise WrongType("put_many takes many messages; use put for one", field="data")
-        some = islice(data, BATCH_MAX + 1)
+        some = check_many("data", data, BATCH_MAX)
         receipts = self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
         return [receipt.uuid for receipt in receipts]
 

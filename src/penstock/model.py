@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from penstock.errors import InvalidInput
 from penstock.identity import message_uuid
+from penstock.misfit import refusal
 
 Clock = Callable[[], int]
 
@@ -95,16 +95,7 @@ class QueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         try:
             return msgspec.convert(msgspec.structs.asdict(self) | changes, QueueOptions)
         except msgspec.ValidationError as error:
-            raise _invalid_option(str(error)) from None
-
-
-def _invalid_option(text: str) -> InvalidInput:
-    """msgspec says "Expected `int` >= 1 - at `$.lease_ms`"; name the field apart."""
-    reason, _, place = text.partition(" - at `$.")
-    field = place.rstrip("`") or None
-    if field is None and "unknown field" in reason:
-        field = reason.rpartition("field ")[2].strip("`")
-    return InvalidInput(f"option {field}: {reason[0].lower()}{reason[1:]}" if field else reason, field=field)
+            raise refusal(error, "option") from None
 
 
 def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:

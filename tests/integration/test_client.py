@@ -469,6 +469,10 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
                 for settle in (queue.ack, queue.nack, queue.release, queue.extend):
                     await refused(settle(value), WrongType, "messages")
                 await refused(queue.ack_many([message, value]), WrongType, "messages")
+            for value in (5, None, "x", {"a": message}):
+                for call in (queue.ack_many, queue.nack_many, queue.push_many):
+                    await refused(call(value), WrongType, "messages")
+                await refused(stream.append_many(value), WrongType, "records")
             for value, kind in (("x", WrongType), (True, WrongType), (0, InvalidInput), (2**70, InvalidInput)):
                 await refused(queue.get(value), kind, "message_id")
                 await refused(queue.remove(value), kind, "message_id")
@@ -492,9 +496,44 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url:
                     await refused(listing(**{field: "\ud800"}), InvalidInput, field)
                 await refused(listing(limit=0), InvalidInput, "limit")
             await refused(queue.push_many(repeat(1)), BatchTooLarge, "messages")
+            await refused(queue.ack_many(repeat(message)), BatchTooLarge, "messages")
             await refused(stream.append_many(repeat(1)), BatchTooLarge, "records")
             assert held(await queue.stats()) == before
             await message.ack()
+
+    asyncio.run(main())
+
+
+def test_an_option_that_cannot_be_is_refused_by_its_name_everywhere(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url, retry_for=0) as client:
+            queue, stream = await client.create_queue(name), await client.create_stream(name)
+            before = (await queue.info()).options, (await stream.info()).options
+            wrong_types = ("5", True, None, 1.5, b"5", [5], {"a": 5}, {5}, object())
+            for changes, kind in [
+                *[({"lease_ms": value}, WrongType) for value in wrong_types],
+                *[({"lease_ms": value}, InvalidInput) for value in (0, -1, 2**62, 2**70)],
+                *[({"push_rate": value}, WrongType) for value in ("5", True, object())],
+                *[({"push_rate": value}, InvalidInput) for value in (0, -1.5, 1e10)],
+                *[({"backoff": value}, WrongType) for value in (5, None, ["fixed"])],
+                *[({"backoff": value}, InvalidInput) for value in ("", "linear", "\ud800")],
+                *[({"dlq": value}, WrongType) for value in (1, None)],
+                *[({"lease": value}, InvalidInput) for value in (5, None)],
+            ]:
+                [field] = changes
+                await refused(client.create_queue(f"{name}-new", **changes), kind, field)
+                await refused(queue.configure(**changes), kind, field)
+            for changes, kind in [
+                *[({"segment_bytes": value}, WrongType) for value in wrong_types],
+                *[({"segment_bytes": value}, InvalidInput) for value in (0, 2**62, 2**70)],
+                ({"segments": 5}, InvalidInput),
+            ]:
+                [field] = changes
+                await refused(client.create_stream(f"{name}-new", **changes), kind, field)
+                await refused(stream.configure(**changes), kind, field)
+            assert ((await queue.info()).options, (await stream.info()).options) == before
+            with pytest.raises(UnknownQueue):
+                await client.queue(f"{name}-new").info()
 
     asyncio.run(main())
 
@@ -509,6 +548,28 @@ async def refused(call: Any, kind: type[InvalidInput], field: str) -> None:
         await call
     assert type(caught.value) is kind
     assert caught.value.field == field
+
+
+def test_a_transaction_of_a_queue_that_is_not_there_does_nothing(sdk: Sdk, url: str, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(url, retry_for=0) as client:
+            queue = await client.create_queue(name)
+            for missing, others in (
+                (client.queue("missing"), name),
+                (queue, "missing"),
+                (client.queue("missing"), None),
+            ):
+                with pytest.raises(UnknownQueue) as caught:
+                    async with missing.transact() as tx:
+                        tx.push("x", queue=others)
+                assert caught.value.queue == "missing"
+            assert await queue.peek() == []
+            other = await client.create_queue(f"{name}-other")
+            async with queue.transact() as tx:
+                tx.push("x", queue=other.name)
+            assert [each.payload for each in await other.peek()] == ["x"]
+
+    asyncio.run(main())
 
 
 def test_a_transaction_goes_on_without_what_was_refused(sdk: Sdk, url: str, name: str) -> None:

@@ -11,10 +11,11 @@ import msgspec
 
 from penstock.arrow_records import check_arrow, in_commits, payloads_of
 from penstock.cli.backend import Data
-from penstock.errors import CannotOpen, InvalidInput
+from penstock.errors import CannotOpen
 from penstock.log.model import NewRecord, Page, StreamOptions
 from penstock.log.protocol import EARLIEST
 from penstock.log.streams import streams_beside
+from penstock.misfit import refusal
 from penstock.model import Content
 from penstock.server.faces.stream_bodies import new_record
 from penstock.server.faces.stream_shapes import (
@@ -45,7 +46,7 @@ class LocalStreams:
         try:
             self._streams.create(name, msgspec.convert(options, StreamOptions))
         except msgspec.ValidationError as error:
-            raise InvalidInput(str(error)) from None
+            raise refusal(error, "option") from None
         return _plain(stream_view(self._streams.show(name)))
 
     def list_all(self, prefix: str) -> Iterator[Data]:

@@ -109,6 +109,8 @@ class Local:
             *(self._broker.nack_command(queue, items) for queue, items in nacks.items()),
             *(self._broker.push_command(queue, messages) for queue, messages in pushes.items()),
         ]
+        if home not in {*acks, *nacks, *pushes}:
+            await self.info(home)  # What names a queue says whether it is there.
         retry = Retry(self._retry_for)
         while True:
             try:

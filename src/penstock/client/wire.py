@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.client.http1 import Answer
 from penstock.client.stream_wire import STREAM_ERRORS, error_data
 from penstock.client.types import Stats
 from penstock.commands import Settled
+from penstock.limits import check_text
 from penstock.model import Content, Failure, LeasedMessage, Message, NewMessage, QueueInfo, State
 
 CLASSES: dict[str, type[errors.PenstockError]] = {
@@ -230,6 +232,21 @@ def push_one(message: NewMessage, queue: str | UnsetType = UNSET) -> PushOne:
     )
 
 
+def sendable(options: dict[str, Any]) -> dict[str, Any]:
+    """As they are. What JSON cannot tell would become something else, or fail without a name: NaN would be sent as
+    null, which means no limit."""
+    for name, value in options.items():
+        if not isinstance(value, str | int | float | None):
+            raise errors.WrongType(f"option {name}: not {type(value).__name__}", field=name)
+        if isinstance(value, str):
+            check_text(name, value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise errors.InvalidInput(f"{name} is {value}, and must be a number", field=name)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise errors.InvalidInput(f"{name} is out of range", field=name)
+    return options
+
+
 def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
     """The exception that the server raised."""
     try:
@@ -259,7 +276,9 @@ def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
     elif isinstance(error, errors.QueueNotEmpty):
         data |= {"queue": queue, "messages": _first_int(problem.error.rpartition("holds ")[2])}
     elif isinstance(error, errors.UnknownQueue | errors.UnknownMessage):
-        data["queue"] = queue
+        # A transaction may have named others.
+        named = re.search(r"queue '(.+)'", problem.error)
+        data["queue"] = named[1] if named else queue
     if isinstance(error, errors.LeaseLost | errors.UnknownMessage):
         data["message_id"] = _first_int(problem.error.partition("message ")[2])
     elif isinstance(error, errors.MissingExtra):

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.errors import WrongType
+from penstock.misfit import misfit
 from penstock.server.errors import HttpError
 
 T = TypeVar("T")
@@ -34,18 +36,8 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def invalid(error: msgspec.ValidationError, *, status: int | None = None) -> HttpError:
-    """msgspec says "Expected `int`, got `str` - at `$.priority`"."""
-    reason, _, place = str(error).partition(" - at `")
-    field = place.rstrip("`").removeprefix("$").lstrip(".")
-    if "field `" in reason:
-        field = f"{field}.{reason.rpartition('field `')[2].rstrip('`')}".lstrip(".")
-    wrong_type = ", got `" in reason
-    return HttpError(
-        status or (400 if wrong_type else 422),
-        "wrong_type" if wrong_type else "invalid_value",
-        reason[0].lower() + reason[1:],
-        field=field or None,
-    )
+    reason, field, kind = misfit(error)
+    return HttpError(status or (400 if kind is WrongType else 422), kind.code, reason, field=field)
 
 
 def check_json(body: bytes) -> None:

@@ -23,6 +23,7 @@ from penstock.errors import InvalidInput, StoreBusy, StoreClosed
 from penstock.log.model import Consumer, NewRecord, Payload, StreamInfo, StreamOptions, Trimmed
 from penstock.log.model import Page as RecordPage
 from penstock.log.protocol import EARLIEST, Streams
+from penstock.misfit import refusal
 from penstock.store.opening import Durability, open_streams
 
 T = TypeVar("T")
@@ -168,5 +169,4 @@ def _options(before: StreamOptions, changes: dict[str, Any]) -> StreamOptions:
     try:
         return msgspec.convert(msgspec.structs.asdict(before) | changes, StreamOptions)
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        raise InvalidInput(f"option {place.rstrip('`')}: {reason}", field=place.rstrip("`") or None) from None
+        raise refusal(error, "option") from None

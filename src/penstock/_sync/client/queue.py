@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Callable, Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock._sync.client.message import LeasedMessage, check_leased, describe
@@ -26,9 +25,9 @@ from penstock.client.types import (
 )
 from penstock._sync.client.worker import Worker
 from penstock.commands import Settled, SettleItem
-from penstock.errors import BatchTooLarge, InvalidInput, WrongType
+from penstock.errors import InvalidInput, WrongType
 from penstock.identity import DLQ_SUFFIX, ID_MAX, check_queue_name
-from penstock.limits import check_flag, check_range, check_text
+from penstock.limits import check_flag, check_many, check_range, check_text
 from penstock.model import BATCH_MAX, DELAY_MS_MAX, ERROR_TEXT_MAX, LEASE_MS_MAX, QueueInfo, State
 
 if TYPE_CHECKING:
@@ -75,12 +74,8 @@ class Queue:
 
     def push_many(self, messages: Iterable[Any]) -> list[Receipt]:
         """Add messages, all or none: payloads, or `NewMessage` where one has options of its own."""
-        if isinstance(messages, str | bytes | bytearray | dict) or not isinstance(messages, Iterable):
-            raise WrongType("push_many takes many messages; use push for one", field="messages")
-        some = islice(messages, BATCH_MAX + 1)
+        some = check_many("messages", messages, BATCH_MAX)
         new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in some]
-        if len(new) > BATCH_MAX:
-            raise BatchTooLarge(f"more than {BATCH_MAX} messages in one batch", field="messages", hint="push in parts")
         return self._transport.push(self.name, [each.to_store() for each in new]) if new else []
 
     # Consuming
@@ -149,7 +144,7 @@ class Queue:
 
     def ack_many(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
         """Ack with one request; answers those whose lease was lost."""
-        return self._settle_many("ack", list(messages))
+        return self._settle_many("ack", messages)
 
     def nack(
         self, message: LeasedMessage, error: str | BaseException | None = None, *, delay: Seconds | None = None
@@ -161,7 +156,7 @@ class Queue:
         self, messages: Iterable[LeasedMessage], error: str | None = None, *, delay: Seconds | None = None
     ) -> list[LeasedMessage]:
         delay_ms = None if delay is None else milliseconds("delay", delay)
-        return self._settle_many("nack", list(messages), delay_ms, describe(error))
+        return self._settle_many("nack", messages, delay_ms, describe(error))
 
     def release(self, message: LeasedMessage) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
@@ -172,8 +167,9 @@ class Queue:
         check_leased(message).extend(lease)
 
     def _settle_many(
-        self, verb: str, messages: Sequence[LeasedMessage], delay_ms: int | None = None, error: str | None = None
+        self, verb: str, many: Iterable[LeasedMessage], delay_ms: int | None = None, error: str | None = None
     ) -> list[LeasedMessage]:
+        messages = check_many("messages", many, BATCH_MAX)
         for message in map(check_leased, messages):
             if message.queue != self.name:
                 raise InvalidInput(f"message {message.id} is of queue {message.queue!r}", field="messages")
@@ -313,11 +309,7 @@ def _check_limit(limit: int, highest: int) -> None:
 
 
 def _checked_ids(ids: Iterable[int]) -> list[int]:
-    if isinstance(ids, str | bytes | bytearray | dict) or not isinstance(ids, Iterable):
-        raise WrongType(f"ids are a list of int, not {type(ids).__name__}", field="ids")
-    some = list(islice(ids, BATCH_MAX + 1))
-    if len(some) > BATCH_MAX:
-        raise BatchTooLarge(f"more than {BATCH_MAX} ids", field="ids", hint="redrive in parts")
+    some = check_many("ids", ids, BATCH_MAX)
     for each in some:
         check_range("ids", each, 1, ID_MAX)
     return some

@@ -5,7 +5,6 @@ Made by tools/unasync.py from the asynchronous twin: change that.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -250,12 +249,12 @@ class Remote:
     # Changing
 
     def create(self, queue: str, options: dict[str, Any]) -> None:
-        body = {"name": check_new_queue_name(queue), **_finite(options)}
+        body = {"name": check_new_queue_name(queue), **wire.sendable(options)}
         self._asker.get(wire.queue_info, "POST", "/queues", body, queue=queue)
 
     def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
         path = _path(check_new_queue_name(queue))
-        return self._asker.get(wire.queue_info, "PATCH", path, _finite(changes), queue=queue)
+        return self._asker.get(wire.queue_info, "PATCH", path, wire.sendable(changes), queue=queue)
 
     def drop(self, queue: str, force: bool) -> int:
         path = f"{_path(queue)}?force={str(force).lower()}"
@@ -279,7 +278,7 @@ class Remote:
         rate_per_s: float | None,
         dry_run: bool,
     ) -> Redriven:
-        _finite({"rate_per_s": rate_per_s})
+        wire.sendable({"rate_per_s": rate_per_s})
         where = {"ids": ids, "error_contains": error_contains, "older_than_ms": older_than_ms}
         body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
         path = f"{_path(queue)}/dlq/requeue"
@@ -300,14 +299,6 @@ def add_keys(messages: Messages) -> Messages:
         message if message.key is not None else msgspec.structs.replace(message, key=f"{base}.{number}")
         for number, message in enumerate(messages)
     ]
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """As they are. JSON has no NaN and no infinity: they would be sent as null, which means no limit."""
-    for name, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInput(f"{name} is {value}, and must be a number", field=name)
-    return values
 
 
 def _first_result(verb: str, result: Settled) -> Settled:

@@ -19,6 +19,7 @@ from penstock._sync.client.joiner import Joiner
 from penstock.client.stream_types import Appended, joined
 from penstock.client.threads import sleep
 from penstock.client.types import AUTO_KEY, Page
+from penstock.client.wire import sendable
 from penstock.errors import InvalidInput, PenstockError
 from penstock.log.model import Consumer, NewRecord, StreamInfo, Trimmed
 from penstock.log.model import Page as RecordPage
@@ -161,7 +162,7 @@ class RemoteStreams:
     # Streams
 
     def create(self, name: str, options: dict[str, Any]) -> None:
-        body = {"name": check_stream_name(name), **options}
+        body = {"name": check_stream_name(name), **sendable(options)}
         self._asker.get(wire.stream, "POST", "/streams", body, queue=name)
 
     def list_all(self, prefix: str, limit: int, after: str | None) -> Page[StreamInfo]:
@@ -173,7 +174,7 @@ class RemoteStreams:
         return (self._asker.get(wire.stream, "GET", _path(name), queue=name)).to_model()
 
     def configure(self, name: str, changes: dict[str, Any]) -> StreamInfo:
-        return (self._asker.get(wire.stream, "PATCH", _path(name), changes, queue=name)).to_model()
+        return (self._asker.get(wire.stream, "PATCH", _path(name), sendable(changes), queue=name)).to_model()
 
     def trim(self, name: str, before: int | None, force: bool) -> Trimmed:
         body = {"before": before, "force": force}

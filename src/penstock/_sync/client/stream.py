@@ -6,14 +6,13 @@ Made by tools/unasync.py from the asynchronous twin: change that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.arrow_records import batches_of
 from penstock.client.stream_types import Appended, Commit, Record, Records, StreamChanges, to_record, to_records
 from penstock.client.types import Seconds, milliseconds
-from penstock.errors import BatchTooLarge, InvalidInput, WrongType
-from penstock.limits import check_flag, check_range
+from penstock.errors import InvalidInput
+from penstock.limits import check_flag, check_many, check_range
 from penstock.log.consumers import check_consumer_name, new_consumer_name
 from penstock.log.model import BATCH_RECORDS_MAX, READ_RECORDS_MAX, Consumer, StreamInfo, Trimmed
 from penstock.log.protocol import EARLIEST
@@ -55,15 +54,9 @@ class Stream:
 
     def append_many(self, records: Iterable[Any]) -> Appended:
         """Add records, all or none, one after the other."""
-        if isinstance(records, str | bytes | bytearray | dict) or not isinstance(records, Iterable):
-            raise WrongType("append_many takes many records; use append for one", field="records")
-        new = [to_record(data) for data in islice(records, BATCH_RECORDS_MAX + 1)]
+        new = [to_record(data) for data in check_many("records", records, BATCH_RECORDS_MAX)]
         if not new:
             raise InvalidInput("no records to append", field="records")
-        if len(new) > BATCH_RECORDS_MAX:
-            raise BatchTooLarge(
-                f"more than {BATCH_RECORDS_MAX} records in one append", field="records", hint="append in parts"
-            )
         return self._streams.append(self.name, new)
 
     def append_arrow(self, data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> Appended:

@@ -25,7 +25,8 @@ class Transaction:
             tx.push({"step": 2}, queue="next")
         print(tx.receipts)
 
-    LeaseLost or UnknownMessage, and nothing done, when a message is no longer yours.
+    LeaseLost or UnknownMessage, and nothing done, when a message is no longer yours; UnknownQueue when this queue,
+    or one that is pushed to, is not there.
     """
 
     def __init__(self, client: Client, home: str) -> None:
