@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from penstock.errors import CannotOpen, StoreBusy
+from penstock.errors import CannotOpen, Damaged, StoreBusy
 from penstock.journal.drain import journal_folder
 from penstock.log.copying import copy_log, read_positions
 from penstock.log.files import FolderLock
@@ -36,6 +36,8 @@ class Copied(Struct):
     """Told by the log beside the file; what it lacks is in the file."""
     streams: int
     stream_records: int
+    damaged: list[str] = []
+    """What could not be read and was left out, or was copied as it stands: a line for each log."""
 
 
 def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) -> Copied:
@@ -50,15 +52,7 @@ def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) 
         positions = read_positions(journal_folder(store.path))
         store.backup(making, progress)
         copied = Copied(making.stat().st_size, 0, 0, 0)
-        if (journal_folder(store.path) / STREAM).exists():
-            end = _journal_end(making)
-            copied.journal_records = copy_log(
-                journal_folder(store.path), journal_folder(making), end=end, positions=positions or b""
-            )
-        for folder in stream_folders(streams_beside(store.path)):
-            aim = streams_beside(making) / folder.relative_to(streams_beside(store.path))
-            copied.stream_records += copy_log(folder, aim)
-            copied.streams += 1
+        _copy_logs(copied, Path(store.path), making, positions or b"")
         put_in_place(making, target)
     finally:
         remove(making)
@@ -77,13 +71,39 @@ def put_in_place(making: Path, target: Path) -> None:
 def copy_back(source: Path, making: Path) -> Copied:
     """The folders of a backup, beside a database that is being made."""
     copied = Copied(making.stat().st_size, 0, 0, 0)
-    if (journal_folder(source) / STREAM).exists():
-        copied.journal_records = copy_log(journal_folder(source), journal_folder(making), end=_journal_end(making))
+    _copy_logs(copied, source, making)
+    return copied
+
+
+def _copy_logs(copied: Copied, source: Path, making: Path, positions: bytes | None = None) -> None:
+    """The journal, with the positions of its consumers, and the streams."""
+    journal = journal_folder(source)
+    if (journal / STREAM).exists():
+        end = _journal_end(making)
+        copied.journal_records = _copy_log(copied, journal, journal_folder(making), end, positions)
     for folder in stream_folders(streams_beside(source)):
         aim = streams_beside(making) / folder.relative_to(streams_beside(source))
-        copied.stream_records += copy_log(folder, aim)
+        copied.stream_records += _copy_log(copied, folder, aim)
         copied.streams += 1
-    return copied
+
+
+def _copy_log(copied: Copied, source: Path, aim: Path, end: int | None = None, positions: bytes | None = None) -> int:
+    """Damage must not keep the rest from being saved."""
+    try:
+        log = copy_log(source, aim, end=end, positions=positions)
+    except Damaged as error:
+        # It cannot be told what log this is, so that nobody can be writing to it.
+        shutil.copytree(source, aim, copy_function=_copy_file)
+        copied.damaged.append(f"{error.args[0]}; all of {source} is copied as it stands")
+        return 0
+    if log.first_damage is not None:
+        copied.damaged.append(f"{log.first_damage.args[0]}; records left out of {source}: {log.damaged}")
+    return log.records
+
+
+def _copy_file(source: str, target: str) -> None:
+    shutil.copy2(source, target)
+    _sync(Path(target))
 
 
 def swap_in(making: Path, target: Path) -> None:

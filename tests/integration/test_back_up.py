@@ -11,10 +11,12 @@ import pytest
 
 import penstock
 from penstock.backup import back_up
-from penstock.errors import CannotOpen
+from penstock.errors import CannotOpen, CorruptRecord
 from penstock.journal.drain import journal_folder
 from penstock.journal.reading import JournalReader
-from penstock.log.streams import FileStreams, streams_beside
+from penstock.log.manifest import STREAM
+from penstock.log.record import HEADER_BYTES
+from penstock.log.streams import FLAT, FileStreams, streams_beside
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import check_journal
@@ -128,6 +130,61 @@ def test_a_backup_of_a_database_alone_leaves_the_journal_and_streams_that_are_th
     assert command("restore", str(tmp_path / "copy.db"), "--db", str(path), "--force").code == 0
     with penstock.connect(f"sqlite:///{path}") as client:
         assert [record.data for record in client.stream("s").read()] == ["kept"]
+
+
+def test_damage_does_not_keep_the_rest_from_being_saved_and_put_back(tmp_path: Path) -> None:
+    path, copy = tmp_path / "q.db", tmp_path / "copy.db"
+    with closing(SqliteStore(path, journal=True)):
+        pass
+    with penstock.connect(f"sqlite:///{path}") as client:
+        client.create_queue("q").push("kept")
+        for name in ("first", "middle", "nameless", "sound"):
+            client.create_stream(name).append_many(["a", "b", "c"])
+            client.stream(name).commit("reader", 0)
+    spoil(stream_file(path, "first"), 0, HEADER_BYTES)
+    spoil(stream_file(path, "middle"), 2 * HEADER_BYTES + 1)
+    spoil(stream_file(path, "nameless").with_name(STREAM), 5)
+    [journal] = journal_folder(path).glob("*.log")
+    spoil(journal, HEADER_BYTES)
+    made = command("backup", str(copy), "--db", str(path), "--json")
+    assert made.code == 3, made.err
+    assert (made.json["streams"], made.json["stream_records"]) == (4, 2 + 2 + 3)
+    assert len(made.json["damaged"]) == 4
+    assert all(line in made.err for line in made.json["damaged"])
+    assert "record 1 of stream 'middle' is damaged" in made.err
+    restored = command("restore", str(copy), "--db", str(tmp_path / "again.db"), "--json")
+    assert restored.code == 3, restored.err
+    [nameless] = restored.json["damaged"]
+    assert "nameless" in nameless
+    for each in (copy, tmp_path / "again.db"):
+        assert command("stream", "repair", "nameless", "--yes", "--db", str(each)).code == 0
+        with penstock.connect(f"sqlite:///{each}") as client:
+            assert client.queue("q").peek()[0].payload == "kept"
+            for name, lost in (("first", 0), ("middle", 1), ("nameless", None), ("sound", None)):
+                served = {}
+                for offset in range(3):
+                    if offset == lost:
+                        with pytest.raises(CorruptRecord):
+                            client.stream(name).read(offset)
+                    else:
+                        served[offset] = client.stream(name).read(offset, limit=1)[0].data
+                assert served == {offset: data for offset, data in enumerate("abc") if offset != lost}
+                assert client.stream(name).append("d").first == 3
+                assert [consumer.offset for consumer in client.stream(name).consumers()] == [0]
+        with closing(FileStreams(streams_beside(each))) as streams:
+            assert streams.read("middle", 2).records[0].data == b"c"
+
+
+def stream_file(path: Path, stream: str) -> Path:
+    [file] = (streams_beside(path) / FLAT / stream).glob("*.log")
+    return file
+
+
+def spoil(file: Path, *places: int) -> None:
+    data = bytearray(file.read_bytes())
+    for place in places:
+        data[place] ^= 1
+    file.write_bytes(data)
 
 
 def test_a_backup_overwrites_no_part_of_another(tmp_path: Path) -> None:

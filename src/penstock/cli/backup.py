@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from penstock.cli.common import DATA, DB, JSON, file_of, open_file, reporting
-from penstock.cli.output import Output, progress
+from penstock.backup import Copied
+from penstock.cli.common import DATA, DB, JSON, PARTLY, Failed, file_of, open_file, reporting
+from penstock.cli.output import Output, note, progress
 
 
 @click.command("backup")
@@ -20,7 +21,8 @@ from penstock.cli.output import Output, progress
 def command(target: Path, db: str | None, data: str | None, as_json: bool) -> None:
     """Copy a queue's file to TARGET, and its journal and streams beside that, while a server or others go on using it.
 
-    JSON: {"backup", "bytes", "journal_records", "streams", "stream_records"}
+    Records that are damaged are left out and told, with exit code 3. JSON: {"backup", "bytes", "journal_records",
+    "streams", "stream_records", "damaged": [a line for each log]}
     """
     path = file_of(db, data)
     if path is None:
@@ -35,5 +37,14 @@ def command(target: Path, db: str | None, data: str | None, as_json: bool) -> No
             done = copied
 
         copied = backend.backup(target, report)
-    answer = {"backup": str(target), **asdict(copied)}
-    out.show(answer, lambda: out.fields(answer))
+    show_copied(out, "backup", target, copied)
+
+
+def show_copied(out: Output, verb: str, target: Path, copied: Copied) -> None:
+    """And fail in part if some of it was damaged."""
+    answer = {verb: str(target), **asdict(copied)}
+    out.show(answer, lambda: out.fields(answer | {"damaged": len(copied.damaged)}))
+    for line in copied.damaged:
+        note(line)
+    if copied.damaged:
+        raise Failed("all else is copied (`penstock stream check` tells more of a stream)", PARTLY)

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-from msgspec.structs import asdict
 
 from penstock.backup import PARTIAL, Copied, check_unused, copy_back, remove, swap_in
+from penstock.cli.backup import show_copied
 from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
 from penstock.cli.output import Output, confirm, progress
 from penstock.journal.drain import journal_folder
@@ -31,8 +31,9 @@ STEP_PAGES = 2_048
 def command(source: Path, db: str | None, data: str | None, force: bool, yes: bool, as_json: bool) -> None:
     """Put the backup SOURCE in place of a queue's file, its journal and its streams. Nothing may have them open.
 
-    A backup without a journal or streams leaves those that are there. JSON: {"restored", "bytes", "journal_records",
-    "streams", "stream_records"}
+    A backup without a journal or streams leaves those that are there. Records that are damaged are left out and told,
+    with exit code 3. JSON: {"restored", "bytes", "journal_records", "streams", "stream_records", "damaged": [a line for
+    each log]}
     """
     target = file_of(db, data)
     if target is None:
@@ -48,8 +49,7 @@ def command(source: Path, db: str | None, data: str | None, force: bool, yes: bo
         _check_unused(target)
         check_unused(target)
         copied = _restore(source, target)
-    answer = {"restored": str(target), **asdict(copied)}
-    out.show(answer, lambda: out.fields(answer))
+    show_copied(out, "restored", target, copied)
 
 
 def _in_its_place(source: Path, target: Path) -> list[Path]:

@@ -1,15 +1,19 @@
-"""A copy of a log up to an offset, made while others go on writing it: every record checked, its bytes as they are."""
+"""A copy of a log up to an offset, made while others go on writing it: every record checked, its bytes as they are.
+
+What is damaged is left out, and told. Its offsets stay empty: reading them says so, as it does where they came from.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from penstock.errors import OffsetTrimmed
+from penstock.errors import CorruptRecord, Damaged, OffsetTrimmed
 from penstock.log.consumers import FILE
 from penstock.log.log import Log
 from penstock.log.model import MIB
@@ -20,8 +24,19 @@ CHUNK_BYTES = 4 * MIB
 TRIES = 5
 
 
-def copy_log(source: Path, target: Path, *, end: int | None = None, positions: bytes | None = None) -> int:
-    """How many records were copied. `positions` are its consumers', from before; by default as they are now."""
+@dataclass
+class LogCopy:
+    records: int = 0
+    damaged: int = 0
+    first_damage: Damaged | None = None
+
+    def leave_out(self, damage: Damaged) -> None:
+        self.damaged += 1
+        self.first_damage = self.first_damage or damage
+
+
+def copy_log(source: Path, target: Path, *, end: int | None = None, positions: bytes | None = None) -> LogCopy:
+    """`positions` are its consumers', from before; by default as they are now."""
     if positions is None:
         # Before the records: none of them is beyond the copy's end.
         positions = read_positions(source)
@@ -49,24 +64,29 @@ def read_positions(folder: Path) -> bytes | None:
         return None
 
 
-def _copy(source: Path, target: Path, end: int | None) -> int:
+def _copy(source: Path, target: Path, end: int | None) -> LogCopy:
+    copied = LogCopy()
     with LogReader(source) as reader:
         stop = reader.next_offset if end is None else min(end, reader.next_offset)
         first = min(reader.first_offset, stop)
-        copied = 0
         with Log.create(target, reader.name, reader.identity.options, first=first) as log:
-            for offset, data, sizes in raw_records(reader, first, stop):
+            for offset, data, sizes in raw_records(reader, first, stop, copied.leave_out):
                 if offset > log.next_offset:
                     log.skip_to(offset)
                 log.append_encoded(data, sizes)
-                copied += len(sizes)
+                copied.records += len(sizes)
             # Offsets of what was lost at the end are not given again: consumers may be beyond them.
             log.skip_to(stop)
     return copied
 
 
-def raw_records(reader: LogReader, offset: int, stop: int) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Records as they lie on disk, some at a time: the first one's offset, the bytes, and the size of each."""
+def raw_records(
+    reader: LogReader, offset: int, stop: int, leave_out: Callable[[CorruptRecord], None] | None = None
+) -> Iterator[tuple[int, bytes, list[int]]]:
+    """Records as they lie on disk, some at a time: the first one's offset, the bytes, and the size of each.
+
+    With `leave_out`, which is told of them, the damaged ones are stepped over.
+    """
     while offset < stop:
         segment = reader.segment_of(offset)
         start = offset - segment.first
@@ -78,7 +98,14 @@ def raw_records(reader: LogReader, offset: int, stop: int) -> Iterator[tuple[int
             continue
         ends = segment.ends(start, count)
         taken = max(1, bisect_right(ends, ends[0] + CHUNK_BYTES) - 1)
-        records = segment.read(start, start + taken, 2 * CHUNK_BYTES)
+        try:
+            records = segment.read(start, start + taken, 2 * CHUNK_BYTES)
+        except CorruptRecord as error:
+            if leave_out is None:
+                raise
+            leave_out(error)
+            offset += 1
+            continue
         ends = ends[: len(records) + 1]
         data = os.pread(segment.log.fd, ends[-1] - ends[0], ends[0])
         yield offset, data, [high - low for low, high in pairwise(ends)]

@@ -13,7 +13,7 @@ import pytest
 from penstock import DiskFull, LogFailed, StoreError
 from penstock.log.check import check
 from penstock.log.consumers import CommitPosition, Consumers
-from penstock.log.copying import copy_log
+from penstock.log.copying import LogCopy, copy_log
 from penstock.log.log import CHECKPOINT_MS, Log
 from penstock.log.manifest import STREAM
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
@@ -219,6 +219,6 @@ def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Pat
             log.append([bytes(SEGMENT_BYTES_MIN)])
     for first in (2, 3):
         (tmp_path / "log" / file_name(first)).unlink()
-    assert copy_log(tmp_path / "log", tmp_path / "copy") == 2
+    assert copy_log(tmp_path / "log", tmp_path / "copy") == LogCopy(2)
     with Log(tmp_path / "copy") as copy:
         assert copy.append([b"new"]).first == 4
