@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +89,17 @@ def interrupt_held_back() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if held:
         raise KeyboardInterrupt
+
+
+def end_with_parent() -> None:
+    """Be told to end once nobody holds the other end of our standard input: also by a parent that was killed."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _signals() -> list[signal.Signals]:

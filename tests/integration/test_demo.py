@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ import pytest
 import penstock
 from penstock.config import Settings
 from penstock.demo.run import demo
+from penstock.store.sqlite import SqliteStore
 from tests.integration.serving import RUN, clean_environment
 
 PATIENCE = 120.0
@@ -35,6 +39,24 @@ def test_every_face_has_traffic_also_where_a_proxy_is_set(tmp_path: Path, monkey
     assert {"emails", "reminders", "shop/orders/new"} <= names
     assert consumers == {"billing", "search"}
     assert shop.errors == []
+
+
+def test_the_pipeline_ends_with_a_demo_that_was_killed(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "penstock.db", journal=True).close()
+    started = (
+        "import sys, threading; from pathlib import Path; from penstock.demo.run import Refreshing;"
+        "print(Refreshing(Path(sys.argv[1]))._process.pid, flush=True); threading.Event().wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", started, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pipeline = os.pidfd_open(int(process.stdout.readline()))
+        process.kill()
+    try:
+        assert select.select([pipeline], [], [], PATIENCE)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pipeline, signal.SIGKILL)
+        os.close(pipeline)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

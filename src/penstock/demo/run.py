@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
 from penstock.stopping import Stop
 
-PIPELINE = "from penstock.cli import main; main()"
+PIPELINE = "from penstock.stopping import end_with_parent; end_with_parent(); from penstock.cli import main; main()"
 REFRESH_SECONDS = 5
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0
@@ -81,7 +80,11 @@ class Refreshing:
         words = ("pipeline", "run", "--data", str(data), "--every", f"{REFRESH_SECONDS}s")
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PIPELINE, *words], stdout=log, stderr=log, start_new_session=True
+                [sys.executable, "-c", PIPELINE, *words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def draw(self) -> bool:
@@ -104,13 +107,13 @@ class Refreshing:
         return True
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # That ends it, as our own end does.
+        try:
+            self._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 @contextlib.contextmanager
