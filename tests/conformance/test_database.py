@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, SettleIt
 from penstock.errors import CannotOpen, NotADatabase, StoreClosed, UnknownQueue
 from penstock.model import NewMessage, QueueOptions, State
 from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.configure import QUEUES_MAX
 from tests.conformance.support import Clock, StoreUnderTest, eventually, push_command, texts
 
 
@@ -280,3 +282,17 @@ def test_processes_may_open_and_close_one_file_all_at_once(tmp_path: Path) -> No
     assert info is not None
     assert info.totals.pushed == info.leased == 60
     store.close()
+
+
+def test_a_file_that_has_given_all_numbers_to_queues_gives_free_ones_again(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "q.db")) as store:
+        with closing(sqlite3.connect(tmp_path / "q.db")) as db:
+            db.execute("INSERT INTO penstock_setting VALUES ('last_queue_id', ?)", (QUEUES_MAX - 1,))
+            db.commit()
+        for name in ("last", "first", "second"):
+            store.apply([Configure(queue=name, changes={}, create=QueueOptions())])
+        store.apply([Drop(queue="first")])
+        store.apply([Configure(queue="again", changes={}, create=QueueOptions())])
+        with closing(sqlite3.connect(tmp_path / "q.db")) as db:
+            found = dict(db.execute("SELECT name, id FROM penstock_queue"))
+    assert found == {"last": QUEUES_MAX, "again": 1, "second": 2}

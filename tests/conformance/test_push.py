@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from penstock.commands import Push, Remove
+from penstock.commands import Drop, Push, Remove
 from penstock.errors import QueueFull, RateLimited, UnknownQueue
 from penstock.identity import message_id_of
 from penstock.model import Content, NewMessage, QueueOptions, State
@@ -176,6 +176,22 @@ def test_keys_are_per_queue_unless_global(store: StoreUnderTest) -> None:
     (first,) = store.send(keyed("k"), queue="a", global_keys=True)
     (second,) = store.send(keyed("k"), queue="b", global_keys=True)
     assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)
+
+
+@pytest.mark.parametrize("end", ["acked", "held"])
+@pytest.mark.parametrize("aim", ["a/b/first", "a/b/other"])
+def test_a_dropped_queue_takes_its_global_keys_along(store: StoreUnderTest, end: str, aim: str) -> None:
+    store.send(keyed("other"), queue="a/b/other", global_keys=True)
+    (first,) = store.send(keyed("k"), queue="a/b/first", global_keys=True)
+    if end == "acked":
+        store.ack(store.lease_one("a/b/first"))
+    store.do(Drop(queue="a/b/first", force=True))
+    store.make("a/b/first")
+    (again,) = store.send(keyed("k"), queue=aim, global_keys=True)
+    assert (again.duplicate, again.id > first.id) == (False, True)
+    assert store.locate(["k"]) == [(aim, again.id)]
+    for key in ("k", "other"):
+        assert store.send(keyed(key), queue="a/b/first", global_keys=True)[0].duplicate
 
 
 def test_a_push_of_duplicates_alone_changes_nothing(store: StoreUnderTest, clock: Clock) -> None:

@@ -113,6 +113,15 @@ def test_a_transaction_id_is_one_message_in_all_queues_even_when_it_is_done(clie
     assert push(client, item(name, transactionId=f"{name}-1"))[0]["status"] == "duplicate"
 
 
+def test_a_transaction_id_is_free_again_when_its_queue_is_removed(client: Client, name: str) -> None:
+    [first] = push(client, item(name, "lost", transactionId=f"{name}-1"))
+    assert client.delete(f"/queues/{name}%2Ft%2Fq?force=true").status == 200
+    [again] = push(client, item(name, "kept", transactionId=f"{name}-1"))
+    assert (again["status"], again["id"] != first["id"]) == ("queued", True)
+    [message] = pop(client, name)
+    assert (message["payload"], ack(client, message).status) == ("kept", 200)
+
+
 def test_an_export_of_a_queue_of_the_tree_adds_nothing_to_it(client: Client, name: str) -> None:
     push(client, item(name), item(name, transactionId=f"{name}-1"))
     exported = client.get(f"/queues/{name}%2Ft%2Fq/export").body

@@ -88,6 +88,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     drop_queue(tx, queue)
+    tx.write("admin.keep_last_queue_id", queue.id)
     waiting = gauges["ready"] + gauges["scheduled"]
     note_queue(tx, queue, "removed", held=held, waiting=waiting, leased=gauges["leased"], dead=gauges["dead"])
     tx.wakes = True

@@ -76,6 +76,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
     tx.execute(SQL["keep_last_id"], (queue.last_id,))
+    tx.execute(SQL["keep_last_queue_id"], (queue.id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
     waiting = queue.ready + queue.scheduled

@@ -12,11 +12,16 @@ INSERT INTO penstock.queue (id, name, options, limited, created_at)
 VALUES ($1::bigint, $2::text, $3::text, $4::boolean, $5::bigint) ON CONFLICT DO NOTHING RETURNING id
 
 -- :free_queue_id
--- The next one or, when all have been used, the first that a dropped queue has left.
-SELECT CASE WHEN max(id) IS NULL THEN 1 WHEN max(id) < 262143 THEN max(id) + 1
-            ELSE (SELECT min(q.id) + 1 FROM penstock.queue q
+-- The next one, so that what outlives a dropped queue is no other's; when all have been used, the first that is free.
+SELECT CASE WHEN used.id < 262143 THEN used.id + 1
+            ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock.queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock.queue r WHERE r.id = q.id + 1)) END
-  FROM penstock.queue
+  FROM (SELECT greatest(coalesce((SELECT max(id) FROM penstock.queue), 0),
+                   coalesce((SELECT value FROM penstock.setting WHERE name = 'last_queue_id'), 0)) AS id) used
+
+-- :keep_last_queue_id
+INSERT INTO penstock.setting AS s (name, value) VALUES ('last_queue_id', $1::bigint)
+ON CONFLICT (name) DO UPDATE SET value = greatest(s.value, excluded.value)
 
 -- :add_counter
 INSERT INTO penstock.counter (queue_id, cursor, newest_at) VALUES ($1::bigint, $2::bigint, 0)

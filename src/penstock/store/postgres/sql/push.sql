@@ -25,7 +25,10 @@ SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.
     AS r(lane, back, rank, available_at, expires_at)
 
 -- :find_keys
-SELECT k.space, k.key, k.id, k.created_at, k.expires_at,
+-- Those that all queues share go with the queue of their message; its own, it has deleted.
+SELECT k.space, k.key, k.id, k.created_at,
+       CASE WHEN k.space > 0 OR k.place < 0 OR EXISTS (SELECT 1 FROM penstock.queue q WHERE q.id = k.place >> 45)
+            THEN k.expires_at ELSE 0 END,
        EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = k.place)
          AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id)
   FROM unnest($1::bigint[], $2::text[]) AS wanted(space, key)

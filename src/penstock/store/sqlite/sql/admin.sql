@@ -2,11 +2,16 @@
 INSERT INTO penstock_queue (id, name, options, created_at) VALUES (?, ?, ?, ?)
 
 -- :free_queue_id
--- The next one or, when all have been used, the first that a dropped queue has left.
-SELECT CASE WHEN max(id) IS NULL THEN 1 WHEN max(id) < 262143 THEN max(id) + 1
-            ELSE (SELECT min(q.id) + 1 FROM penstock_queue q
+-- The next one, so that what outlives a dropped queue is no other's; when all have been used, the first that is free.
+SELECT CASE WHEN used.id < 262143 THEN used.id + 1
+            ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock_queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock_queue r WHERE r.id = q.id + 1)) END
-  FROM penstock_queue
+  FROM (SELECT max(coalesce((SELECT max(id) FROM penstock_queue), 0),
+                   coalesce((SELECT value FROM penstock_setting WHERE name = 'last_queue_id'), 0)) AS id) used
+
+-- :keep_last_queue_id
+INSERT INTO penstock_setting (name, value) VALUES ('last_queue_id', ?)
+ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
 -- :add_counter
 INSERT INTO penstock_counter (queue_id, cursor) VALUES (?, ?)

@@ -11,7 +11,10 @@ INSERT INTO penstock_scheduled (queue_id, rank, available_at, id, place, attempt
 VALUES (?, ?, ?, ?, ?, 0, NULL, ?)
 
 -- :find_key
-SELECT id, place, created_at, expires_at FROM penstock_key WHERE space = ? AND key = ?
+-- Those that all queues share go with the queue of their message; its own, it has deleted.
+SELECT id, place, created_at, expires_at FROM penstock_key k
+ WHERE space = ? AND key = ?
+   AND (space > 0 OR place < 0 OR EXISTS (SELECT 1 FROM penstock_queue q WHERE q.id = k.place >> 45))
 
 -- :is_alive
 SELECT 1 FROM penstock_message m
