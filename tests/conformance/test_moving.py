@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.commands import Leased, Settled
+from penstock.commands import Drop, Leased, Settled
 from penstock.errors import (
     CannotOpen,
     Damaged,
@@ -109,6 +109,21 @@ def use(store: StoreUnderTest, newest: int, held: LeasedMessage) -> None:
     assert store.ack(held) == [Settled.OK]
     assert store.drain("q")[:2] == ["high", "again"]
     store.check()
+
+
+def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> None:
+    file, database, back = stores
+    keyed = NewMessage(payload=b"x", key="k")
+    store = file.open()
+    for source, target in ((file, database), (database, back)):
+        assert not store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
+        store.do(Drop(queue="a/b/c", force=True))
+        source.close()
+        move(source.url, target.url if target is database else str(target.path), clock=file.clock)
+        store = target.open()
+        store.make("a/b/c")
+    assert not store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
+    assert store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
 
 
 def test_rates_go_on_after_a_move(stores: Stores) -> None:

@@ -14,7 +14,7 @@ import psycopg
 from penstock.errors import CannotOpen, StoreBusy
 from penstock.identity import ID_BITS
 from penstock.moving.postgres_streams import PostgresStreamSide
-from penstock.moving.tables import MESSAGE, QUEUE, STEP_BYTES, TABLES, Book, Counts, Row, Table
+from penstock.moving.tables import LAST_QUEUE_ID, MESSAGE, QUEUE, STEP_BYTES, TABLES, Book, Counts, Row, Table
 from penstock.store.postgres.connection import Target, connect, translate
 from penstock.store.postgres.context import in_schema, quoted
 from penstock.store.postgres.queues import COUNTED, is_limited
@@ -252,6 +252,7 @@ class PostgresSide:
         if last_id:
             self._run("SELECT setval('penstock.message_id', %s)", last_id)
         self._run("UPDATE penstock.setting SET value = %s WHERE name = 'salt'", salt)
+        self._run(LAST_QUEUE_ID.format("penstock."))
         self._run("DELETE FROM penstock.setting WHERE name = 'unfinished'")
         self._run("DROP TABLE penstock.moving")
         self.salt = salt

@@ -17,7 +17,7 @@ from penstock.journal.drain import drain_once
 from penstock.log.streams import streams_beside
 from penstock.model import system_clock
 from penstock.moving.streams import FileStreamSide
-from penstock.moving.tables import MESSAGE, STEP_BYTES, TABLES, Book, Counts, Row, Table
+from penstock.moving.tables import LAST_QUEUE_ID, MESSAGE, STEP_BYTES, TABLES, Book, Counts, Row, Table
 from penstock.ownership import check_ours
 from penstock.store.migrate import load_sql
 from penstock.store.shared import GAUGES, TOTALS
@@ -194,6 +194,7 @@ class SqliteSide:
         execute = self._connection.execute
         execute("UPDATE penstock_counter SET last_id = max(last_id, ?) WHERE queue_id = 0", (last_id,))
         execute("UPDATE penstock_setting SET value = ? WHERE name = 'salt'", (salt,))
+        execute(LAST_QUEUE_ID.format("penstock_"))
         execute("DELETE FROM penstock_setting WHERE name = 'unfinished'")
         execute("DROP TABLE penstock_moving")
         self.salt = salt

@@ -53,6 +53,10 @@ TABLES = (
     _table("api_key", "id", "queue_id name hash rights created_at"),
 )
 """In this order: what refers to a queue comes after it."""
+LAST_QUEUE_ID = (
+    "INSERT INTO {0}setting SELECT 'last_queue_id', max(place >> 45) FROM {0}key WHERE space = 0 HAVING count(*) > 0"
+)
+"""The number of a removed queue that a key still names is given to no other."""
 
 
 class Book(NamedTuple):
