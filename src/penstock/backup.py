@@ -18,7 +18,7 @@ from msgspec import Struct
 from penstock.errors import CannotOpen, Damaged, StoreBusy
 from penstock.journal.drain import journal_folder
 from penstock.log.copying import copy_log, read_positions
-from penstock.log.files import FolderLock
+from penstock.log.files import FolderLock, sync_path
 from penstock.log.manifest import STREAM
 from penstock.log.reader import LOCK
 from penstock.log.streams import FLAT, TREE, streams_beside
@@ -65,7 +65,7 @@ def put_in_place(making: Path, target: Path) -> None:
         if beside(making).exists():
             beside(making).rename(beside(target))
     making.rename(target)
-    _sync(target.parent)
+    sync_path(target.parent)
 
 
 def copy_back(source: Path, making: Path) -> Copied:
@@ -103,7 +103,7 @@ def _copy_log(copied: Copied, source: Path, aim: Path, end: int | None = None, p
 
 def _copy_file(source: str, target: str) -> None:
     shutil.copy2(source, target)
-    _sync(Path(target))
+    sync_path(Path(target))
 
 
 def swap_in(making: Path, target: Path) -> None:
@@ -112,7 +112,7 @@ def swap_in(making: Path, target: Path) -> None:
     The file first: a journal that is ahead of its file is known for what it is, one that is behind is not.
     """
     making.replace(target)
-    _sync(target.parent)
+    sync_path(target.parent)
     for beside in (journal_folder, streams_beside):
         if beside(making).exists():
             old = beside(target).with_name(beside(target).name + ".old")
@@ -120,7 +120,7 @@ def swap_in(making: Path, target: Path) -> None:
             if beside(target).exists():
                 beside(target).rename(old)
             beside(making).rename(beside(target))
-            _sync(target.parent)
+            sync_path(target.parent)
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -154,11 +154,3 @@ def _journal_end(database: Path) -> int:
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?immutable=1", uri=True)) as connection:
         _, following = connection.execute(JOURNAL["bounds"]).fetchone()
     return following or 0
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

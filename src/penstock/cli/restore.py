@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from penstock.cli.backup import show_copied
 from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
 from penstock.cli.output import Output, confirm, progress
 from penstock.journal.drain import journal_folder
+from penstock.log.files import sync_path
 from penstock.log.streams import streams_beside
 from penstock.store.sqlite.connection import translated
 from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
@@ -95,7 +95,7 @@ def _restore(source: Path, target: Path) -> Copied:
             (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise Failed(f"{source} is damaged: {verdict}")
-        _sync(partial)
+        sync_path(partial)
         copied = copy_back(source, partial)
         for suffix in ("-wal", "-shm", "-journal"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)
@@ -121,11 +121,3 @@ def _check_ours(source: Path, backup: sqlite3.Connection) -> None:
         raise Failed(f"{source} holds no Penstock tables (is this the right file?)")
     if version > SCHEMA_VERSION:
         raise Failed(f"{source} is of a newer Penstock, schema {version} (upgrade this one first)")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.config import Settings
 from penstock.demo.traffic import Shop
 from penstock.errors import CannotOpen, PenstockError
+from penstock.log.files import DISK, replace
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
 from penstock.stopping import Stop
@@ -101,9 +102,7 @@ class Refreshing:
             text = report(lake, None, None)
         except PenstockError:
             return False  # The tables are there, and nothing is in them yet.
-        beside = self.report.with_suffix(".new")
-        beside.write_text(text, encoding="utf-8")
-        beside.rename(self.report)
+        replace(DISK, self.report, text.encode())
         return True
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.errors import CorruptRecord, Damaged, OffsetTrimmed
 from penstock.log.consumers import FILE
+from penstock.log.files import sync_path
 from penstock.log.log import Log
 from penstock.log.model import MIB
 from penstock.log.reader import LogReader
@@ -51,8 +52,8 @@ def copy_log(source: Path, target: Path, *, end: int | None = None, positions: b
                 raise
     if positions:
         (target / FILE).write_bytes(positions)
-        _sync(target / FILE)
-    _sync(target)
+        sync_path(target / FILE)
+    sync_path(target)
     return copied
 
 
@@ -110,11 +111,3 @@ def raw_records(
         data = os.pread(segment.log.fd, ends[-1] - ends[0], ends[0])
         yield offset, data, [high - low for low, high in pairwise(ends)]
         offset += len(records)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

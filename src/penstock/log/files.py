@@ -47,11 +47,7 @@ class Files:
 
     def sync_folder(self, folder: Path) -> None:
         """Files that appeared, went or got another name are so after a power cut too."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(folder)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -60,6 +56,15 @@ class Files:
 DISK = Files()
 PATIENCE_S = 0.2
 """A reader may hold the lock for a moment, to mend what a crash left."""
+
+
+def sync_path(path: Path) -> None:
+    """A file, or the names in a folder."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def replace(files: Files, path: Path, data: bytes) -> None:

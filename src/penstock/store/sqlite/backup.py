@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from penstock.errors import CannotOpen, Damaged
+from penstock.log.files import sync_path
 from penstock.store.protocol import Progress
 from penstock.store.sqlite.connection import connect, create_private, translated, why_not
 
@@ -29,9 +29,9 @@ def backup(path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: 
                     source.execute("BEGIN")
                     source.execute("SELECT count(*) FROM sqlite_master").fetchone()
                     _copy(source, partial, progress)
-        _sync(partial)
+        sync_path(partial)
         partial.rename(target)
-        _sync(target.parent)
+        sync_path(target.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -51,11 +51,3 @@ def _copy(source: sqlite3.Connection, partial: Path, progress: Progress | None) 
         (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise Damaged(f"the copy does not pass its check: {verdict}", hint="run `penstock doctor` on the file")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
