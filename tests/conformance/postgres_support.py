@@ -10,12 +10,14 @@ from typing import Any
 
 import psycopg
 
+from penstock.journal.drain import journal_folder
+from penstock.journal.events import Event
 from penstock.journal.postgres import PostgresDrain, PostgresJournal
 from penstock.log.postgres.streams import PostgresStreams
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.queues import COUNTED
 from tests.conformance.recount import check_tables
-from tests.conformance.replay import Replay, check_counters
+from tests.conformance.replay import Replay, check_counters, log_events
 from tests.conformance.support import Clock, StoreUnderTest
 from tests.postgres import cluster, drop_schema, new_schema
 
@@ -84,3 +86,13 @@ class PostgresUnderTest(StoreUnderTest):
     def close_all(self) -> None:
         super().close_all()
         drop_schema(self.schema)
+
+
+def events_of(store: StoreUnderTest) -> list[Event]:
+    """All that the journal of a store under test tells."""
+    if isinstance(store, PostgresUnderTest):
+        with closing(PostgresStreams(str(store.path), schema=store.schema, clock=store.clock)) as streams:
+            PostgresDrain(streams.database).drain()
+            return list(PostgresJournal(streams.database).read(0).events)
+    store.reopen()
+    return list(log_events(journal_folder(store.path)))

@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.commands import Beat, Beaten
-from penstock.journal.drain import journal_folder
-from penstock.journal.events import Event
-from penstock.journal.postgres import PostgresDrain, PostgresJournal
-from penstock.log.postgres.streams import PostgresStreams
 from penstock.model import Presence, Worker
 from penstock.store import workers
-from tests.conformance.postgres_support import PostgresUnderTest
-from tests.conformance.replay import log_events
+from tests.conformance.postgres_support import events_of
 from tests.conformance.support import START_MS, StoreUnderTest, ids
 
 STALE_MS = 30_000
@@ -44,18 +39,7 @@ def worker(store: StoreUnderTest, name: str = "ada") -> Worker:
 
 def told(store: StoreUnderTest) -> list[tuple[str, str]]:
     """What the journal tells of workers."""
-    return [(event.details["what"], event.details["worker"]) for event in _events(store) if event.kind == "worker"]
-
-
-def _events(store: StoreUnderTest) -> list[Event]:
-    if isinstance(store, PostgresUnderTest):
-        streams = PostgresStreams(str(store.path), schema=store.schema, clock=store.clock)
-        PostgresDrain(streams.database).drain()
-        found = PostgresJournal(streams.database).read(0).events
-        streams.close()
-        return list(found)
-    store.reopen()
-    return list(log_events(journal_folder(store.path)))
+    return [(event.details["what"], event.details["worker"]) for event in events_of(store) if event.kind == "worker"]
 
 
 def test_whoever_gives_a_sign_of_life_is_listed_with_its_whereabouts(store: StoreUnderTest) -> None:

@@ -13,7 +13,8 @@ from penstock.pipeline.run import Pipeline
 from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, QUEUES, SILVER, Table
 from penstock.pipeline.verify import verify
 from tests.conformance.support import MINUTE_MS
-from tests.spark.support import Work, arrow_of, check_lake, rows_of
+from tests.conformance.test_admin import fill
+from tests.spark.support import Work, arrow_of, check_held, check_lake, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -42,6 +43,29 @@ def test_a_queue_that_is_removed_and_made_again_is_one_with_all_its_history(spar
     lives = [(life["outcome"], life["queue"]) for life in rows_of(lake, SILVER)]
     assert lives == [("acked", "q"), ("removed", "q"), ("acked", "q")]
     check_lake(work, lake)
+
+
+def test_a_queue_that_was_out_of_the_journal_comes_back_with_what_it_holds(spark: Any, work: Work, lake: Lake) -> None:
+    fill(work)
+    work.make(journal="off")
+    work.clock.advance(2 * MINUTE_MS)
+    run(spark, work, lake)
+    check_held(work, lake)
+    for _ in range(3):
+        work.push("untold")
+    work.lease("q", 2)
+    work.clock.advance(2 * MINUTE_MS)
+    work.make(journal="full")
+    work.push("told")
+    work.ack(*work.lease("q", 2))
+    run(spark, work, lake)
+    check_held(work, lake)
+    work.make(journal="off")
+    work.push("untold")
+    work.do(Drop(queue="q", force=True))
+    run(spark, work, lake)
+    check_held(work, lake)
+    assert all(verdict.good for verdict in verify(spark, lake))
 
 
 def test_an_event_that_comes_late_corrects_every_minute_after_it(spark: Any, work: Work, lake: Lake) -> None:

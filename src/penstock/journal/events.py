@@ -28,7 +28,8 @@ from penstock.model import Content
 
 class Kind(IntEnum):
     QUEUE = 1
-    """A queue was created, changed, paused, resumed or removed: see the details."""
+    """A queue was created, changed, paused, resumed or removed; or it entered or left the journal with all it holds:
+    see the details."""
     PUSHED = 2
     """A message was added."""
     LEASED = 3

@@ -13,7 +13,7 @@ import msgspec
 from penstock.identity import ID_MAX
 from penstock.journal.events import BODY_BYTES_MAX, Kind, encode_detail
 from penstock.journal.recorder import Named, Recorder
-from penstock.model import LeasedMessage, QueueOptions
+from penstock.model import LeasedMessage, QueueInfo, QueueOptions
 
 NO_MESSAGE = (0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -27,10 +27,28 @@ class Noted(Named, Protocol):
     options: QueueOptions
     journals: bool
 
+    @property
+    def noted(self) -> bool: ...
+
 
 def note_queue(tx: Transaction, queue: Noted, what: str, **detail: Any) -> None:
     if queue.journals:
         tx.journal.note(Kind.QUEUE, queue, [NO_MESSAGE], details=[encode_detail(what=what, **detail)])
+
+
+def note_changed(tx: Transaction, queue: Noted, before: QueueOptions, found: QueueInfo) -> None:
+    note_queue(tx, queue, "changed", options=queue.options)
+    if (before.journal == "off") != (queue.options.journal == "off"):
+        note_queue(tx, queue, "entered" if before.journal == "off" else "left", **_held(found))
+
+
+def note_dropped(tx: Transaction, queue: Noted, held: int, found: QueueInfo) -> None:
+    """With what it held by state, unless the journal did not tell of its messages."""
+    note_queue(tx, queue, "removed", held=held, **(_held(found) if queue.noted else {}))
+
+
+def _held(found: QueueInfo) -> dict[str, int]:
+    return {"waiting": found.ready + found.scheduled, "leased": found.leased, "dead": found.dead}
 
 
 class _NoQueue:

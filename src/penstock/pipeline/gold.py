@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.journal.events import Mark
-from penstock.pipeline.silver import between_ms, has, queue_removed
+from penstock.pipeline.silver import between_ms, has
 from penstock.pipeline.tables import COUNTS, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SHARES, STATES
 
 PATTERN_LETTERS_MAX = 200
@@ -152,10 +152,13 @@ def _changes() -> dict[str, Column]:
     """By state, what an event adds to the number of messages in it."""
     kind, letter = F.col("kind"), has(Mark.DEAD_LETTER)
     leased, kept, gone = has(Mark.LEASED), has(Mark.KEPT), has(Mark.GONE)
-    dropped, removed = queue_removed(), kind == "removed"
+    of_queue, removed = kind == "queue", kind == "removed"
 
     def held(state: str) -> Column:
-        return -F.get_json_object("details", f"$.{state}").cast("long")
+        """It comes with them or goes with them; of other events of queues, and of older ones, there is no number."""
+        number = F.get_json_object("details", f"$.{state}").cast("long")
+        entered = F.get_json_object("details", "$.what") == "entered"
+        return F.coalesce(F.when(entered, number).otherwise(-number), F.lit(0))
 
     return {
         "waiting": F.when(kind.isin("pushed", "nacked", "lapsed", "redriven"), 1)
@@ -163,19 +166,19 @@ def _changes() -> dict[str, Column]:
         .when((kind == "leased") & ~letter, -1)
         .when((kind == "released") & ~letter, 1)
         .when(removed & ~leased & ~letter & ~kept, -1)
-        .when(dropped, held("waiting"))
+        .when(of_queue, held("waiting"))
         .otherwise(0),
         "leased": F.when(kind == "leased", 1)
         .when(kind.isin("acked", "nacked", "lapsed", "released"), -1)
         .when(removed & leased, -1)
-        .when(dropped, held("leased"))
+        .when(of_queue, held("leased"))
         .otherwise(0),
         "dead": F.when((kind == "dead") & ~gone, 1)
         .when(kind == "redriven", -1)
         .when((kind == "leased") & letter, -1)
         .when((kind == "released") & letter, 1)
         .when(removed & ~leased & letter, -1)
-        .when(dropped, held("dead"))
+        .when(of_queue, held("dead"))
         .otherwise(0),
     }
 

@@ -76,11 +76,7 @@ def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFram
 
 def removal_events(events: DataFrame) -> DataFrame:
     """That whole queues were removed."""
-    return events.where(queue_removed())
-
-
-def queue_removed() -> Column:
-    return (F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed")
+    return events.where((F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed"))
 
 
 def has(mark: Mark) -> Column:

@@ -7,7 +7,7 @@ import msgspec
 from penstock.commands import Configure, Configured, Drop, Pause, Removed
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
-from penstock.journal.noting import note_queue
+from penstock.journal.noting import note_changed, note_dropped, note_queue
 from penstock.model import QueueInfo, QueueOptions
 from penstock.store.postgres.queues import Queue, is_limited
 from penstock.store.postgres.transaction import Transaction
@@ -57,15 +57,17 @@ def configure(tx: Transaction, command: Configure) -> Configured:
             raise QueueExists(queue.name, differing)
         return Configured(info(tx, queue), created=False, changed=False)
     options = queue.options.changed(command.changes)
-    changed = options != queue.options
-    if changed:
-        tx.write_counters()
-        tx.write("admin.set_options", queue.id, encode_options(options), is_limited(options))
-        tx.wakes = True
-        tx.reload()
-        queue = tx.queue(command.queue)
-        note_queue(tx, queue, "changed", options=options)
-    return Configured(info(tx, queue), created=False, changed=changed)
+    if options == queue.options:
+        return Configured(info(tx, queue), created=False, changed=False)
+    before = queue.options
+    tx.write_counters()
+    tx.write("admin.set_options", queue.id, encode_options(options), is_limited(options))
+    tx.wakes = True
+    tx.reload()
+    queue = tx.queue(command.queue)
+    found = info(tx, queue)
+    note_changed(tx, queue, before, found)
+    return Configured(found, created=False, changed=True)
 
 
 def pause(tx: Transaction, command: Pause) -> Configured:
@@ -81,16 +83,13 @@ def pause(tx: Transaction, command: Pause) -> Configured:
 
 def drop(tx: Transaction, command: Drop) -> Removed:
     queue = tx.itself(command.queue)
-    tx.write_counters()
-    (counts,) = tx.fetch("counter.sums", queue.id)
-    gauges = dict(zip(GAUGES, counts, strict=False))
-    held = sum(gauges.values())
+    found = info(tx, queue)
+    held = sum(getattr(found, state) for state in GAUGES)
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     drop_queue(tx, queue)
     tx.write("admin.keep_last_queue_id", queue.id)
-    waiting = gauges["ready"] + gauges["scheduled"]
-    note_queue(tx, queue, "removed", held=held, waiting=waiting, leased=gauges["leased"], dead=gauges["dead"])
+    note_dropped(tx, queue, held, found)
     tx.wakes = True
     return Removed(held)
 

@@ -7,10 +7,10 @@ import msgspec
 from penstock.commands import Configure, Configured, Drop, Pause, Removed
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
-from penstock.journal.noting import note_queue
+from penstock.journal.noting import note_changed, note_dropped, note_queue
 from penstock.model import QueueOptions
 from penstock.store.migrate import load_sql
-from penstock.store.shared import encode_options
+from penstock.store.shared import GAUGES, encode_options
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
@@ -51,8 +51,8 @@ def configure(tx: Transaction, command: Configure) -> Configured:
             # What was pushed before is told as it was wished then, not by whoever counts it later.
             queue.write(tx.connection, tx.now)
         tx.execute(SQL["set_options"], (encode_options(options), queue.id))
-        queue.options = options
-        note_queue(tx, queue, "changed", options=options)
+        before, queue.options = queue.options, options
+        note_changed(tx, queue, before, queue.info())
     return Configured(queue.info(), created=False, changed=changed)
 
 
@@ -69,7 +69,8 @@ def pause(tx: Transaction, command: Pause) -> Configured:
 def drop(tx: Transaction, command: Drop) -> Removed:
     queue = tx.queue(command.queue)
     tx.write_counters()
-    held = queue.undone + queue.dead + queue.archived
+    found = queue.info()
+    held = sum(getattr(found, state) for state in GAUGES)
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
@@ -79,7 +80,6 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     tx.execute(SQL["keep_last_queue_id"], (queue.id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
-    waiting = queue.ready + queue.scheduled
-    note_queue(tx, queue, "removed", held=held, waiting=waiting, leased=queue.leased, dead=queue.dead)
+    note_dropped(tx, queue, held, found)
     tx.dropped(queue)
     return Removed(held)
