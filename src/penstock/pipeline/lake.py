@@ -33,10 +33,16 @@ LOCK = "lock"
 NO_GLOBS = "__globPaths__"
 """A folder may have brackets in its name."""
 CHECKPOINT_COMMITS = 50
+PUT_FILE_BYTES = 1 << 20
+"""Where rows are put in the place of others, whole files are written anew: old rows are soon in files of their own."""
+TIDY = (1_000, 24)
+TIDY_CHANGING = (100, 1)
+"""After so many commits a table is compacted, and files that were replaced so many hours ago are removed."""
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 2 days",
 }
+_PUT_CONFIGURATION = _CONFIGURATION | {"delta.targetFileSize": str(PUT_FILE_BYTES)}
 
 
 class NewFile(Struct, frozen=True):
@@ -84,6 +90,7 @@ class LakeTable:
     def create(self) -> None:
         """If it is not there; a column that this release added is added."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = _PUT_CONFIGURATION if self.table.changes else _CONFIGURATION
         if not DeltaTable.is_deltatable(str(self.folder)):
             DeltaTable.create(
                 self.folder,
@@ -91,8 +98,10 @@ class LakeTable:
                 mode="ignore",
                 name=self.table.name,
                 description=self.table.about,
-                configuration=_CONFIGURATION,
+                configuration=configuration,
             )
+        elif not configuration.items() <= self.delta.metadata().configuration.items():
+            self.delta.alter.set_table_properties(configuration)
         there = {field.name for field in self.delta.schema().fields}
         missing = [field for field in self.table.schema if field.name not in there]
         if missing:
@@ -151,11 +160,15 @@ class LakeTable:
         if rows.num_rows == 0:
             self.append([], app, position)
             return
+        # Files are cut in the order of rows: sorted, the older ones need not be looked at again.
+        rows = rows.cast(self.table.schema).sort_by(
+            [(key, "ascending") for key in self.table.ranged or self.table.keys]
+        )
         same = [f"t.{key} = s.{key}" for key in self.table.keys]
         newer = [f"t.{column} >= {_literal(value)}" for column, value in least.items()]
         (
             self.delta.merge(
-                rows.cast(self.table.schema),
+                rows,
                 " AND ".join(same + newer),
                 source_alias="s",
                 target_alias="t",
@@ -182,7 +195,7 @@ class LakeTable:
     def compact(self) -> dict[str, Any]:
         """Few large files in the place of many small ones; what a table says does not change."""
         found = self.delta.optimize.compact()
-        self.refresh()
+        self._sync()
         return {"removed": found["numFilesRemoved"], "added": found["numFilesAdded"]}
 
     def vacuum(self, hours: int) -> int:
@@ -190,6 +203,13 @@ class LakeTable:
         removed = self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
         self.refresh()
         return len(removed)
+
+    def tidy(self) -> None:
+        """Now and then, once a step is done: not between the tables that it is read from and those made of it."""
+        commits, hours = TIDY_CHANGING if self.table.changes else TIDY
+        if self.delta.version() % commits == 0:
+            self.compact()
+            self.vacuum(hours)
 
     def size(self, app: str | None) -> Size:
         found = pa.table(self.delta.get_add_actions(flatten=True))
@@ -232,6 +252,13 @@ class Lake:
     def check_belongs(self, app: str) -> None:
         """A lake is filled from one journal; another's offsets would not fit."""
         bronze = self[BRONZE]
+        come_to = bronze.position(app) or 0
+        for table in self.tables():
+            if (table.position(app) or 0) > come_to:
+                raise Conflict(
+                    f"{table.table.name} is ahead of {BRONZE.name}, of which it is made: files of that were removed",
+                    hint="name another folder with --lake, or put the files back",
+                )
         if bronze.position(app) is None and bronze.delta.get_add_actions().num_rows:
             raise Conflict(
                 f"the lake in {self.folder} was filled from another journal",

@@ -119,6 +119,8 @@ class Pipeline:
         self._derive(until, little)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")
+        for table in self._lake.tables():
+            table.tidy()
         return Step(
             start=start,
             end=until,

@@ -27,6 +27,8 @@ class Table(Struct, frozen=True):
     ranged: tuple[str, ...]
     """Columns whose least and greatest value each file's entry tells."""
     about: str
+    changes: bool = False
+    """Its rows are put in the place of others."""
 
 
 BRONZE = Table(
@@ -79,6 +81,7 @@ QUEUES = Table(
     ("queue",),
     (),
     "one row per queue: totals since the journal began, and what it holds now",
+    changes=True,
 )
 
 QUEUE_MINUTES = Table(
@@ -98,6 +101,7 @@ QUEUE_MINUTES = Table(
     ("queue", "minute"),
     ("minute",),
     "one row per queue and minute in which something happened",
+    changes=True,
 )
 
 QUEUE_ERRORS = Table(
@@ -119,6 +123,7 @@ QUEUE_ERRORS = Table(
     ("queue", "hour", "fingerprint"),
     ("hour",),
     "what fails, by queue, hour and fingerprint of the error's text",
+    changes=True,
 )
 
 TABLES = {table.name: table for table in (BRONZE, SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)}
