@@ -13,6 +13,7 @@ from penstock.pipeline.tables import COUNTS, LATENCIES, QUEUE_ERRORS, QUEUE_MINU
 
 PATTERN_LETTERS_MAX = 200
 EMPTY_SKETCH_BYTES = 8
+FAILURES = ("nacked", "lapsed", "dead")
 _LAPSED_ERROR = "the lease expired"
 
 
@@ -94,7 +95,7 @@ def errors_of(events: DataFrame) -> DataFrame:
     """What these events add to the errors of each queue and hour."""
     kind = F.col("kind")
     texts = F.from_json("details", "struct<error: string, errors: array<struct<error: string>>>")
-    failed = events.where(kind.isin("nacked", "lapsed", "dead")).withColumn("told", texts)
+    failed = events.where(kind.isin(*FAILURES)).withColumn("told", texts)
     text = (
         F.when(kind == "nacked", F.col("told.error"))
         .when(kind == "lapsed", F.lit(_LAPSED_ERROR))
@@ -108,7 +109,7 @@ def errors_of(events: DataFrame) -> DataFrame:
         .groupBy("queue", "hour", "fingerprint", "pattern")
         .agg(
             F.min("text").alias("sample"),
-            *(F.count_if(kind == name).alias(name) for name in ("nacked", "lapsed", "dead")),
+            *(F.count_if(kind == name).alias(name) for name in FAILURES),
             F.min("at").alias("first_at"),
             F.max("at").alias("last_at"),
         )
@@ -124,7 +125,7 @@ def errors_with(kept: DataFrame, added: DataFrame) -> DataFrame:
         .groupBy(*keys)
         .agg(
             F.min("sample").alias("sample"),
-            *_sums(("nacked", "lapsed", "dead")),
+            *_sums(FAILURES),
             F.min("first_at").alias("first_at"),
             F.max("last_at").alias("last_at"),
         )

@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 from msgspec import Struct
 
 from penstock.errors import Conflict, OffsetTrimmed
+from penstock.journal.events import Kind
 from penstock.pipeline import gold, silver
 from penstock.pipeline.files import write_files, write_parts
-from penstock.pipeline.lake import Lake, LakeTable, app_of
+from penstock.pipeline.lake import Lake, LakeTable, NewFile, app_of
 from penstock.pipeline.logs import FolderPlace, Place
 from penstock.pipeline.parts import Part, end_within, is_little, parts_of
 from penstock.pipeline.session import cores_of
@@ -34,6 +36,7 @@ STEP_BYTES = 256 << 20
 """Of the journal, in one step."""
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 """Minutes come after the totals of queues, which they need as of the same offset."""
+KINDS = frozenset(kind.name.lower() for kind in Kind)
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -157,14 +160,22 @@ class Pipeline:
     def _derive(self, end: int, little: bool) -> None:
         self._doing("silver and gold")
         silver_table, _, _, errors = (self._lake[table] for table in DERIVED)
+        kinds = self._kinds(self._from(silver_table)) if little else KINDS
         with ThreadPoolExecutor(3) as pool:
             doing = [pool.submit(self._gold, end)]
             if self._todo(silver_table, end):
-                doing.append(pool.submit(self._silver, silver_table, end, little))
+                doing.append(pool.submit(self._silver, silver_table, end, little, kinds))
             if self._todo(errors, end):
-                doing.append(pool.submit(self._errors, errors, end))
+                doing.append(pool.submit(self._errors, errors, end, kinds))
         for each in doing:
             each.result()
+
+    def _kinds(self, start: int) -> frozenset[str]:
+        """Of the few events since that offset: for what is not among them Spark need not be asked."""
+        files = self._lake[BRONZE].files(offset=start)
+        return frozenset(
+            kind for file in files for kind in pq.read_table(file, columns=["kind"])["kind"].unique().to_pylist()
+        )
 
     def _gold(self, end: int) -> None:
         queues, minutes = self._lake[QUEUES], self._lake[QUEUE_MINUTES]
@@ -200,11 +211,13 @@ class Pipeline:
         oldest: datetime | None = self._lake[BRONZE].least_of("at", offset=start)
         return oldest
 
-    def _silver(self, table: LakeTable, end: int, little: bool) -> None:
+    def _silver(self, table: LakeTable, end: int, little: bool, kinds: frozenset[str]) -> None:
         events = self._events(self._from(table), end)
-        files = write_files(silver.finished_lives(events), table.folder, SILVER, little=little)
+        files: list[NewFile] = []
+        if kinds.intersection(silver.ENDS):
+            files += write_files(silver.finished_lives(events), table.folder, SILVER, little=little)
         removals = silver.removal_events(events)
-        if not removals.isEmpty():
+        if "queue" in kinds and not removals.isEmpty():
             lives = silver.lives_of_removed_queues(self._events(0, end), removals)
             files += write_files(lives, table.folder, SILVER)
         table.append(files, self.app, end)
@@ -225,7 +238,10 @@ class Pipeline:
         rows = gold.minutes_with(table.read(self._spark, **since), added, queues)
         table.put(rows.toArrow(), self.app, end, **since)
 
-    def _errors(self, table: LakeTable, end: int) -> None:
+    def _errors(self, table: LakeTable, end: int, kinds: frozenset[str]) -> None:
+        if not kinds.intersection(gold.FAILURES):
+            table.append([], self.app, end)
+            return
         start = self._from(table)
         added = gold.errors_of(self._events(start, end))
         oldest = self._oldest(start)
