@@ -40,6 +40,23 @@ def test_only_the_columns_and_offsets_asked_for_are_read(spark: Any, work: Work)
     assert [tuple(row) for row in rows] == [(3, 2)]
 
 
+@pytest.mark.parametrize("start", ["latest", "3", "99"])
+def test_a_range_with_nothing_in_it_has_no_rows(spark: Any, work: Work, start: str) -> None:
+    work.push("a")
+    work.drained()
+    reader = spark.read.format("penstock").options(startingOffsets=start, endingOffsets="3")
+    assert reader.load(str(work.data)).collect() == []
+
+
+def test_a_column_of_another_type_is_refused_before_anything_is_read(spark: Any, work: Work) -> None:
+    work.push("a")
+    work.drained()
+    for mode in (spark.read, spark.readStream):
+        frame = mode.format("penstock").schema("offset bigint, body string").load(str(work.data))
+        with pytest.raises(PySparkException, match=r"(?s)column body is binary, not string.*cast what was read"):
+            frame.writeStream.format("noop").start().awaitTermination() if frame.isStreaming else frame.collect()
+
+
 def test_a_bad_option_is_refused_with_the_good_ones(spark: Any, work: Work) -> None:
     with pytest.raises(PySparkException, match=r"(?is)no option 'startoffset'.*startingOffsets"):
         spark.read.format("penstock").option("startOffset", "1").load(str(work.data)).collect()

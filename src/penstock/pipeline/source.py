@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -63,6 +63,17 @@ class PenstockSource(DataSource):
         return StreamWriter(write_options(self.options), schema, overwrite)
 
 
+def check_schema(asked: StructType, known: pa.Schema) -> None:
+    for field in asked:
+        name, kind = field.name, field.dataType
+        if name not in known.names:
+            raise InvalidInput(f"there is no column {name!r}", field="schema", hint=", ".join(known.names))
+        proper = known.field(name).type
+        if to_arrow_type(kind, timezone="UTC") != proper:
+            text = f"the column {name} is {from_arrow_type(proper).simpleString()}, not {kind.simpleString()}"
+            raise InvalidInput(text, field="schema", hint="cast what was read")
+
+
 class Range(InputPartition):
     """A part of a log, pickled as plain values: what lies in a folder may be read by Java (`jvm/FolderRange.scala`)."""
 
@@ -79,10 +90,7 @@ class _Reading:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        known = schema_of(options.stream)
-        unknown = [name for name in schema.names if name not in known.names]
-        if unknown:
-            raise InvalidInput(f"there is no column {unknown[0]!r}", field="schema", hint=", ".join(known.names))
+        check_schema(schema, schema_of(options.stream))
         self.columns = list(schema.names)
 
     def plan(self, log: AnyLog, start: int, end: int) -> list[InputPartition]:
@@ -99,6 +107,8 @@ class _Reading:
         return [Range(part.start, part.end, *folder) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Of no partitions, Spark makes one.
+            return
         with closing(self.options.open()) as log:
             yield from log.read(partition.value, self.columns, skip_lost=not self.options.fail_on_data_loss)
 
