@@ -18,6 +18,7 @@ from penstock.journal.arrow import SCHEMA
 from penstock.model import system_clock
 from penstock.pipeline.http import Server
 from penstock.pipeline.logs import AnyLog, place_of
+from penstock.pipeline.options import read_options, write_options
 from penstock.pipeline.parts import Part, end_within, parts_of
 from penstock.pipeline.server_log import ServerLog
 from penstock.store.opening import open_streams
@@ -174,10 +175,18 @@ def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypa
         assert b"uid" in asked.ask("GET", "/journal")[0]
 
 
-def test_a_place_that_is_none_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InvalidInput, match="no place") as error:
-        place_of("mysql://db/queues")
-    assert "postgresql://" in (error.value.hint or "")
+@pytest.mark.parametrize("where", ["mysql://me:secret@db/queues", "s3a://bucket/data", "http:/host"])
+def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> None:
+    for options in (lambda: read_options({"url": where}).open(), lambda: write_options({"url": where, "queue": "q"})):
+        with pytest.raises(InvalidInput, match="no place") as error:
+            options()
+        assert "postgresql://" in (error.value.hint or "")
+        assert "secret" not in str(error.value)
+
+
+def test_a_folder_may_be_told_as_a_file() -> None:
+    for where in ("/var/data", "file:/var/data", "file:///var/data"):
+        assert read_options({"path": where}).place == "/var/data"
 
 
 def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import connect
-from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable
+from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable, WrongType
+from penstock.log.model import StreamOptions
 from penstock.pipeline import targets
 from penstock.pipeline.http import Server
 from penstock.pipeline.logs import place_of
@@ -115,6 +116,29 @@ def test_texts_stay_texts_and_a_stream_is_made_if_it_is_not_there(where: str, op
 def test_a_record_that_is_null_is_refused(options: WriteOptions) -> None:
     with pytest.raises(InvalidInput, match="null"):
         staged(options, [b"a", None]).send()
+
+
+@pytest.mark.parametrize("row", [7, True, [1, 2], {"a": "b"}])
+def test_a_row_that_is_no_record_is_refused_before_it_is_staged(tmp_path: Path, row: Any) -> None:
+    options = write_options({"url": str(tmp_path), "stream": "s", "staging": str(tmp_path / "staging")})
+    with pytest.raises(WrongType, match="string or binary"):
+        stage(pa.table({"data": [row]}).to_batches(), options)
+    assert not list(options.staging.iterdir())
+
+
+def test_a_record_larger_than_the_stream_takes_is_left_out_and_told_once(where: str, options: WriteOptions) -> None:
+    rows = [b"a", b"b" * (StreamOptions().record_bytes + 1), b"c"]
+    with pytest.raises(PayloadTooLarge, match="1 records are larger than the stream 'a/b/c'"):
+        staged(options, rows).publish([], 0)
+    Batch(options, "run 1").publish([], 0)
+    assert records(where) == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "ü" * 100])
+def test_a_name_that_cannot_be_one_is_refused_before_anything_is_staged(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        write_options({"url": str(tmp_path), "queue": "q", "name": name})
+    assert error.value.field == "name"
 
 
 def test_a_name_belongs_to_one_target(options: WriteOptions, where: str) -> None:

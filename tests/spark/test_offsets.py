@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from penstock.errors import Conflict
+from penstock.errors import Conflict, InvalidInput
 from penstock.log.postgres.streams import PostgresStreams
 from penstock.log.protocol import Streams
 from penstock.log.streams import FileStreams
@@ -113,6 +113,17 @@ def test_an_older_checkpoint_is_read_and_refused_only_beyond_the_end(place: Plac
 def test_a_query_may_begin_at_an_offset_that_is_yet_to_come(place: Place) -> None:
     reader = place.reader(startingOffsets="12")
     assert read_up(reader, reader.initialOffset())["offset"] == 12
+
+
+def test_a_query_is_not_told_where_to_end(place: Place) -> None:
+    with pytest.raises(InvalidInput, match="does not end at an offset") as error:
+        place.reader(endingOffsets="5")
+    assert "availableNow" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(("told", "first"), [("Latest", 10), ("EARLIEST", 0)])
+def test_where_to_begin_may_be_spelled_like_kafkas(place: Place, told: str, first: int) -> None:
+    assert place.reader(startingOffsets=told).initialOffset()["offset"] == first
 
 
 def test_a_checkpoint_of_a_folder_is_one_of_the_server_on_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A *place* says where one is; it travels to Spark's tasks, each of which opens th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +26,7 @@ from penstock.log.reader import LogReader
 from penstock.log.streams import FLAT, TREE, check_stream_name, streams_beside
 from penstock.model import system_clock
 from penstock.pipeline.parts import Part
+from penstock.redact import without_password
 from penstock.store.opening import POSTGRES
 
 if TYPE_CHECKING:
@@ -108,8 +110,6 @@ def place_of(where: str, stream: str | None = None, token: str | None = None) ->
         return PostgresPlace(where, name)
     if where.startswith(SERVERS):
         return ServerPlace(where, name, token)
-    if "://" in where:
-        raise InvalidInput(f"{where!r} is no place of a log", field="url", hint="postgresql://…, http(s)://…, a folder")
     database = database_of(where)
     if name is None:
         return FolderPlace(str(journal_folder(database)))
@@ -119,6 +119,12 @@ def place_of(where: str, stream: str | None = None, token: str | None = None) ->
 
 def database_of(where: str) -> Path:
     """A server's folder, or the file itself."""
+    if re.match(r"[A-Za-z][\w+.-]+:/", where):
+        raise InvalidInput(
+            f"{without_password(where)!r} is no place that is known",
+            field="url",
+            hint="postgresql://…, http(s)://…, or a folder of this machine",
+        )
     path = Path(where)
     return path if path.is_file() else path / DB_NAME
 

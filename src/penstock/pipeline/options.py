@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -37,6 +39,8 @@ WRITE_OPTIONS = {
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 OFFSET_MAX = 2**53
+NAME_LETTERS_MAX = 246
+"""As a file system counts them, with a few before it."""
 
 Edge = Literal["earliest", "latest"]
 
@@ -114,15 +118,24 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     remote = place.startswith((*SERVERS, *POSTGRES))
     if remote and "staging" not in told:
         raise _bad("with a server or a database, the option staging is needed", "staging", WRITE_OPTIONS)
-    database = database_of(place)
+    database = None if remote else database_of(place)
     return WriteOptions(
-        url=place if remote else f"sqlite:///{database.absolute()}",
+        url=place if database is None else f"sqlite:///{database.absolute()}",
         queue=check_queue_name(told["queue"]) if "queue" in told else None,
         stream=check_stream_name(told["stream"]) if "stream" in told else None,
         token=told.get("token"),
-        name=told.get("name"),
+        name=check_write_name(told["name"]) if "name" in told else None,
         staging=Path(told["staging"]) if "staging" in told else Path(f"{database}.staging"),
     )
+
+
+def check_write_name(name: str) -> str:
+    """It becomes a folder's name, and part of every message's key."""
+    if not name.isprintable():
+        raise InvalidInput("the name of this write has characters that do not print", field="name")
+    if not 0 < len(quote(name, safe="")) <= NAME_LETTERS_MAX:
+        raise InvalidInput("the name of this write is empty or too long", field="name", hint="1 to some 200 letters")
+    return name
 
 
 def _told(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
@@ -147,11 +160,11 @@ def _place(told: Mapping[str, str]) -> str:
     place = told.get("url") or told.get("path")
     if not place:
         raise _bad("the option url is missing", "url", READ_OPTIONS)
-    return place.removeprefix("file://")
+    return re.sub(r"^file:(//)?(?=/)", "", place)
 
 
 def _offset(told: Mapping[str, str], name: str, default: Edge) -> int | Edge:
-    value = told.get(name, default)
+    value = told.get(name, default).lower()
     if value in ("earliest", "latest"):
         return cast(Edge, value)
     if not value.isdecimal() or int(value) > OFFSET_MAX:

@@ -65,6 +65,8 @@ def record_of(row: Row) -> tuple[Payload, int]:
     if isinstance(data, str):
         encoded = data.encode()
         return NewRecord(encoded, Content.TEXT), len(encoded)
+    if not isinstance(data, bytes):
+        raise WrongType(f"a record is string or binary, not {type(data).__name__}", field=COLUMN)
     return data, len(data)
 
 

@@ -125,6 +125,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
+        if options.end != "latest":
+            hint = "it is for a batch; trigger(availableNow=True) ends with what is there when it begins"
+            raise InvalidInput("a streaming query does not end at an offset", field="endingOffsets", hint=hint)
         self._log: AnyLog | None = None
         self._until: int | None = None
 

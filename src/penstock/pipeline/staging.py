@@ -19,14 +19,13 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.errors import Conflict, InvalidInput, PayloadTooLarge
+from penstock.errors import Conflict, PayloadTooLarge
 from penstock.log.files import DISK, replace
-from penstock.pipeline.options import WriteOptions
+from penstock.pipeline.options import WriteOptions, check_write_name
 from penstock.pipeline.rows import Row, check_rows, rows_in
 from penstock.pipeline.targets import Chunk, Target, target_of
 
 BATCHES_REMEMBERED = 16
-RUN_LETTERS_MAX = 250
 STALE_SECONDS = 7 * 86_400
 """A file that no batch was decided to consist of for so long is one that a killed task left behind."""
 _MANIFEST = "manifest"
@@ -45,7 +44,7 @@ class Manifest(Struct):
     since: int | None = None
     """Of a stream, the offset from which on to look for a chunk that was sent and is not known to be done."""
     left_out: int = 0
-    """Of those that are done, the messages that were larger than the server takes."""
+    """Of those that are done, the rows that were larger than the server, or the stream, takes."""
 
     @property
     def finished(self) -> bool:
@@ -89,9 +88,7 @@ class Batch:
 
     def __init__(self, options: WriteOptions, run: str, batch: int = 0) -> None:
         self._options = options
-        name = "run-" + quote(run, safe="")
-        if len(name) > RUN_LETTERS_MAX:
-            raise InvalidInput("the name of this write is too long", field="name", hint="some 200 letters are enough")
+        name = "run-" + quote(check_write_name(run), safe="")
         self._key = f"{run}:{batch}"
         self._batch = batch
         self._runs = options.staging / name
@@ -110,10 +107,9 @@ class Batch:
             left_out = self.send().left_out - before
             if left_out:
                 # Asked again, it is done: a streaming query can go on without them.
-                raise PayloadTooLarge(
-                    f"{left_out} messages are larger than the server takes; all others are in the queue",
-                    field="payload",
-                )
+                what = "messages" if self._options.queue is not None else "records"
+                text = f"{left_out} {what} are larger than the {self._options.into} takes; all others are in it"
+                raise PayloadTooLarge(text, field="payload")
 
     def discard(self, files: Iterable[str]) -> None:
         """What was staged for nothing. Spark says so after a failed push, too: what was decided on is still wanted."""

@@ -48,7 +48,7 @@ class Target(ABC):
     rows_max: int
     bytes_max = 4 << 20
     left_out = 0
-    """Rows that only the server could tell to be too large."""
+    """Rows that only the server, or the stream, could tell to be too large."""
 
     @abstractmethod
     def item(self, row: Row, key: str) -> tuple[Any, int]:
@@ -139,10 +139,31 @@ def _client(url: str, token: str | None) -> Client:
     return Client(Local(Broker(store, clock=store.clock, limits=EMBEDDED), LocalStreams(where, 0), 0))
 
 
-class StoreStream(Target):
-    """In a folder or a database. A chunk is one append with a key, looked for before it is sent a second time."""
+class StreamTarget(Target):
+    """A chunk is one append with a key, looked for before it is sent a second time."""
 
     rows_max = 10_000
+    record_bytes_max: int
+    """What the stream takes."""
+
+    def item(self, row: Row, key: str) -> tuple[Payload, int]:
+        return record_of(row)
+
+    def send(self, chunk: Chunk, key: str, since: int | None) -> int | None:
+        fitting = [each for each in chunk if _length(each) <= self.record_bytes_max]
+        self.left_out += len(chunk) - len(fitting)
+        return self.append(fitting, key, since) if fitting else since
+
+    @abstractmethod
+    def append(self, chunk: Chunk, key: str, since: int | None) -> int: ...
+
+
+def _length(record: Payload) -> int:
+    return len(record.data if isinstance(record, NewRecord) else record)
+
+
+class StoreStream(StreamTarget):
+    """In a folder or a database."""
 
     def __init__(self, url: str, stream: str) -> None:
         self._stream = stream
@@ -150,19 +171,17 @@ class StoreStream(Target):
             self._streams = open_streams(url.removeprefix("sqlite:///"))
             undo.callback(self._streams.close)
             _patiently(self._create)
+            self.record_bytes_max = self._streams.show(stream).options.record_bytes
             undo.pop_all()
 
     def _create(self) -> None:
         with suppress(StreamExists):  # With options of its own.
             self._streams.create(self._stream)
 
-    def item(self, row: Row, key: str) -> tuple[Payload, int]:
-        return record_of(row)
-
     def position(self) -> int:
         return self._streams.next_offset(self._stream)
 
-    def send(self, chunk: Chunk, key: str, since: int | None) -> int:
+    def append(self, chunk: Chunk, key: str, since: int | None) -> int:
         done = _patiently(lambda: append_once(self._streams, self._stream, key, chunk, since))
         return done.last + 1
 
@@ -170,10 +189,8 @@ class StoreStream(Target):
         self._streams.close()
 
 
-class ServerStream(Target):
+class ServerStream(StreamTarget):
     """As Arrow over HTTP."""
-
-    rows_max = 10_000
 
     def __init__(self, url: str, stream: str, token: str | None) -> None:
         self._server = Server(url, token, away_seconds=STALLED_SECONDS_MAX)
@@ -184,14 +201,12 @@ class ServerStream(Target):
             if error.status != 404:
                 raise error.plain() from None
             self._ask("POST", "/streams", msgspec.json.encode({"name": stream}), {"Content-Type": JSON})
-
-    def item(self, row: Row, key: str) -> tuple[Payload, int]:
-        return record_of(row)
+        self.record_bytes_max = self._ask("GET", self._path)["options"]["record_bytes"]
 
     def position(self) -> int:
         return int(self._ask("GET", self._path)["next"])
 
-    def send(self, chunk: Chunk, key: str, since: int | None) -> int:
+    def append(self, chunk: Chunk, key: str, since: int | None) -> int:
         path = f"{self._path}/records" + ("" if since is None else f"?since={since}")
         headers = {"Content-Type": ARROW, "Idempotency-Key": quote(key, safe=":")}
         return int(self._ask("POST", path, _arrow(chunk), headers)["last"]) + 1
