@@ -184,6 +184,12 @@ def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> Non
         assert "secret" not in str(error.value)
 
 
+def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidInput, match="no user and no password") as error:
+        place_of("http://me:secret@127.0.0.1:8888").open()
+    assert "secret" not in str(error.value)
+
+
 def test_a_folder_may_be_told_as_a_file() -> None:
     for where in ("/var/data", "file:/var/data", "file:///var/data"):
         assert read_options({"path": where}).place == "/var/data"

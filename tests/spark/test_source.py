@@ -138,3 +138,16 @@ def test_a_streaming_sink_pushes_each_row_once(spark: Any, work: Work, tmp_path:
         writer = rows.writeStream.format("penstock").options(queue="into", checkpointLocation=str(tmp_path / "c"))
         writer.trigger(availableNow=True).start(str(work.data)).awaitTermination()
     assert sorted(message.payload for message in work.lease("into", 100)) == [b"a", b"b", b"c"]
+
+
+def test_a_query_with_a_new_checkpoint_is_another_though_it_has_the_name(
+    spark: Any, work: Work, tmp_path: Path
+) -> None:
+    for text in ("a", "b"):
+        work.push(text, queue="from")
+        work.drained()
+        events = spark.readStream.format("penstock").load(work.where).where("kind = 'pushed' AND queue = 'from'")
+        writer = events.selectExpr("body AS payload").writeStream.format("penstock")
+        writer = writer.options(queue="into", name="copy", checkpointLocation=str(tmp_path / f"before {text}"))
+        writer.trigger(availableNow=True).start(work.where).awaitTermination()
+    assert sorted(message.payload for message in work.lease("into", 100)) == [b"a", b"a", b"b"]

@@ -41,6 +41,8 @@ class Refused(Exception):
 
 class Server:
     def __init__(self, url: str, token: str | None, *, away_seconds: float = AWAY_SECONDS_MAX) -> None:
+        if "@" in urlsplit(url).netloc:
+            raise InvalidInput("a server's address has no user and no password", field="url", hint="the option token")
         self.url = url.rstrip("/")
         self._token = token
         self._away_seconds = away_seconds

@@ -34,7 +34,7 @@ WRITE_OPTIONS = {
     "queue": "the queue to push into",
     "stream": "the stream to append to, if it is no queue",
     "token": "a server's admin token or API key",
-    "name": "what this write is called: the same write under the same name adds nothing",
+    "name": "what this write is called: the same batch under the same name adds nothing; a stream has its checkpoint",
     "staging": "a folder that all tasks share, for rows on their way; in the data folder if not given",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}

@@ -70,8 +70,9 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._batch(messages, batchId).discard(_staged(messages)[0])
 
     def _batch(self, messages: Messages, number: int) -> Batch:
+        """Of the query that a checkpoint knows: batches of a new one have the same numbers, and other rows."""
         query = next((each.query for each in messages if isinstance(each, Staged) and each.query), None)
-        return Batch(self.options, self.options.name or query or self.run, number)
+        return Batch(self.options, query or self.run, number)
 
 
 def _staged(messages: Messages) -> tuple[list[str], int]:
