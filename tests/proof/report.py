@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.pipeline.plots import STYLE as PLOTS_STYLE
 from penstock.pipeline.plots import lines
 from tests.crash.accounting import COLUMNS, Accounting
 from tests.proof.load import Load
@@ -56,7 +57,7 @@ class Report:
         (folder / "proof.md").write_text("\n\n".join(_markdown(*part) for part in parts) + "\n")
         body = "".join(_html(*part) for part in parts)
         head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Proof</title>'
-        (folder / "proof.html").write_text(f"{head}<style>{STYLE}</style>{body}</html>\n")
+        (folder / "proof.html").write_text(f"{head}<style>{PLOTS_STYLE}{STYLE}</style>{body}</html>\n")
         (folder / "proof.json").write_bytes(msgspec.json.format(msgspec.json.encode(self._summary()), indent=1))
 
     def _parts(self) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pytest
 
 from penstock.broker import Broker
@@ -206,13 +207,14 @@ def test_a_sketch_is_read_as_spark_wrote_it(spark: Any, lake: Lake, three_days: 
     values = [(number * 7919) % 10_007 for number in range(5_000)]
     frame = spark.createDataFrame([(value,) for value in values], "value bigint")
     [row] = frame.agg(F.kll_sketch_agg_bigint("value").alias("sketch")).collect()
-    found = list(weighted(bytes(row.sketch)))
-    assert sum(weight for _, weight in found) == len(values)
-    below = sum(weight for value, weight in found if value <= 5_000) / len(values)
+    _, found, weights = weighted(pa.array([None, bytes(row.sketch)])[1:])
+    assert weights.sum() == len(values)
+    below = weights[found <= 5_000].sum() / len(values)
     assert below == pytest.approx(sum(value <= 5_000 for value in values) / len(values), abs=0.02)
-    for minute in rows_of(lake, QUEUE_MINUTES):
-        assert sum(weight for _, weight in weighted(minute["total_sketch"])) == minute["acked"]
-    assert list(weighted(None)) == []
+    minutes = rows_of(lake, QUEUE_MINUTES)
+    rows, _, weights = weighted(pa.array([minute["total_sketch"] for minute in minutes]))
+    assert [weights[rows == number].sum() for number in range(len(minutes))] == [each["acked"] for each in minutes]
+    assert [len(each) for each in weighted(pa.array([None], pa.binary()))] == [0, 0, 0]
 
 
 def test_a_lake_that_is_made_anew_is_found_by_a_server_that_had_the_old_one_open(

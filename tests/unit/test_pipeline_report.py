@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from click import BadParameter
 
+from penstock.cli.pipeline_tables import Time
 from penstock.errors import InvalidInput
+from penstock.latency import bucket
+from penstock.model import Window
 from penstock.pipeline.lake import Lake
+from penstock.pipeline.plots import stairs
 from penstock.pipeline.report import report
-from penstock.pipeline.tables import COUNTS, QUEUE_MINUTES
+from penstock.pipeline.sketches import buckets
+from penstock.pipeline.summary import summary_of
+from penstock.pipeline.tables import COUNTS, QUEUE_MINUTES, QUEUES, Table
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -23,23 +32,110 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-def add_minutes(lake: Lake, queues: int, minutes: int, depth: int) -> None:
-    counts = {**dict.fromkeys(COUNTS, 0), "pushed": depth, "depth": depth}
-    rows = [
-        {**dict.fromkeys(QUEUE_MINUTES.schema.names), **counts, "queue": f"q{queue}", "minute": minute}
-        for queue in range(queues)
-        for minute in (NOON + timedelta(minutes=number) for number in range(minutes))
-    ]
-    lake[QUEUE_MINUTES].put(pa.Table.from_pylist(rows, schema=QUEUE_MINUTES.schema), "test", 1)
+def fill(lake: Lake, pushes: dict[str, dict[int, int]]) -> None:
+    """By queue, and by minute after noon, how many were pushed; nothing else ever happened."""
+    minutes: list[dict[str, Any]] = []
+    queues: list[dict[str, Any]] = []
+    for queue, by_minute in pushes.items():
+        held = 0
+        for minute, count in sorted(by_minute.items()):
+            held += count
+            changed = {"pushed": count, "waiting_change": count, "waiting_end": held, "depth": held}
+            minutes.append(row_of(QUEUE_MINUTES, queue=queue, minute=NOON + timedelta(minutes=minute), **changed))
+        queues.append(row_of(QUEUES, queue=queue, pushed=held, waiting_now=held))
+    for table, rows in ((QUEUE_MINUTES, minutes), (QUEUES, queues)):
+        lake[table].put(pa.Table.from_pylist(rows, schema=table.schema), "test", 1)
+
+
+def row_of(table: Table, **values: Any) -> dict[str, Any]:
+    numbers = {field.name: 0 for field in table.schema if field.type == pa.int64() and not field.name.endswith("_ms")}
+    return {**dict.fromkeys(table.schema.names), **numbers, **dict.fromkeys(COUNTS, 0), **values}
+
+
+def depth_in(page: str) -> str:
+    return page.split("<h2>Depth</h2>")[1].split("</svg>")[0]
 
 
 def test_the_depth_is_that_of_all_queues_together_however_many(lake: Lake) -> None:
-    add_minutes(lake, queues=70, minutes=3, depth=3)
-    depth = report(lake, None, None).split("<h2>Depth</h2>")[1].split("</svg>")[0]
-    assert ">210<" in depth
+    fill(lake, {f"q{number}": {0: 3, 1: 0, 2: 0} for number in range(70)})
+    assert ">210<" in depth_in(report(lake, None, None))
+
+
+def test_the_depth_counts_queues_in_which_nothing_happened_in_the_span(lake: Lake) -> None:
+    fill(lake, {"before": {0: 5}, "around": {0: 20, 30: 1}, "after": {30: 100}, "busy": {0: 1, 11: 2}})
+    start, end = NOON + timedelta(minutes=10), NOON + timedelta(minutes=20)
+    found = summary_of(lake, start, end, None)
+    assert found.held("depth").tolist() == [26, *[28] * 9]
+    assert {name: each.depth for name, each in found.queues.items()} == {
+        "before": 5,
+        "around": 20,
+        "after": 0,
+        "busy": 3,
+    }
+    assert ">28<" in depth_in(report(lake, start, end))
+    assert summary_of(lake, start, end, "around").held("depth").tolist() == [20] * 10
+
+
+def test_a_step_in_which_nothing_happened_is_zero_and_a_page_of_such_steps_can_be_had(lake: Lake) -> None:
+    fill(lake, {"mail": {0: 6, 4: 2}})
+    assert summary_of(lake, None, None, None).a_minute("pushed") == [6, 0, 0, 0, 2]
+    quiet = summary_of(lake, NOON + timedelta(minutes=1), NOON + timedelta(minutes=3), None)
+    assert quiet.a_minute("pushed") == [0, 0]
+    assert ">6<" in depth_in(report(lake, NOON + timedelta(minutes=1), NOON + timedelta(minutes=3)))
+
+
+def test_a_year_is_told_in_steps_of_a_day_and_the_last_is_as_long_as_it_is(lake: Lake) -> None:
+    fill(lake, {"mail": {0: 1_440, 365 * 1_440 - 1: 720, 365 * 1_440 + 719: 720}})
+    found = summary_of(lake, None, None, None)
+    assert (found.window.step_minutes, len(found.window.starts)) == (1_440, 366)
+    assert [found.a_minute("pushed")[step] for step in (0, 1, 364, 365)] == [1, 0, 0.5, 1]
+    assert len(found.hours()[0]) == 7
 
 
 def test_a_span_in_which_nothing_happened_is_refused(lake: Lake) -> None:
-    add_minutes(lake, queues=1, minutes=1, depth=1)
-    with pytest.raises(InvalidInput, match="nothing happened"):
+    fill(lake, {"mail": {0: 1}})
+    with pytest.raises(InvalidInput, match=r"nothing happened.*2026-01-01 12:00"):
         report(lake, NOON + timedelta(days=1), None)
+    with pytest.raises(InvalidInput, match="nothing happened"):
+        report(lake, None, NOON - timedelta(days=1))
+    with pytest.raises(InvalidInput, match="ends before it begins"):
+        report(lake, NOON, NOON)
+
+
+def test_a_queue_that_the_lake_does_not_know_is_named(lake: Lake) -> None:
+    with pytest.raises(InvalidInput, match="does not know any queue"):
+        report(lake, None, None)
+    fill(lake, {"mail": {0: 1}})
+    with pytest.raises(InvalidInput, match="does not know the queue post"):
+        report(lake, None, None, "post")
+
+
+def test_a_line_has_a_gap_where_there_is_no_value() -> None:
+    drawn = stairs({"p50": [1, None, 3, 4]}, Window(0, 8, 2), times=True)
+    assert drawn.count("<polyline") == 2
+    assert "nothing" in stairs({"p50": [None] * 4}, Window(0, 8, 2), times=True)
+
+
+def test_many_times_fall_into_the_buckets_that_each_falls_into() -> None:
+    times = [-5, *range(5_000), *(1 << power for power in range(40)), *((1 << power) - 1 for power in range(40))]
+    assert buckets(np.array(times)).tolist() == [bucket(each) for each in times]
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31 12:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+    ],
+)
+def test_a_span_is_told_in_utc_or_with_its_offset(text: str, time: datetime) -> None:
+    assert Time().convert(text, None, None) == time
+
+
+def test_a_span_may_begin_so_long_ago() -> None:
+    before = datetime.now(UTC)
+    found = Time().convert("2h", None, None)
+    assert before <= found + timedelta(hours=2) <= datetime.now(UTC)
+    with pytest.raises(BadParameter, match="not a time such as"):
+        Time().convert("yesterday", None, None)

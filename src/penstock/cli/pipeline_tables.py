@@ -1,10 +1,11 @@
-"""`penstock pipeline status`, `compact` and `verify`"""
+"""`penstock pipeline status`, `compact`, `verify` and `report`"""
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,21 @@ from penstock.cli.output import Output, when
 from penstock.cli.pipeline import Places, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
-FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+MINUTE = timedelta(minutes=1)
+
+
+class Time(click.ParamType[datetime]):
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        ago = re.fullmatch(r"(\d{1,5})(min|h|d)", value)
+        if ago:
+            return datetime.now(UTC) - int(ago[1]) * {"min": MINUTE, "h": 60 * MINUTE, "d": 1_440 * MINUTE}[ago[2]]
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time such as 2026-01-31, 2026-01-31T12:00 or 24h (ago)", param, ctx)
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 @click.command("status")
@@ -102,10 +117,12 @@ def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
 
 
 @click.command("report")
-@click.option("--from", "start", type=click.DateTime(FORMATS), help="UTC.  [default: all there is]")
-@click.option("--to", "end", type=click.DateTime(FORMATS), help="UTC, not included.")
+@click.option("--from", "start", type=Time(), help="As 2026-01-31T12:00, in UTC, or 24h ago.  [default: all there is]")
+@click.option("--to", "end", type=Time(), help="Not included.")
 @click.option("--queue", type=QUEUE, help="One queue only.")
-@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), default="penstock-report.html")
+@click.option(
+    "--file", type=click.Path(dir_okay=False, path_type=Path), default="penstock-report.html", show_default=True
+)
 @on_lake
 def report(
     places: Places, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
@@ -117,7 +134,6 @@ def report(
     from penstock.pipeline.report import report as page
 
     out = Output(as_json)
-    start, end = (None if each is None else each.replace(tzinfo=UTC) for each in (start, end))
-    file.write_text(page(places.lake(), start, end, queue))
+    file.write_text(page(places.lake(), start, end, queue), encoding="utf-8")
     answer = {"report": str(file), "bytes": file.stat().st_size}
     out.show(answer, lambda: out.fields(answer))

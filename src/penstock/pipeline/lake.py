@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction
@@ -144,6 +145,11 @@ class LakeTable:
     def read(self, spark: SparkSession, **least: Any) -> DataFrame:
         """As Spark reads it; `least` passes over files, not over rows."""
         return read_files(spark, self.table.schema, self.files(**least))
+
+    def dataset(self, **least: Any) -> ds.Dataset:
+        """As Arrow reads it, without delta-rs: that reads in Python, on threads that a program's end cuts short."""
+        # With the whole schema, so that files written before a column was added read as nulls.
+        return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add these and move the position, both or neither."""

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from msgspec import Struct
 
-from penstock.latency import SERVICE, TOTAL, WAIT, Counts, bucket
+from penstock.latency import SERVICE, TOTAL, WAIT, Counts
 from penstock.model import Depth, Span, Totals, Window
 from penstock.pipeline.lake import Lake, app_of
-from penstock.pipeline.sketches import weighted
+from penstock.pipeline.sketches import buckets, weighted
 from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, STATES
 
 REFRESH_SECONDS = 5.0
@@ -98,12 +98,12 @@ class Past:
         found: dict[str, dict[int, ByKind]] = {}
         for batch in self._scan(window, min(seam, window.to_minute), names, list(SKETCHES.values())):
             steps = _steps(batch["minute"], window).tolist()
-            columns = {kind: batch[name].to_pylist() for kind, name in SKETCHES.items()}
-            for number, queue in enumerate(batch["queue"].to_pylist()):
-                for kind, sketches in columns.items():
-                    for value, weight in weighted(sketches[number]):
-                        kinds = found.setdefault(queue, {}).setdefault(steps[number], {each: {} for each in SKETCHES})
-                        kinds[kind][bucket(value)] = kinds[kind].get(bucket(value), 0) + weight
+            queues = batch["queue"].to_pylist()
+            for kind, name in SKETCHES.items():
+                rows, values, weights = weighted(batch[name])
+                for row, slot, weight in zip(rows.tolist(), buckets(values).tolist(), weights.tolist(), strict=True):
+                    kinds = found.setdefault(queues[row], {}).setdefault(steps[row], {each: {} for each in SKETCHES})
+                    kinds[kind][slot] = kinds[kind].get(slot, 0) + weight
         return found
 
     def _scan(
@@ -117,14 +117,12 @@ class Past:
         low, high = _time(window.from_minute), _time(seam)
         with self._lock:
             self._look()
-            files = self._lake[QUEUE_MINUTES].files(minute=low) if self._until is not None else []
-        if not files or low >= high:
-            return
+            if self._until is None or low >= high:
+                return
+            dataset = self._lake[QUEUE_MINUTES].dataset(minute=low)
         wanted = (ds.field("minute") >= low) & (ds.field("minute") < high)
         if where is not None:
             wanted &= where
-        # With the whole schema, so that files written before a column was added read as nulls.
-        dataset = ds.dataset(files, schema=QUEUE_MINUTES.schema, format="parquet")
         for batch in dataset.to_batches(columns=["queue", "minute", *columns], filter=wanted, batch_size=BATCH_ROWS):
             # Not in the dataset's filter: files that delta-rs wrote tell the ends of texts in a type of their own.
             named = batch if names is None else batch.filter(pc.is_in(batch["queue"], pa.array(names, pa.string())))

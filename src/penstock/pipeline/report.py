@@ -7,165 +7,179 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
-from penstock.errors import InvalidInput
-from penstock.pipeline.lake import Lake, LakeTable
-from penstock.pipeline.plots import bands, heatmap, lines
-from penstock.pipeline.tables import COUNTS, QUEUE_ERRORS, QUEUE_MINUTES
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.plots import NOTHING, STYLE, duration, heatmap, stairs
+from penstock.pipeline.summary import OfQueue, Summary, summary_of, told, when
+from penstock.pipeline.tables import QUEUE_ERRORS
 
-POINTS_MAX = 240
 ERRORS_SHOWN = 20
+ERROR_LETTERS = 300
 QUEUES_SHOWN = 50
+_EXACT = "right within an eighth"
+RATES = {"a minute": 1, "an hour": 60, "a day": 1_440}
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --faint: #8a97a5; --line: #dde3ea }
-@media (prefers-color-scheme: dark) { :root { --ink: #dbe4ee; --paper: #12181f; --line: #2b3744 } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } .faint { color: var(--faint) }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .25rem .6rem .25rem 0;
-  border-bottom: 1px solid var(--line); vertical-align: top } td.n, th.n { text-align: right;
-  font-variant-numeric: tabular-nums } svg { width: 100%; height: auto } code { overflow-wrap: anywhere }
+  margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere } h1 { font-size: 1.6rem; margin: 0 }
+h2 { font-size: 1.1rem; margin: 2.2rem 0 0 } p { margin: 0 0 .4rem }
+.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: .6rem; margin: 1.2rem 0 }
+@media (max-width: 40rem) { .tiles { grid-template-columns: repeat(2, 1fr) } }
+.tiles div { border: 1px solid var(--line); border-radius: 8px; padding: .5rem .8rem; font-size: 13px }
+.tiles b { display: block; font-size: 1.35rem; line-height: 1.4; font-variant-numeric: tabular-nums }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; margin-top: .4rem; overflow-wrap: normal }
+td, th { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
+  white-space: nowrap } th { font-weight: 600; font-size: 13px } .n { text-align: right;
+  font-variant-numeric: tabular-nums } td.t { white-space: normal; overflow-wrap: anywhere; min-width: 14rem }
 """
 
 
 def report(lake: Lake, start: datetime | None, end: datetime | None, queue: str | None = None) -> str:
     """From `start` up to `end`, of one queue or of all."""
-    minutes = _span(lake[QUEUE_MINUTES], "minute", start, end, queue)
-    if minutes.num_rows == 0:
-        raise InvalidInput("nothing happened in that span", field="from", hint="`penstock pipeline status`")
-    hour = None if start is None else start.replace(minute=0, second=0, microsecond=0)
-    errors = _span(lake[QUEUE_ERRORS], "hour", hour, end, queue)
-    first, last = pc.min(minutes["minute"]).as_py(), pc.max(minutes["minute"]).as_py()
-    title = f"{queue or 'All queues'}, {_when(first)} to {_when(last)}"
+    found = summary_of(lake, start, end, queue)
+    window = found.window
+    first, last = (datetime.fromtimestamp(minute * 60, UTC) for minute in (window.from_minute, window.to_minute))
+    title = f"{queue or 'All queues'}, {when(first)} to {when(last)} UTC"
+    waits, services = found.times("wait"), found.times("service")
+    rows, cells = found.hours()
+    rate, rates = _rates(found)
     parts = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="faint">{_sentence(minutes)}</p>',
-        _section("Messages a minute", lines(_by_bucket(minutes, first, last, ("pushed", "acked"), "mean"))),
-        _section("Depth", bands(_depths(minutes, first, last))),
-        _section("Wait, ms", lines(_by_bucket(minutes, first, last, _of("wait"), "max"), log=True)),
-        _section("Service, ms", lines(_by_bucket(minutes, first, last, _of("service"), "max"), log=True)),
-        _section("Wait by hour of the day (p95, ms)", heatmap(_hours(minutes))),
-        _section("Tried again", lines(_by_bucket(minutes, first, last, ("nacked", "lapsed", "dead"), "sum"))),
-        _section("Queues", _queues(minutes)),
-        _section("What fails", _errors(errors)),
+        f"<h1>{escape(queue or 'All queues')}</h1>",
+        f'<p class="faint">{when(first)} to {when(last)} UTC ({_span(window.to_minute - window.from_minute)}), '
+        f"in steps of {_span(window.step_minutes)}</p>",
+        _tiles(found),
+        _section("Throughput", f"messages {rate}", stairs(rates, window)),
+        _section(
+            "Depth",
+            "messages held at the end of each step",
+            stairs(
+                {"waiting or leased": found.held("depth").tolist(), "dead letters": found.held("dead").tolist()},
+                window,
+                filled=True,
+            ),
+        ),
+        _section("Wait", f"from push to first lease; {_EXACT}", stairs(_by_share(waits), window, times=True)),
+        _section("Service", f"from last lease to ack; {_EXACT}", stairs(_by_share(services), window, times=True)),
+        _section("Wait by hour", "p95 of each hour, UTC", heatmap(cells, rows)),
+        _section(
+            "Retries",
+            "in each step: attempts that failed (nacked) or whose lease ran out (lapsed), messages that were given up",
+            stairs({name: found.counts[name].tolist() for name in ("nacked", "lapsed", "dead")}, window),
+        ),
+        _section("Queues", "in this span", _queues(found.queues)),
+        _section("Top errors", "by whole hours", _errors(lake, first, last, queue)),
     ]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
     view = '<meta name="viewport" content="width=device-width">'
-    return f"{head}{view}<style>{_STYLE}</style>{''.join(parts)}</html>\n"
+    return f"{head}{view}<style>{STYLE}{_STYLE}</style>{''.join(parts)}</html>\n"
 
 
-def _of(latency: str) -> tuple[str, ...]:
-    return tuple(f"{latency}_{share}_ms" for share in ("p50", "p95", "p99"))
+def _rates(found: Summary) -> tuple[str, dict[str, list[float]]]:
+    """A minute, or, where that is next to nothing, an hour or a day."""
+    rates = {name: found.a_minute(name) for name in ("pushed", "acked")}
+    most = max(max(each) for each in rates.values())
+    unit, minutes = next((each for each in RATES.items() if most * each[1] >= 1), ("a minute", 1))
+    return unit, {name: [value * minutes for value in each] for name, each in rates.items()}
 
 
-def _span(table: LakeTable, column: str, start: datetime | None, end: datetime | None, queue: str | None) -> pa.Table:
-    wanted: list[tuple[str, str, Any]] = [("queue", "=", queue)] if queue is not None else []
-    wanted += [(column, ">=", start)] if start is not None else []
-    wanted += [(column, "<", end)] if end is not None else []
-    columns = [name for name in table.table.schema.names if not name.endswith("_sketch")]
-    dataset = table.refresh().delta.to_pyarrow_dataset()
-    chosen = None
-    for name, sign, value in wanted:
-        field = pc.field(name)
-        fits = {"=": field.__eq__, ">=": field.__ge__, "<": field.__lt__}[sign](value)
-        chosen = fits if chosen is None else chosen & fits
-    return dataset.to_table(columns=columns, filter=chosen)
+def _by_share(times: Sequence[dict[str, int | None]]) -> dict[str, list[float | None]]:
+    return {share: [each[share] for each in times] for share in ("p50", "p95", "p99")}
 
 
-def _buckets(minutes: pa.Table, first: datetime, last: datetime) -> tuple[pa.Table, int]:
-    """With a column that says, in seconds since 1970, in which stretch of time a row lies."""
-    seconds = max(60, int((last - first).total_seconds() / POINTS_MAX) // 60 * 60 or 60)
-    epoch = pc.divide(pc.cast(minutes["minute"], pa.int64()), 1_000_000)
-    bucket = pc.multiply(pc.divide(epoch, seconds), seconds)
-    return minutes.append_column("bucket", bucket), seconds
-
-
-Points = dict[str, list[tuple[float, float]]]
-
-
-def _by_bucket(minutes: pa.Table, first: datetime, last: datetime, names: Sequence[str], how: str) -> Points:
-    rows, seconds = _buckets(minutes, first, last)
-    by_minute = how == "mean"
-    found = rows.group_by("bucket").aggregate([(name, "sum" if by_minute else how) for name in names])
-    found = found.sort_by("bucket")
-    share = 60 / seconds if by_minute else 1
-    suffix = "sum" if by_minute else how
-    at = found["bucket"].to_pylist()
-    return {
-        name: [
-            (when, value * share)
-            for when, value in zip(at, found[f"{name}_{suffix}"].to_pylist(), strict=True)
-            if value is not None
-        ]
-        for name in names
+def _tiles(found: Summary) -> str:
+    sums = {name: int(counts.sum()) for name, counts in found.counts.items()}
+    failed = sums["nacked"] + sums["lapsed"]
+    tries = failed + sums["acked"]
+    tiles = {
+        "pushed": f"{sums['pushed']:,}",
+        "acked": f"{sums['acked']:,}",
+        f"failed attempts ({failed / tries:.1%})" if tries else "failed attempts": f"{failed:,}",
+        "dead": f"{sums['dead']:,}",
+        "expired": f"{sums['expired']:,}",
+        "waiting or leased at the end": f"{found.held('depth')[-1]:,}",
+        "wait, p50 and p95": _two(found.all_times("wait")),
+        "service, p50 and p95": _two(found.all_times("service")),
     }
+    return '<div class="tiles">' + "".join(f"<div><b>{text}</b>{name}</div>" for name, text in tiles.items()) + "</div>"
 
 
-def _depths(minutes: pa.Table, first: datetime, last: datetime) -> Points:
-    """At the end of each stretch; a queue in which nothing happened keeps what it held."""
-    rows, _ = _buckets(minutes.sort_by("minute"), first, last)
-    held: dict[str, int] = {}
-    now = 0
-    total: dict[float, float] = {}
-    for queue, bucket, depth in zip(*(rows[name].to_pylist() for name in ("queue", "bucket", "depth")), strict=True):
-        now += depth - held.get(queue, 0)
-        held[queue] = depth
-        total[bucket] = now
-    return {"depth": list(total.items())}
+def _two(times: dict[str, int | None]) -> str:
+    return " / ".join("–" if times[share] is None else duration(times[share] or 0) for share in ("p50", "p95"))
 
 
-def _hours(minutes: pa.Table) -> dict[tuple[str, int], float]:
-    cells: dict[tuple[str, int], float] = {}
-    for minute, value in zip(minutes["minute"].to_pylist(), minutes["wait_p95_ms"].to_pylist(), strict=True):
-        if value is not None:
-            key = (minute.strftime("%Y-%m-%d"), minute.hour)
-            cells[key] = max(cells.get(key, 0), value)
-    return cells
-
-
-def _queues(minutes: pa.Table) -> str:
+def _queues(queues: dict[str, OfQueue]) -> str:
     names = ("pushed", "acked", "nacked", "lapsed", "dead", "expired")
-    found = minutes.group_by("queue").aggregate([(name, "sum") for name in names])
-    rows = found.sort_by([("pushed_sum", "descending")]).slice(0, QUEUES_SHOWN).to_pylist()
-    return _table(("queue", *names), [[row["queue"], *(row[f"{name}_sum"] for name in names)] for row in rows])
+    ranked = sorted(queues.items(), key=lambda each: (-each[1].counts["pushed"], -each[1].depth, each[0]))
+    rows = [
+        [
+            name,
+            *(each.counts[count] for count in names),
+            each.depth,
+            *(_Number(_share(each, latency)) for latency in ("wait", "service")),
+        ]
+        for name, each in ranked[:QUEUES_SHOWN]
+    ]
+    more = len(queues) - len(rows)
+    note = f'<p class="faint">and {more:,} more, with fewer messages</p>' if more else ""
+    return _table(("queue", *names, "held at the end", "wait p95", "service p95"), rows) + note
 
 
-def _errors(errors: pa.Table) -> str:
+def _share(of_queue: OfQueue, latency: str) -> str:
+    value = told(of_queue.times[latency])["p95"] if latency in of_queue.times else None
+    return "–" if value is None else duration(value)
+
+
+def _errors(lake: Lake, first: datetime, last: datetime, queue: str | None) -> str:
+    inside = (ds.field("hour") >= first.replace(minute=0)) & (ds.field("hour") < last)
+    errors = lake[QUEUE_ERRORS].refresh().dataset(hour=first.replace(minute=0)).to_table(filter=inside)
     found = errors.group_by(["queue", "pattern"]).aggregate(
         [("nacked", "sum"), ("lapsed", "sum"), ("dead", "sum"), ("last_at", "max"), ("sample", "min")]
     )
-    rows = sorted(found.to_pylist(), key=lambda row: -(row["nacked_sum"] + row["lapsed_sum"]))[:ERRORS_SHOWN]
-    if not rows:
-        return '<p class="faint">nothing</p>'
+    mine = [row for row in found.to_pylist() if queue in (None, row["queue"])]
+    rows = sorted(mine, key=lambda row: -(row["nacked_sum"] + row["lapsed_sum"]))[:ERRORS_SHOWN]
     cells = [
-        [row["queue"], row["sample_min"] or "(no text)", row["nacked_sum"] + row["lapsed_sum"], row["dead_sum"]]
+        [
+            row["queue"],
+            _Text(row["sample_min"] or "(no text)"),
+            row["nacked_sum"] + row["lapsed_sum"],
+            row["dead_sum"],
+            when(row["last_at_max"]),
+        ]
         for row in rows
     ]
-    return _table(("queue", "for example", "times", "dead"), cells)
+    return _table(("queue", "for example", "times", "dead", "last, UTC"), cells)
 
 
-def _sentence(minutes: pa.Table) -> str:
-    sums = {name: pc.sum(minutes[name]).as_py() or 0 for name in COUNTS}
-    return (
-        f"{sums['pushed']:,} pushed, {sums['acked']:,} acked, {sums['dead']:,} dead, {sums['expired']:,} expired; "
-        f"{sums['nacked'] + sums['lapsed']:,} attempts failed."
-    )
+def _section(title: str, unit: str, content: str) -> str:
+    return f'<h2>{escape(title)}</h2><p class="faint">{escape(unit)}</p>{content}'
 
 
-def _section(title: str, content: str) -> str:
-    return f"<h2>{escape(title)}</h2>{content}"
+class _Text(str):
+    """May be long, and take several lines."""
+
+
+class _Number(str):
+    """With its unit."""
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    if not rows:
+        return NOTHING
+
     def cell(value: Any) -> str:
-        return f"<td class=n>{value:,}</td>" if isinstance(value, int) else f"<td>{escape(value)}</td>"
+        if isinstance(value, _Text):
+            short = value if len(value) <= ERROR_LETTERS else value[:ERROR_LETTERS] + "…"
+            return f'<td class="t">{escape(short)}</td>'
+        text = f"{value:,}" if isinstance(value, int) else escape(value)
+        return f'<td class="n">{text}</td>' if isinstance(value, int | _Number) else f"<td>{text}</td>"
 
-    head = "".join(f"<th>{escape(name)}</th>" for name in headings)
+    head = "".join(
+        f"<th{' class=n' if isinstance(value, int | _Number) else ''}>{escape(name)}</th>"
+        for name, value in zip(headings, rows[0], strict=True)
+    )
     body = "".join("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _when(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ")
+def _span(minutes: int) -> str:
+    return duration(minutes * 60_000)
