@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,32 @@ def test_rows_become_json_with_microseconds_and_any_name(spark: Any, work: Work,
     spark.sql("SELECT timestamp '2026-01-02 03:04:05.123456' AS `a``b`").write.parquet(str(file))
     [message] = loaded(spark, work, file)
     assert json.loads(message.payload) == {"a`b": "2026-01-02T03:04:05.123456Z"}
+
+
+def test_a_file_may_be_one_json_list_over_several_lines(spark: Any, work: Work, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text('[\n  {"n": 1.50},\n  {"n": 9007199254740993, "a": null}\n]\n')
+    assert [message.payload for message in loaded(spark, work, file)] == [
+        b'{"n": 1.50}',
+        b'{"n": 9007199254740993, "a": null}',
+    ]
+    other = tmp_path / "messages.json"
+    other.write_text('[\n{"payload": "a", "priority": 3},\n{"payload": "b"}\n]')
+    assert [(message.payload, message.priority) for message in loaded(spark, work, other)] == [(b"a", 3), (b"b", 0)]
+
+
+@pytest.mark.parametrize("text", ['{"payload": "a"}\n{"payload": "b\n', '[{"n": 1}]\n[{"n": 2\n', "[1, 2"])
+def test_lines_of_json_of_which_one_is_broken_are_not_one_text(
+    spark: Any, work: Work, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        loaded(spark, work, file)
+
+
+def test_packed_files_are_read(spark: Any, work: Work, tmp_path: Path) -> None:
+    for name, text in (("rows.csv.gz", b"payload\na\n"), ("rows.jsonl.gz", b'{"n":1}\n')):
+        (tmp_path / name).write_bytes(gzip.compress(text))
+    assert [message.payload for message in loaded(spark, work, tmp_path / "rows.csv.gz")] == [b"a"]
+    assert [message.payload for message in loaded(spark, work, tmp_path / "rows.jsonl.gz")] == [b'{"n":1}']

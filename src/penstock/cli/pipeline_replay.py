@@ -65,7 +65,7 @@ def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) ->
 @DRY
 @on_spark
 def load(places: Places, files: str, to: str, run: str | None, **rest: Any) -> None:
-    """Push the rows of FILES (a path or a pattern; Parquet, CSV, JSON lines).
+    """Push the rows of FILES (a path or a pattern; Parquet, CSV, JSON; CSV and JSON may be packed, .gz).
 
     Columns payload, content, priority, delay_ms, ttl_ms, key, headers are taken as such; rows with others become JSON.
     Interrupted, the same command goes on; done, it adds nothing: --run names another run.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.errors import InvalidInput
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "json", ".jsonl": "json"}
+PACKED = (".gz", ".bz2")
 WITH_NULLS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
@@ -27,6 +29,7 @@ WITH_NULLS = {
 """How rows become JSON: as they are. Spark leaves out nulls and microseconds by itself."""
 _BODY_BYTES = "get_json_object(details, '$.body_bytes')"
 """Of a body that was too large for the journal, which has an empty one instead."""
+_UNREADABLE = "{"
 _TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("wrong", pa.string())])
 
 
@@ -72,25 +75,40 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
     """Columns as the sink takes them; any others become a JSON payload, and a line of JSON is one as it stands."""
     from py4j.protocol import Py4JJavaError
 
-    suffix = Path(pattern).suffix.lower()
+    path = Path(pattern)
+    suffix = (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
     if suffix not in FORMATS:
         raise InvalidInput(f"{pattern} is of no known kind", field="file", hint=f"one of {', '.join(FORMATS)}")
     # By itself Spark reads what it can of a row, or adds a column that tells of those it cannot read.
     reader = spark.read.format(FORMATS[suffix]).option("mode", "FAILFAST")
     if suffix == ".csv":
         reader = reader.options(header="true", escape='"', multiLine="true")
+    documents: DataFrame | None = None
+
+    def read() -> DataFrame:
+        return reader.load(pattern) if documents is None else reader.json(documents.rdd.map(lambda row: row.value))
+
     try:
-        frame = reader.load(pattern)
+        try:
+            frame = read()
+        except Py4JJavaError:
+            if suffix != ".json":
+                raise
+            documents = _documents_in(spark.read.text(pattern, wholetext=True))
+            frame = read()
     except Py4JJavaError as error:
         raise InvalidInput(f"a row of {pattern} cannot be read", field="file", hint="nothing was pushed") from error
     if "payload" in frame.columns and all(name in QUEUE_COLUMNS for name in frame.columns):
         as_json = frame.schema["payload"].dataType.typeName() not in ("string", "binary")
         if FORMATS[suffix] == "json":
             # Read as text, an object has its own fields and not those of all rows.
-            frame = reader.schema(_with_texts(frame.schema, "payload", "headers")).load(pattern)
+            reader = reader.schema(_with_texts(frame.schema, "payload", "headers"))
+            frame = read()
         return _messages_of(frame, as_json=as_json)
     from pyspark.sql import functions as F
 
+    if documents is not None:
+        return documents.select(F.col("value").cast("binary").alias("payload"), F.lit("json").alias("content"))
     if FORMATS[suffix] == "json":
         lines = spark.read.text(pattern)
         if lines.columns == ["value"]:  # No columns come from the names of folders.
@@ -98,6 +116,22 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in frame.columns]
     whole = F.to_json(F.struct(*columns), WITH_NULLS)
     return frame.select(whole.alias("payload"), F.lit("json").alias("content"))
+
+
+def _documents_in(files: DataFrame) -> DataFrame:
+    """Of files that are one JSON text each, over several lines: the rows of a list, or the one that it is."""
+
+    def split(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for text in batch["value"].to_pylist():
+                try:
+                    found = msgspec.json.decode(text.removeprefix("\ufeff"), type=list[msgspec.Raw] | dict[str, Any])
+                    rows = [bytes(row).decode() for row in found] if isinstance(found, list) else [text]
+                except msgspec.DecodeError:
+                    rows = [_UNREADABLE]  # Of several texts Spark would take the first, and pass over the rest.
+                yield pa.RecordBatch.from_pydict({"value": rows})
+
+    return files.mapInArrow(split, "value string")
 
 
 def _with_texts(schema: StructType, *names: str) -> StructType:
