@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import pipeline_replay
-from penstock.cli.pipeline_sql import _show
+from penstock.cli.pipeline_sql import _show, _told_apart
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.report import report
 from penstock.pipeline.tables import QUEUE_ERRORS
@@ -142,7 +142,7 @@ def test_queues_are_in_one_place() -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 def test_two_columns_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     found = pa.Table.from_arrays([pa.array([number]) for number in range(4)], names=["id", "id", "id_2", "id"])
-    _show(found, False, as_json, None)
+    _show(found.rename_columns(_told_apart(found.column_names)).to_reader(), False, as_json, None)
     shown = capsys.readouterr().out
     if as_json:
         assert json.loads(shown) == {"id": 0, "id_3": 1, "id_2": 2, "id_4": 3}
@@ -169,7 +169,7 @@ def test_the_same_files_for_another_place_are_another_run(tmp_path: Path, monkey
 
 
 def test_lists_and_structs_are_json_in_a_csv(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    _show(pa.table({"id": [1, 2], "errors": [[{"text": "no"}], None]}), True, False, None)
+    _show(pa.table({"id": [1, 2], "errors": [[{"text": "no"}], None]}).to_reader(), True, False, None)
     assert capsysbinary.readouterr().out == b'"id","errors"\n1,"[{""text"":""no""}]"\n2,\n'
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -168,8 +169,9 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def asking() -> Iterator[None]:
-    """Around what a user's own SQL or files can make fail: Spark's reason, without its stack."""
+def asking(hint: str = "") -> Iterator[None]:
+    """Around what a user's own SQL or files can make fail: Spark's reason, without its stack. The hint is for a table
+    that is not there."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -179,6 +181,15 @@ def asking() -> Iterator[None]:
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
-        raise Failed(cause.toString().partition("\n")[0]) from None
+        raise Failed(reason_in(cause.toString())) from None
     except (PySparkException, Py4JError) as error:
-        raise Failed(str(error).split("\n\n")[0].split("\nJVM stacktrace")[0].strip()) from None
+        reason = reason_in(str(error))
+        raise Failed(f"{reason} ({hint})" if hint and "TABLE_OR_VIEW_NOT_FOUND" in reason else reason) from None
+
+
+def reason_in(text: str) -> str:
+    """What Spark says first, and where; not its plan, nor what it says to everybody."""
+    reason, _, rest = text.partition(" SQLSTATE:")
+    place = re.search(r"line (\d+),? pos(?:ition)? (\d+)", rest)
+    told = reason.strip().partition("\n")[0]
+    return f"{told} (line {place[1]}, position {place[2]})" if place else told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from penstock.cli.common import WRONG, Failed
 from penstock.cli.output import Output, note, write
 from penstock.cli.pipeline import Places, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_SHOWN = 1_000
+CHANGES = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+    r"(insert|create|drop|alter|delete|update|merge|truncate|replace|load|set|reset|use|cache|uncache|add)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @click.command("sql")
@@ -30,58 +38,86 @@ def sql(
 ) -> None:
     """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues and live.messages.
 
+    In JSON and CSV bytes are base64; cast(body AS string) makes text of them.
+
     JSON: one object per row, a line each
     """
+    if as_csv + as_json + (parquet is not None) > 1:
+        raise Failed("--json, --csv and --parquet exclude each other", WRONG)
+    if changes := CHANGES.match(query):
+        raise Failed(f"{changes[1].upper()} is not a question, and nothing can be changed here", WRONG)
     lake = places.lake()
     with Display("sql") as display, session(places, display, master, memory, brief=True) as spark:
-        from penstock.pipeline.sql import tables_for
+        from penstock.pipeline.sql import answer, tables_for
+        from penstock.pipeline.tables import LIVE, TABLES
 
-        with tables_for(query, spark, lake, places.live()):
+        with tables_for(query, spark, lake, places.live()) as folder:
             display.doing("asking")
-            with asking():
+            with asking(hint=f"there are {', '.join((*TABLES, *LIVE))}"):
                 frame = spark.sql(query)
+                frame = frame.toDF(*_told_apart(frame.columns))
                 whole = as_csv or as_json or parquet is not None
-                found = (frame if whole else frame.limit(ROWS_SHOWN + 1)).toArrow()
-        display.clear()
-        _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
+                found = answer(frame, folder) if whole else frame.limit(ROWS_SHOWN + 1).toArrow().to_reader()
+            display.clear()
+            _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
 
 
-def _show(found: pa.Table, as_csv: bool, as_json: bool, parquet: Path | None) -> None:
-    found = found.rename_columns(_told_apart(found.column_names))
+def _show(found: pa.RecordBatchReader, as_csv: bool, as_json: bool, parquet: Path | None) -> None:
     if parquet is not None:
-        import pyarrow.parquet as pq
-
-        pq.write_table(found, parquet)
-        note(f"{found.num_rows} rows in {parquet}")
+        _write_parquet(found, parquet)
     elif as_csv:
-        import io
-
-        from pyarrow import csv
-
-        sink = io.BytesIO()
-        csv.write_csv(_flat(found), sink)
-        write(sink.getvalue())
+        _write_csv(found)
     elif as_json:
-        for batch in found.to_batches(max_chunksize=10_000):
-            write(b"".join(msgspec.json.encode(row) + b"\n" for row in batch.to_pylist()))
+        for batch in found:
+            write(b"".join(msgspec.json.encode(row) + b"\n" for row in batch.to_pylist(maps_as_pydicts="lossy")))
     else:
-        shown = found.slice(0, ROWS_SHOWN)
-        rows = [[_plain(value) for value in row.values()] for row in shown.to_pylist()]
-        Output(False).table(found.column_names, rows, empty="no rows")
-        if found.num_rows > ROWS_SHOWN:
+        rows = found.read_all().to_pylist(maps_as_pydicts="lossy")
+        cells = [[_plain(value) for value in row.values()] for row in rows[:ROWS_SHOWN]]
+        Output(False).table(found.schema.names, cells, empty="no rows")
+        if len(rows) > ROWS_SHOWN:
             note(f"only the first {ROWS_SHOWN} rows are shown; --json, --csv and --parquet give all")
 
 
+def _write_parquet(found: pa.RecordBatchReader, file: Path) -> None:
+    import pyarrow.parquet as pq
+
+    rows = 0
+    with pq.ParquetWriter(file, found.schema) as writer:
+        for batch in found:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    note(f"{rows} rows in {file}")
+
+
+def _write_csv(found: pa.RecordBatchReader) -> None:
+    import io
+
+    from pyarrow import Table, csv
+
+    def add(rows: Table, *, heading: bool) -> None:
+        sink = io.BytesIO()
+        csv.write_csv(_flat(rows), sink, csv.WriteOptions(include_header=heading))
+        write(sink.getvalue())
+
+    add(found.schema.empty_table(), heading=True)
+    for batch in found:
+        add(Table.from_batches([batch]), heading=False)
+
+
 def _flat(found: pa.Table) -> pa.Table:
-    """Lists, structs and maps as JSON: CSV has none."""
+    """What CSV has not, as in JSON: lists, structs and maps, bytes, spans of time."""
     from pyarrow import array, string, types
 
     for number, field in enumerate(found.schema):
-        if types.is_nested(field.type):
-            values = found.column(number).to_pylist()
-            texts = [None if value is None else msgspec.json.encode(value).decode() for value in values]
+        if types.is_nested(field.type) or types.is_binary(field.type) or types.is_duration(field.type):
+            values = found.column(number).to_pylist(maps_as_pydicts="lossy")
+            texts = [None if value is None else _text(value) for value in values]
             found = found.set_column(number, field.name, array(texts, string()))
     return found
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else msgspec.to_builtins(value)
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
@@ -94,4 +130,14 @@ def _told_apart(names: Sequence[str]) -> list[str]:
 
 
 def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    """As a person reads it: bytes as text, if they are, and what has parts as JSON."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return "base64:" + b64encode(value).decode()
+    if isinstance(value, list | dict):
+        return msgspec.json.encode(value).decode()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value).replace("+00:00", "Z")

@@ -11,18 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from penstock.pipeline.lake import NO_GLOBS, Lake
 from penstock.pipeline.live import Live
 from penstock.pipeline.tables import LIVE
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_HELD = 10_000
+BATCH_ROWS = 4_096
 
 
 @contextmanager
-def tables_for(query: str, spark: SparkSession, lake: Lake, live: Live) -> Iterator[None]:
-    """The tables that a query names, as they are now, for as long as this lasts; all of them, if it names none."""
+def tables_for(query: str, spark: SparkSession, lake: Lake, live: Live) -> Iterator[Path]:
+    """The tables that a query names, as they are now, for as long as this lasts; all of them, if it names none.
+
+    Gives a folder that lasts as long.
+    """
     text = re.sub(r"\s*\.\s*", ".", query.lower().replace("`", ""))
     known = {table.table.name: table for table in lake.tables()}
     # To make a table known costs a Java that has just started a third of a second.
@@ -46,10 +53,28 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: Live) -> Itera
             place.mkdir()
             live.write(LIVE[name], place / "now.parquet")
             _register(spark, name, LIVE[name].schema, place)
-        yield
+        yield folder
     finally:
         with suppress(OSError):
             shutil.rmtree(folder)
+
+
+def answer(frame: DataFrame, folder: Path) -> pa.RecordBatchReader:
+    """All rows, in their order, without holding them: what is more than a few thousand goes through files."""
+    few = frame.limit(ROWS_HELD + 1).toArrow()
+    if few.num_rows <= ROWS_HELD:
+        return few.to_reader()
+    place = folder / "answer"
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    frame.write.parquet(str(place))
+    return pa.RecordBatchReader.from_batches(few.schema, _batches_in(place, few.schema))
+
+
+def _batches_in(place: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for file in sorted(place.glob("part-*.parquet")):  # Numbered as Spark's partitions, which are in order.
+        with pq.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(BATCH_ROWS):
+                yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
 
 
 def _register(spark: SparkSession, name: str, schema: pa.Schema, place: Path) -> None:
