@@ -14,26 +14,26 @@ from penstock.backup import Copied, back_up
 from penstock.cli.backend import Data, Outgoing, Verb, without_lease
 from penstock.commands import Settled, SettleItem
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
-from penstock.model import LeasedMessage, NewMessage, QueueOptions, State, system_clock
+from penstock.model import NewMessage, QueueOptions, State, system_clock
 from penstock.ownership import check_ours
 from penstock.server.faces import payloads
 from penstock.server.faces.importing import imported
 from penstock.server.faces.queue_shapes import (
     ImportedMessage,
     KeyView,
-    PolledMessage,
     export_line,
     message_view,
     queue_view,
     stats_view,
 )
+from penstock.server.faces.queue_translation import polled
 from penstock.server.faces.workers import worker_view
+from penstock.server.signatures import SIGNATURE_NAME, check_signature
 from penstock.store.protocol import Progress
 from penstock.store.sqlite import SqliteStore
 from penstock.store.workers import cursor
 
 PAGE = 1_000
-SIGNATURE_NAME = "penstock-signature"
 
 _imported_message = msgspec.json.Decoder(ImportedMessage)
 
@@ -140,11 +140,11 @@ class Local:
         self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
     ) -> list[Data]:
         leased = self._broker.lease(queue, limit=batch, lease_ms=visibility_ms, worker=worker, wait_ms=wait_ms)
-        return [_polled(message) for message in leased]
+        return [_plain(polled(message)) for message in leased]
 
     def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
         taken = self._broker.take(queue, limit=batch, wait_ms=wait_ms)
-        return [without_lease(_polled(message)) for message in taken]
+        return [without_lease(_plain(polled(message))) for message in taken]
 
     def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data:
         sent = [SettleItem(each["id"], each.get("token"), each.get("delay_ms"), each.get("error")) for each in items]
@@ -247,8 +247,6 @@ def _new_message(message: Outgoing, secret: str | None) -> NewMessage:
     payload, content = payloads.read(message.payload, message.encoding)
     headers = message.headers
     if secret is not None:
-        from penstock.server.signatures import check_signature
-
         check_signature(secret, payload, message.signature)
     if message.signature is not None:
         headers = {**(headers or {}), SIGNATURE_NAME: message.signature}
@@ -260,26 +258,6 @@ def _new_message(message: Outgoing, secret: str | None) -> NewMessage:
         ttl_ms=message.ttl_ms,
         key=message.idempotency_key,
         headers=headers,
-    )
-
-
-def _polled(message: LeasedMessage) -> Data:
-    payload, encoding = payloads.show(message.payload, message.content)
-    return _plain(
-        PolledMessage(
-            id=message.id,
-            uuid=message.uuid,
-            payload=payload,
-            encoding=encoding,
-            content=message.content,
-            priority=message.priority,
-            attempts=message.attempts,
-            created_at=message.created_at,
-            lease_expires_at=message.leased_until,
-            token=message.token,
-            idempotency_key=message.key,
-            headers=message.headers,
-        )
     )
 
 

@@ -1,4 +1,4 @@
-"""What stores have in common: the names of counters, tokens, and how content is written down."""
+"""What stores have in common: the names of counters, tokens, limits, cursors, and how content is written down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import RateLimited
+from penstock.errors import InvalidInput, QueueFull, RateLimited
 from penstock.model import DAY_MS, LEASE_BYTES_MAX, Content, Depth, QueueOptions, Span, Totals
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
@@ -74,6 +74,42 @@ class Room:
 def fills_an_answer(rows: Sequence[tuple[Any, ...]]) -> bool:
     """Whether rows were left out because these, which end with their payloads, are all that one answer may hold."""
     return sum(len(row[-1]) for row in rows) >= LEASE_BYTES_MAX
+
+
+def next_page(rows: Sequence[tuple[Any, ...]], limit: int) -> str | None:
+    """A cursor, if there is more to see."""
+    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows) else None
+
+
+def position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
+    """What a cursor says."""
+    if after is None:
+        return start
+    try:
+        found = tuple(int(part) for part in after.split(":"))
+        if len(found) != len(start) or any(abs(part) > NEVER for part in found):
+            raise ValueError
+    except ValueError:
+        raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
+    return found
+
+
+class Moved:
+    """What a step of time moved, and whether its bound left more to do."""
+
+    __slots__ = ("due", "expired", "lapsed", "more")
+
+    def __init__(self) -> None:
+        self.due = self.lapsed = self.expired = 0
+        self.more = False
+
+
+NOTHING_MOVED = Moved()
+
+
+def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> None:
+    if options.max_size is not None and undone + count > options.max_size:
+        raise QueueFull(f"queue {queue!r} holds {undone} of at most {options.max_size} messages", retry_after_ms=1_000)
 
 
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:

@@ -14,7 +14,7 @@ from penstock.store.postgres.moves import Ended, die, file_again, forget, rememb
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import ints
-from penstock.store.shared import NEVER
+from penstock.store.shared import NEVER, NOTHING_MOVED, Moved
 
 STEP = 1_000
 PATIENCE_MS = 1_000
@@ -22,22 +22,9 @@ PATIENCE_FACTOR = 50
 LAPSED = "the lease expired"
 
 
-class Moved:
-    """What a step moved, and whether its bound left more to do."""
-
-    __slots__ = ("due", "expired", "lapsed", "more")
-
-    def __init__(self) -> None:
-        self.due = self.lapsed = self.expired = 0
-        self.more = False
-
-
-NOTHING = Moved()
-
-
 def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
     if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
-        return NOTHING
+        return NOTHING_MOVED
     moved = Moved()
     due_floor, lapse_floor = tx.context.floor(queue.id)
     if queue.lapse_at <= tx.now:

@@ -19,13 +19,13 @@ from penstock.journal.events import Kind, Mark
 from penstock.journal.noting import note_leased
 from penstock.latency import WAIT
 from penstock.model import LEASE_BYTES_MAX, LeasedMessage
-from penstock.store.postgres.advance import NOTHING, advance, wake_at
+from penstock.store.postgres.advance import advance, wake_at
 from penstock.store.postgres.journal import error_details
 from penstock.store.postgres.moves import forget, text
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
-from penstock.store.shared import CONTENTS, Room, new_tokens
+from penstock.store.shared import CONTENTS, NOTHING_MOVED, Room, new_tokens
 
 PLAIN_COLUMNS = 8
 
@@ -75,7 +75,7 @@ def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | Penst
                 outcomes.append(lease_dead(tx, queue, command))
                 continue
             moved = advance(tx, queue)
-            if moved is not NOTHING:
+            if moved is not NOTHING_MOVED:
                 early = []
             blocked = why_not(tx, queue, moved.more)
             if blocked is not None:

@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 
 from penstock.commands import Push, Pushed
-from penstock.errors import PenstockError, QueueFull, UnknownQueue
+from penstock.errors import PenstockError, UnknownQueue
 from penstock.identity import ID_BITS
 from penstock.journal.events import UNNUMBERED
 from penstock.journal.noting import note_pushed
 from penstock.model import NewMessage, Receipt
-from penstock.store.postgres.advance import NOTHING, advance
+from penstock.store.postgres.advance import advance
 from penstock.store.postgres.configure import create_queue, drop_queue
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls, texts
 from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import CONTENT_CODES, tokens_left
+from penstock.store.shared import CONTENT_CODES, NOTHING_MOVED, check_size, tokens_left
 
 Key = tuple[int, str]
 """Space and key."""
@@ -185,7 +185,7 @@ def _begin(tx: Transaction, commands: Sequence[Push]) -> Writing:
     for name in {command.queue for command in commands}:
         queue = tx.find(name)
         # What has expired must neither fill the queue nor hold its key.
-        if queue is not None and advance(tx, queue) is not NOTHING:
+        if queue is not None and advance(tx, queue) is not NOTHING_MOVED:
             early = []
     writing = Writing(tx)
     if early:
@@ -295,11 +295,7 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
     if not count:
         return
     options = queue.options
-    if options.max_size is not None and queue.undone + count > options.max_size:
-        raise QueueFull(
-            f"queue {queue.name!r} holds {queue.undone} of at most {options.max_size} messages",
-            retry_after_ms=1_000,
-        )
+    check_size(queue.name, options, queue.undone, count)
     if options.push_rate is not None:
         rows = tx.fetch("push.tokens", queue.id)
         tokens, at = rows[0] if rows else (None, tx.now)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidInput, UnknownQueue
+from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
 from penstock.model import (
@@ -28,7 +28,7 @@ from penstock.store.postgres.context import Context
 from penstock.store.postgres.history import roll_up
 from penstock.store.postgres.queues import queue_info
 from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, decode_options, fills_an_answer
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, decode_options, next_page, position
 
 Page = tuple[list[Message], str | None]
 EXPORT_PAGE = 1_000
@@ -123,7 +123,7 @@ class Reader:
         return _PEEKS[state](self, queue, limit, after)
 
     def _peek_ready(self, queue: Found, limit: int, after: str | None) -> Page:
-        rank, available_at, message_id, cursor = _position(after, (-NEVER, 0, 0, queue.cursor))
+        rank, available_at, message_id, cursor = position(after, (-NEVER, 0, 0, queue.cursor))
         room = Room()
         filed = self.fetch("read.ready", queue.id, rank, available_at, message_id, limit, room.left)
         plain_start = max(cursor, queue.cursor)
@@ -146,24 +146,24 @@ class Reader:
         return messages, more if room.is_full or len(messages) == limit else None
 
     def _peek_scheduled(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.scheduled", queue.id, *_position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.scheduled", queue.id, *position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
         found = [(row[1], row[5:], _known(row[0], row[2], row[3], expires_at=row[4])) for row in rows]
-        return self._messages(queue, State.SCHEDULED, found), _next_page(rows, limit)
+        return self._messages(queue, State.SCHEDULED, found), next_page(rows, limit)
 
     def _peek_leased(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.leased", queue.id, *_position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.leased", queue.id, *position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
         found = [_leased(row[:7], row[7:]) for row in rows]
-        return self._messages(queue, State.LEASED, found), _next_page(rows, limit)
+        return self._messages(queue, State.LEASED, found), next_page(rows, limit)
 
     def _peek_dead(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.dead", queue.id, *_position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.dead", queue.id, *position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
         found = [_dead(row[:5], row[5:]) for row in rows]
-        return self._messages(queue, State.DEAD, found), _next_page(rows, limit)
+        return self._messages(queue, State.DEAD, found), next_page(rows, limit)
 
     def _peek_archived(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.archived", queue.id, *_position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.archived", queue.id, *position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
         found = [_archived(row[:5], row[5:]) for row in rows]
-        return self._messages(queue, State.ARCHIVED, found), _next_page(rows, limit)
+        return self._messages(queue, State.ARCHIVED, found), next_page(rows, limit)
 
     def get(self, name: str, message_id: int) -> Message | None:
         queue = self.queue(name)
@@ -286,19 +286,3 @@ _PEEKS: dict[State, Callable[[Reader, Found, int, str | None], Page]] = {
     State.DEAD: Reader._peek_dead,
     State.ARCHIVED: Reader._peek_archived,
 }
-
-
-def _next_page(rows: Rows, limit: int) -> str | None:
-    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows) else None
-
-
-def _position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
-    if after is None:
-        return start
-    try:
-        position = tuple(int(part) for part in after.split(":"))
-        if len(position) != len(start) or any(abs(part) > NEVER for part in position):
-            raise ValueError
-    except ValueError:
-        raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
-    return position

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import ERROR_TEXT_MAX
 from penstock.store.migrate import load_sql
-from penstock.store.shared import NEVER
+from penstock.store.shared import NEVER, NOTHING_MOVED, Moved
 from penstock.store.sqlite.journal import error_details, failures, pushed_times
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
@@ -34,22 +34,9 @@ class Ended(NamedTuple):
     """If that is known without looking."""
 
 
-class Moved:
-    """What a step moved, and whether its bound left more to do."""
-
-    __slots__ = ("due", "expired", "lapsed", "more")
-
-    def __init__(self) -> None:
-        self.due = self.lapsed = self.expired = 0
-        self.more = False
-
-
-NOTHING = Moved()
-
-
 def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
     if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
-        return NOTHING
+        return NOTHING_MOVED
     moved = Moved()
     if queue.lapse_at <= tx.now:
         _lapse(tx, queue, step, moved)

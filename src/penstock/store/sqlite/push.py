@@ -8,12 +8,12 @@ from itertools import islice
 import msgspec
 
 from penstock.commands import Drop, Push, Pushed
-from penstock.errors import QueueFull, TryLater, UnknownQueue
+from penstock.errors import TryLater, UnknownQueue
 from penstock.journal.noting import note_pushed
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
 from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import CONTENT_CODES, tokens_left
+from penstock.store.shared import CONTENT_CODES, check_size, tokens_left
 from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.queues import ANYTHING, PUSHED, Queue
@@ -127,11 +127,7 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
     if not count:
         return
     options = queue.options
-    if options.max_size is not None and queue.undone + count > options.max_size:
-        raise QueueFull(
-            f"queue {queue.name!r} holds {queue.undone} of at most {options.max_size} messages",
-            retry_after_ms=1_000,
-        )
+    check_size(queue.name, options, queue.undone, count)
     if options.push_rate is not None:
         elapsed_ms = tx.now - (queue.tokens_at or 0)
         queue.tokens = tokens_left(queue.name, options, queue.tokens, elapsed_ms, count)

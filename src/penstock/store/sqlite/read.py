@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidInput, UnknownQueue
+from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
 from penstock.model import Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, fills_an_answer
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, next_page, position
 from penstock.store.sqlite.history import roll_up
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.queues import LIST, LOAD, Queue
@@ -81,7 +81,7 @@ class Reader:
         return _PEEKS[state](self, self.queue(name), limit, after)
 
     def _peek_ready(self, queue: Queue, limit: int, after: str | None) -> Page:
-        rank, available_at, message_id, cursor = _position(after, (-NEVER, 0, 0, queue.cursor))
+        rank, available_at, message_id, cursor = position(after, (-NEVER, 0, 0, queue.cursor))
         filed = self._page("ready", queue.id, rank, available_at, message_id, limit)
         plain_start = max(cursor, queue.cursor)
         plain = self._page("plain", plain_start, queue.plain_end, limit)
@@ -113,7 +113,7 @@ class Reader:
         return list(Room().take(self._execute(SQL[statement], values)))
 
     def _peek_scheduled(self, queue: Queue, limit: int, after: str | None) -> Page:
-        at, message_id = _position(after, (-1, -1))
+        at, message_id = position(after, (-1, -1))
         rows = self._page("scheduled", queue.id, at, message_id, limit)
         messages = [
             self._message(
@@ -128,22 +128,22 @@ class Reader:
             )
             for row in rows
         ]
-        return messages, _next_page(rows, limit)
+        return messages, next_page(rows, limit)
 
     def _peek_leased(self, queue: Queue, limit: int, after: str | None) -> Page:
-        at, message_id = _position(after, (-1, -1))
+        at, message_id = position(after, (-1, -1))
         rows = self._page("leased", queue.id, at, message_id, limit)
-        return [self._leased(queue, row[:7], row[7:]) for row in rows], _next_page(rows, limit)
+        return [self._leased(queue, row[:7], row[7:]) for row in rows], next_page(rows, limit)
 
     def _peek_dead(self, queue: Queue, limit: int, after: str | None) -> Page:
-        at, message_id = _position(after, (NEVER, NEVER))
+        at, message_id = position(after, (NEVER, NEVER))
         rows = self._page("dead", queue.id, at, message_id, limit)
-        return [self._dead(queue, row[:5], row[5:]) for row in rows], _next_page(rows, limit)
+        return [self._dead(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit)
 
     def _peek_archived(self, queue: Queue, limit: int, after: str | None) -> Page:
-        at, message_id = _position(after, (NEVER, NEVER))
+        at, message_id = position(after, (NEVER, NEVER))
         rows = self._page("archived", queue.id, at, message_id, limit)
-        return [self._archived(queue, row[:5], row[5:]) for row in rows], _next_page(rows, limit)
+        return [self._archived(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit)
 
     def get(self, name: str, message_id: int) -> Message | None:
         queue = self.queue(name)
@@ -290,19 +290,3 @@ _PEEKS: dict[State, Callable[[Reader, Queue, int, str | None], Page]] = {
     State.DEAD: Reader._peek_dead,
     State.ARCHIVED: Reader._peek_archived,
 }
-
-
-def _next_page(rows: list[Row], limit: int) -> str | None:
-    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows) else None
-
-
-def _position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
-    if after is None:
-        return start
-    try:
-        position = tuple(int(part) for part in after.split(":"))
-        if len(position) != len(start) or any(abs(part) > NEVER for part in position):
-            raise ValueError
-    except ValueError:
-        raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
-    return position
