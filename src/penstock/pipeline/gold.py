@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.journal.events import Mark
-from penstock.pipeline.silver import between_ms, has
 from penstock.pipeline.tables import COUNTS, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SHARES, STATES
 
 PATTERN_LETTERS_MAX = 200
@@ -17,45 +16,75 @@ FAILURES = ("nacked", "lapsed", "dead")
 _LAPSED_ERROR = "the lease expired"
 
 
+def _has(marks: int) -> str:
+    """Whether an event has one of these."""
+    return f"(marks & {int(marks)} <> 0)"
+
+
+# As texts: each is one call of Java, where a tree of columns is some hundred in every step.
+_HELD = "if(get_json_object(details, '$.what') = 'entered', 1, -1) * bigint(get_json_object(details, '$.{}'))"
+"""A queue comes with them or goes with them; of its other events, and of older ones, there is no number."""
+_CHANGES = {
+    "waiting": f"""CASE WHEN kind IN ('pushed', 'nacked', 'lapsed', 'redriven') THEN 1
+        WHEN kind IN ('dead', 'expired') THEN -1
+        WHEN kind = 'leased' AND NOT {_has(Mark.DEAD_LETTER)} THEN -1
+        WHEN kind = 'released' AND NOT {_has(Mark.DEAD_LETTER)} THEN 1
+        WHEN kind = 'removed' AND NOT {_has(Mark.LEASED | Mark.DEAD_LETTER | Mark.KEPT)} THEN -1
+        WHEN kind = 'queue' THEN coalesce({_HELD.format("waiting")}, 0) ELSE 0 END""",
+    "leased": f"""CASE WHEN kind = 'leased' THEN 1
+        WHEN kind IN ('acked', 'nacked', 'lapsed', 'released') THEN -1
+        WHEN kind = 'removed' AND {_has(Mark.LEASED)} THEN -1
+        WHEN kind = 'queue' THEN coalesce({_HELD.format("leased")}, 0) ELSE 0 END""",
+    "dead": f"""CASE WHEN kind = 'dead' AND NOT {_has(Mark.GONE)} THEN 1
+        WHEN kind = 'redriven' THEN -1
+        WHEN kind = 'leased' AND {_has(Mark.DEAD_LETTER)} THEN -1
+        WHEN kind = 'released' AND {_has(Mark.DEAD_LETTER)} THEN 1
+        WHEN kind = 'removed' AND {_has(Mark.DEAD_LETTER)} AND NOT {_has(Mark.LEASED)} THEN -1
+        WHEN kind = 'queue' THEN coalesce({_HELD.format("dead")}, 0) ELSE 0 END""",
+}
+"""By state, what an event adds to the number of messages in it."""
+_MS = {
+    "wait": f"""CASE WHEN kind = 'leased' AND attempts = 1 AND NOT {_has(Mark.DEAD_LETTER)}
+        THEN unix_millis(leased_at) - unix_millis(pushed_at) END""",
+    "service": "CASE WHEN kind = 'acked' THEN unix_millis(at) - unix_millis(leased_at) END",
+    "total": "CASE WHEN kind = 'acked' THEN unix_millis(at) - unix_millis(pushed_at) END",
+}
+QUANTILES = {
+    f"{latency}_{name}_ms": f"""CASE WHEN length({latency}_sketch) > {EMPTY_SKETCH_BYTES}
+        THEN kll_sketch_get_quantile_bigint({latency}_sketch, double({share})) END"""
+    for latency in LATENCIES
+    for name, share in SHARES.items()
+}
+
+
 def minutes_of(events: DataFrame) -> DataFrame:
     """What these events add to each minute of each queue."""
-    kind = F.col("kind")
-    letter = has(Mark.DEAD_LETTER)
-    waits = F.when((kind == "leased") & (F.col("attempts") == 1) & ~letter, between_ms("pushed_at", "leased_at"))
-    serves = F.when(kind == "acked", between_ms("leased_at", "at"))
-    totals = F.when(kind == "acked", between_ms("pushed_at", "at"))
-    changes = _changes()
     return (
-        events.where(kind != "worker")
-        .withColumn("minute", F.date_trunc("minute", "at"))
-        .groupBy("queue", "minute")
+        events.where("kind <> 'worker'")
+        .groupBy("queue", F.expr("date_trunc('minute', at) AS minute"))
         .agg(
-            F.min("at").alias("first_at"),
-            F.max("at").alias("last_at"),
-            *(F.count_if(kind == name).alias(name) for name in COUNTS),
-            *(F.sum(changes[state]).cast("long").alias(f"{state}_change") for state in STATES),
-            F.kll_sketch_agg_bigint(waits).alias("wait_sketch"),
-            F.kll_sketch_agg_bigint(serves).alias("service_sketch"),
-            F.kll_sketch_agg_bigint(totals).alias("total_sketch"),
+            F.expr("min(at) AS first_at"),
+            F.expr("max(at) AS last_at"),
+            *(F.expr(f"count_if(kind = '{name}') AS {name}") for name in COUNTS),
+            *(F.expr(f"CAST(sum({_CHANGES[state]}) AS bigint) AS {state}_change") for state in STATES),
+            *(F.expr(f"kll_sketch_agg_bigint({_MS[latency]}) AS {latency}_sketch") for latency in LATENCIES),
         )
     )
 
 
 def queues_with(kept: DataFrame, added: DataFrame) -> DataFrame:
     """Rows of `gold.queues` for the queues of `added`, which are minutes."""
-    now = added.withColumns({f"{state}_now": F.col(f"{state}_change") for state in STATES})
     before = kept.join(F.broadcast(added.select("queue").distinct()), "queue", "left_semi")
-    columns = ["queue", "first_at", "last_at", *COUNTS, *(f"{state}_now" for state in STATES)]
+    columns = ["queue", "first_at", "last_at", *COUNTS]
+    now = added.selectExpr(columns + [f"{state}_change AS {state}_now" for state in STATES])
     return (
-        now.select(columns)
-        .unionByName(before.select(columns))
+        now.union(before.selectExpr(QUEUES.schema.names))
         .groupBy("queue")
         .agg(
-            F.min("first_at").alias("first_at"),
-            F.max("last_at").alias("last_at"),
+            F.expr("min(first_at) AS first_at"),
+            F.expr("max(last_at) AS last_at"),
             *_sums(QUEUES.schema.names[3:]),
         )
-        .select(*QUEUES.schema.names)
     )
 
 
@@ -64,31 +93,23 @@ def minutes_with(kept: DataFrame, added: DataFrame, queues: DataFrame) -> DataFr
 
     What a queue held at the end of a minute is what it holds now less all that changed since.
     """
-    since = added.groupBy("queue").agg(F.min("minute").alias("since"))
+    since = added.groupBy("queue").agg(F.expr("min(minute) AS since"))
     later = kept.join(F.broadcast(since), "queue").where("minute >= since")
-    columns = ["queue", "minute", *COUNTS, *(f"{state}_change" for state in STATES)]
-    columns += [f"{latency}_sketch" for latency in LATENCIES]
+    sums = [*COUNTS, *(f"{state}_change" for state in STATES)]
+    sketches = [f"{latency}_sketch" for latency in LATENCIES]
+    columns = ["queue", "minute", *sums, *sketches]
     merged = (
-        added.select(columns)
-        .unionByName(later.select(columns))
+        added.selectExpr(columns)
+        .union(later.selectExpr(columns))
         .groupBy("queue", "minute")
-        .agg(
-            *_sums(columns[2 : -len(LATENCIES)]),
-            *(F.kll_merge_agg_bigint(f"{latency}_sketch").alias(f"{latency}_sketch") for latency in LATENCIES),
-        )
+        .agg(*_sums(sums), *(F.expr(f"kll_merge_agg_bigint({name}) AS {name}") for name in sketches))
     )
-    after = Window.partitionBy("queue").orderBy(F.desc("minute")).rowsBetween(Window.unboundedPreceding, -1)
-    ends = {
-        f"{state}_end": F.col(f"{state}_now") - F.coalesce(F.sum(f"{state}_change").over(after), F.lit(0))
-        for state in STATES
-    }
-    held = F.broadcast(queues.select("queue", *(f"{state}_now" for state in STATES)))
-    return (
-        merged.join(held, "queue")
-        .withColumns(ends)
-        .withColumns({"depth": F.col("waiting_end") + F.col("leased_end"), **_quantiles()})
-        .select(*QUEUE_MINUTES.schema.names)
-    )
+    held = F.broadcast(queues.selectExpr(["queue", *(f"{state}_now" for state in STATES)]))
+    after = "OVER (PARTITION BY queue ORDER BY minute DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    ends = [f"{state}_now - coalesce(sum({state}_change) {after}, 0) AS {state}_end" for state in STATES]
+    told = merged.join(held, "queue").selectExpr([*columns, *ends])
+    found = QUANTILES | {"depth": "waiting_end + leased_end"}
+    return told.selectExpr([f"{found.get(name, name)} AS {name}" for name in QUEUE_MINUTES.schema.names])
 
 
 def errors_of(events: DataFrame) -> DataFrame:
@@ -149,51 +170,5 @@ def pattern_of(text: Column) -> Column:
     return F.substring(line, 1, PATTERN_LETTERS_MAX)
 
 
-def _changes() -> dict[str, Column]:
-    """By state, what an event adds to the number of messages in it."""
-    kind, letter = F.col("kind"), has(Mark.DEAD_LETTER)
-    leased, kept, gone = has(Mark.LEASED), has(Mark.KEPT), has(Mark.GONE)
-    of_queue, removed = kind == "queue", kind == "removed"
-
-    def held(state: str) -> Column:
-        """It comes with them or goes with them; of other events of queues, and of older ones, there is no number."""
-        number = F.get_json_object("details", f"$.{state}").cast("long")
-        entered = F.get_json_object("details", "$.what") == "entered"
-        return F.coalesce(F.when(entered, number).otherwise(-number), F.lit(0))
-
-    return {
-        "waiting": F.when(kind.isin("pushed", "nacked", "lapsed", "redriven"), 1)
-        .when(kind.isin("dead", "expired"), -1)
-        .when((kind == "leased") & ~letter, -1)
-        .when((kind == "released") & ~letter, 1)
-        .when(removed & ~leased & ~letter & ~kept, -1)
-        .when(of_queue, held("waiting"))
-        .otherwise(0),
-        "leased": F.when(kind == "leased", 1)
-        .when(kind.isin("acked", "nacked", "lapsed", "released"), -1)
-        .when(removed & leased, -1)
-        .when(of_queue, held("leased"))
-        .otherwise(0),
-        "dead": F.when((kind == "dead") & ~gone, 1)
-        .when(kind == "redriven", -1)
-        .when((kind == "leased") & letter, -1)
-        .when((kind == "released") & letter, 1)
-        .when(removed & ~leased & letter, -1)
-        .when(of_queue, held("dead"))
-        .otherwise(0),
-    }
-
-
-def _quantiles() -> dict[str, Column]:
-    found = {}
-    for latency in LATENCIES:
-        sketch = F.col(f"{latency}_sketch")
-        filled = F.length(sketch) > EMPTY_SKETCH_BYTES
-        for name, share in SHARES.items():
-            value = F.kll_sketch_get_quantile_bigint(sketch, F.lit(share))
-            found[f"{latency}_{name}_ms"] = F.when(filled, value)
-    return found
-
-
 def _sums(names: Iterable[str]) -> list[Column]:
-    return [F.sum(name).alias(name) for name in names]
+    return [F.expr(f"sum({name}) AS {name}") for name in names]

@@ -289,10 +289,8 @@ def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> 
 
 def _nothing(spark: SparkSession, shape: StructType) -> DataFrame:
     """As a plan of which Spark sees that it is empty: it then leaves out all that would be done with it."""
-    from pyspark.sql import functions as F
-
-    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in shape]
-    return spark.range(1).where(F.lit(False)).select(*columns)
+    columns = [f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in shape]
+    return spark.range(1).where("false").selectExpr(columns)
 
 
 def _moving(app: str, position: int) -> CommitProperties:

@@ -18,9 +18,9 @@ def finished_lives(events: DataFrame) -> DataFrame:
 
     A dead letter's life ended when it died, an archived message's when it was acked: what befalls them later ends none.
     """
-    ended = events.where(F.col("kind").isin(*ENDS) & ~has(Mark.DEAD_LETTER))
-    ended = ended.where((F.col("kind") != "removed") | ~has(Mark.KEPT))
-    outcome = F.when((F.col("kind") == "dead") & has(Mark.GONE), "failed").otherwise(F.col("kind"))
+    ended = events.where(F.col("kind").isin(*ENDS) & ~_has(Mark.DEAD_LETTER))
+    ended = ended.where((F.col("kind") != "removed") | ~_has(Mark.KEPT))
+    outcome = F.when((F.col("kind") == "dead") & _has(Mark.GONE), "failed").otherwise(F.col("kind"))
     known = F.col("kind") != "removed"
     details = F.from_json("details", _DETAILS)
     return _shaped(
@@ -79,8 +79,8 @@ def removal_events(events: DataFrame) -> DataFrame:
     return events.where((F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed"))
 
 
-def has(mark: Mark) -> Column:
-    return F.col("marks").bitwiseAND(int(mark)) != 0
+def _has(mark: Mark) -> Column:
+    return F.expr(f"marks & {int(mark)} != 0")
 
 
 def _with_times(errors: Column) -> Column:
@@ -98,12 +98,12 @@ def _shaped(lives: DataFrame) -> DataFrame:
     served = F.col("outcome").isin("acked", "dead", "failed")
     return lives.withColumns(
         {
-            "wait_ms": between_ms("pushed_at", "first_leased_at"),
-            "service_ms": F.when(served, between_ms("leased_at", "finished_at")),
-            "total_ms": between_ms("pushed_at", "finished_at"),
+            "wait_ms": _between_ms("pushed_at", "first_leased_at"),
+            "service_ms": F.when(served, _between_ms("leased_at", "finished_at")),
+            "total_ms": _between_ms("pushed_at", "finished_at"),
         }
     ).select(*SILVER.schema.names)
 
 
-def between_ms(start: str, end: str) -> Column:
-    return F.unix_millis(end) - F.unix_millis(start)
+def _between_ms(start: str, end: str) -> Column:
+    return F.expr(f"unix_millis({end}) - unix_millis({start})")
