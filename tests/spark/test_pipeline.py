@@ -12,7 +12,7 @@ from penstock.journal.reading import JournalReader
 from penstock.pipeline import parts
 from penstock.pipeline.lake import Lake, LakeTable
 from penstock.pipeline.run import CONSUMER, Pipeline
-from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUES
+from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
 from penstock.pipeline.verify import verify
 from tests.integration.serving import running
 from tests.spark.support import Work, check_lake, rows_of
@@ -36,6 +36,16 @@ def test_the_lake_says_what_the_journal_says_in_one_step_or_in_many(
     assert run(spark, work, lake, step_bytes=40_000) > 1
     check_lake(work, lake)
     assert all(verdict.good for verdict in verify(spark, lake))
+
+
+def test_what_was_changed_in_any_table_is_found(spark: Any, work: Work, lake: Lake) -> None:
+    work.some(100)
+    run(spark, work, lake)
+    changed = ((SILVER, "total_ms"), (QUEUES, "pushed"), (QUEUE_MINUTES, "service_p95_ms"), (QUEUE_ERRORS, "nacked"))
+    for table, column in changed:
+        lake[table].delta.update(updates={column: f"{column} + 1"}, predicate=f"{column} IS NOT NULL")
+    found = verify(spark, Lake(lake.folder))
+    assert [verdict.table for verdict in found if not verdict.good] == [table.name for table, _ in changed]
 
 
 class Killed(Exception):

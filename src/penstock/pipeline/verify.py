@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from penstock.pipeline import gold, silver
 from penstock.pipeline.lake import Lake, read_files
-from penstock.pipeline.tables import BRONZE, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SHARES, SILVER, Table
+from penstock.pipeline.tables import BRONZE, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,13 +67,10 @@ def _compare(kept: DataFrame, expected: DataFrame, table: Table) -> Verdict:
 
 
 def _comparable(rows: DataFrame, table: Table) -> DataFrame:
-    """A sketch depends on the order of merging: that it holds as many values is what can be compared."""
-    from pyspark.sql import functions as F
-
+    """A sketch depends on the order of merging: what can be compared is that it holds as many values, and that
+    percentiles are its own."""
     if table is not QUEUE_MINUTES:
         return rows
-    for latency in LATENCIES:
-        sketch = F.col(f"{latency}_sketch")
-        rows = rows.withColumn(f"{latency}_sketch", F.kll_sketch_get_n_bigint(sketch))
-        rows = rows.drop(*(f"{latency}_{share}_ms" for share in SHARES))
-    return rows
+    told = {name: f"{name} <=> {value}" for name, value in gold.QUANTILES.items()}
+    told |= {f"{latency}_sketch": f"kll_sketch_get_n_bigint({latency}_sketch)" for latency in LATENCIES}
+    return rows.selectExpr([f"{told.get(name, name)} AS {name}" for name in table.schema.names])
