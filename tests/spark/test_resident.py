@@ -113,6 +113,37 @@ os.kill(os.getpid(), 9)
     assert commands.told("sql", WHOSE) == {"java": "the one that stays"}
 
 
+def test_nor_does_one_whose_context_comes_after_its_end(commands: Commands, tmp_path: Path) -> None:
+    log = str(tmp_path / "spark.log")
+    killed = """
+import os
+from pyspark import SparkConf, SparkContext
+from penstock.pipeline.gateway import gateway_at
+from penstock.pipeline.resident import find_resident
+found = find_resident()
+conf = SparkConf(loadDefaults=False).setMaster("local[1]").setAppName("killed")
+SparkContext(gateway=gateway_at(found.port, found.secret), conf=conf)
+os.kill(os.getpid(), 9)
+"""
+    program = f"""
+import pathlib, subprocess, sys
+from penstock.pipeline.resident import Borrowed, borrow
+from penstock.pipeline.session import open_session
+class Late(Borrowed):
+    def gateway(self, log4j):
+        found = super().gateway(log4j)
+        assert subprocess.run([sys.executable, "-c", {killed!r}]).returncode == -9
+        return found
+borrowed = borrow("1g")
+session = open_session(pathlib.Path({log!r}), borrowed=Late(borrowed._resident, borrowed._lock))
+print(session.sql({WHOSE!r}).first().java)
+session.stop()
+"""
+    environment = clean_environment(XDG_CACHE_HOME=str(commands._cache))
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert ran.stdout == "the one that stays\n", ran.stderr
+
+
 def test_a_second_is_not_started(commands: Commands) -> None:
     assert commands.told("warm")["pid"] == commands.told("warm", "--minutes", "1")["pid"]
 

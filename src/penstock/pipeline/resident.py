@@ -66,10 +66,7 @@ class Borrowed:
         try:
             gateway = gateway_at(self._resident.port, self._resident.secret)
             jvm = gateway.jvm
-            left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
-            if left.isDefined():
-                left.get().stop()
-            jvm.SparkSession.clearDefaultSession()
+            end_what_is_left(jvm)
             log4j_uri = jvm.java.net.URI(log4j.absolute().as_uri())
             jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(log4j_uri)
             files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.org.apache.hadoop.conf.Configuration())
@@ -81,6 +78,14 @@ class Borrowed:
     def give_back(self) -> None:
         (cache_folder() / _IN_USE).touch()
         self._lock.close()
+
+
+def end_what_is_left(jvm: Any) -> None:
+    """The context, and with it the session, of a command that was killed."""
+    left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
+    if left.isDefined():
+        left.get().stop()
+    jvm.SparkSession.clearDefaultSession()
 
 
 def borrow(memory: str) -> Borrowed | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import CannotOpen
 from penstock.pipeline.classes import java_options
@@ -25,7 +25,7 @@ from penstock.pipeline.jar import settings as reader_settings
 from penstock.pipeline.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     from penstock.pipeline.resident import Borrowed
@@ -86,14 +86,27 @@ def open_session(
     for name, value in {**_settings(master), **reader_settings(), **(settings or {})}.items():
         conf.set(name, value)
     gateway = None if borrowed is None else borrowed.gateway(log4j)
-    if gateway is None:
-        gateway = start_java(conf, log)
-    context = SparkContext(gateway=gateway, conf=conf)
+    context = SparkContext(gateway=start_java(conf, log), conf=conf) if gateway is None else _within(gateway, conf)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _interrupting(context))
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
+
+
+def _within(gateway: Any, conf: SparkConf) -> SparkContext:
+    """A context in a Java that others used before."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    from penstock.pipeline.resident import end_what_is_left
+
+    try:
+        return SparkContext(gateway=gateway, conf=conf)
+    except Py4JJavaError:
+        # Java went on to make the context of a command that was killed meanwhile.
+        end_what_is_left(gateway.jvm)
+        return SparkContext(gateway=gateway, conf=conf)
 
 
 def _interrupting(context: SparkContext) -> Callable[[int, FrameType | None], None]:
