@@ -35,7 +35,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def test_an_archive_is_mapped_once_it_is_there(archive: Path) -> None:
     assert classes.java_options(find_java(), None) == []
-    archive.touch()
+    archive.touch()  # Java left none.
+    assert classes.java_options(find_java(), None) == []
+    archive.write_bytes(b"classes")
     assert f"-XX:SharedArchiveFile={archive}" in classes.java_options(find_java(), None)
 
 

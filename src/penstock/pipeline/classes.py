@@ -33,7 +33,10 @@ SETTINGS = {"spark.sql.shuffle.partitions": "1"}
 
 
 def archive_of(java: Java) -> Path:
-    """Of this Java and this place of Spark's jars: Java passes over any other without a word."""
+    """Of this Java and this place of Spark's jars: Java passes over any other without a word.
+
+    An empty file says that this Java leaves none.
+    """
     import pyspark
 
     place = hashlib.sha256(f"{pyspark.__file__} {java.home}".encode()).hexdigest()[:12]
@@ -44,7 +47,8 @@ def java_options(java: Java, keep_in: Path | None) -> list[str]:
     if keep_in is not None:
         return [f"-XX:ArchiveClassesAtExit={keep_in}", *QUIET]
     archive = archive_of(java)
-    return [f"-XX:SharedArchiveFile={archive}", *QUIET] if archive.exists() else []
+    there = archive.exists() and archive.stat().st_size > 0
+    return [f"-XX:SharedArchiveFile={archive}", *QUIET] if there else []
 
 
 def keep_soon() -> bool:
@@ -80,6 +84,7 @@ def keep() -> None:
             spark = open_session(Path(folder) / "spark.log", brief=True, settings=SETTINGS, keep_classes=made)
             use_spark(spark)
             close_java(spark)
+            made.touch()  # A Java of a wheel leaves none: it lacks the archive that this would add to.
             made.rename(archive)
         _forget_old_ones(archive.parent)
     finally:
