@@ -16,9 +16,10 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.commands import Sweep
+from penstock.errors import CannotOpen
 from penstock.journal.reading import JournalReader
 from penstock.model import RollUp, Totals, Window
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake import Lake, app_of
 from penstock.pipeline.logs import place_of
 from penstock.pipeline.past import Past
 from penstock.pipeline.run import Pipeline
@@ -28,7 +29,7 @@ from penstock.server.faces.overview import OverviewFace
 from penstock.server.history import DAY_MINUTES, History
 from tests.conformance.support import MINUTE_MS, START_MS
 from tests.integration.serving import running
-from tests.spark.support import Work, rows_of
+from tests.spark.support import Work, arrow_of, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -234,3 +235,22 @@ def test_a_lake_that_is_made_anew_is_found_by_a_server_that_had_the_old_one_open
     shutil.copytree(lake.folder, folder)
     assert past.until() == expected
     assert past.roll_ups(Window(FIRST, FIRST + 10_000, 60), FIRST + 5_000, QUEUES) != {}
+
+
+def test_a_server_finds_the_files_that_took_the_place_of_those_it_knew(
+    three_days: Work, lake: Lake, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lake"
+    shutil.copytree(lake.folder, folder)
+    with closing(place_of(three_days.where).open()) as log:
+        past, app = Past(folder, log.uid), app_of(log.uid)
+    window = Window(FIRST, FIRST + 10_000, 60)
+    expected = past.roll_ups(window, FIRST + 5_000, QUEUES)
+    minutes = Lake(folder)[QUEUE_MINUTES]
+    minutes.put(arrow_of(Lake(folder), QUEUE_MINUTES), app, minutes.position(app) or 0)
+    assert minutes.vacuum(0) > 0
+    assert past.roll_ups(window, FIRST + 5_000, QUEUES) == expected
+    for file in minutes.files():
+        Path(file).unlink()
+    with pytest.raises(CannotOpen, match="misses a file"):
+        past.roll_ups(window, FIRST + 5_000, QUEUES)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction
@@ -27,6 +26,7 @@ from penstock.log.files import DISK, FolderLock
 from penstock.pipeline.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -148,8 +148,16 @@ class LakeTable:
 
     def dataset(self, **least: Any) -> ds.Dataset:
         """As Arrow reads it, without delta-rs: that reads in Python, on threads that a program's end cuts short."""
+        import pyarrow.dataset as ds  # It loads pandas, for a second.
+
         # With the whole schema, so that files written before a column was added read as nulls.
-        return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
+        try:
+            return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
+        except FileNotFoundError as error:
+            raise CannotOpen(
+                f"{self.table.name} misses a file: {error}",
+                hint="if `penstock pipeline compact` has just removed it, ask again",
+            ) from error
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add these and move the position, both or neither."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from msgspec import Struct
 
+from penstock.errors import CannotOpen
 from penstock.latency import SERVICE, TOTAL, WAIT, Counts
 from penstock.model import Depth, Span, Totals, Window
 from penstock.pipeline.lake import Lake, app_of
@@ -119,7 +120,7 @@ class Past:
             self._look()
             if self._until is None or low >= high:
                 return
-            dataset = self._lake[QUEUE_MINUTES].dataset(minute=low)
+            dataset = self._dataset(low)
         wanted = (ds.field("minute") >= low) & (ds.field("minute") < high)
         if where is not None:
             wanted &= where
@@ -128,6 +129,12 @@ class Past:
             named = batch if names is None else batch.filter(pc.is_in(batch["queue"], pa.array(names, pa.string())))
             if named.num_rows:
                 yield named
+
+    def _dataset(self, low: datetime) -> ds.Dataset:
+        try:
+            return self._lake[QUEUE_MINUTES].dataset(minute=low)
+        except CannotOpen:  # Files that were put together meanwhile, and removed.
+            return self._lake[QUEUE_MINUTES].refresh().dataset(minute=low)
 
 
 def _time(minute: int) -> datetime:

@@ -109,7 +109,8 @@ def _two(times: dict[str, int | None]) -> str:
 
 def _queues(queues: dict[str, OfQueue]) -> str:
     names = ("pushed", "acked", "nacked", "lapsed", "dead", "expired")
-    ranked = sorted(queues.items(), key=lambda each: (-each[1].counts["pushed"], -each[1].depth, each[0]))
+    told_of = [each for each in queues.items() if each[1].depth or any(each[1].counts.values())]
+    ranked = sorted(told_of, key=lambda each: (-each[1].counts["pushed"], -each[1].depth, each[0]))
     rows = [
         [
             name,
@@ -119,7 +120,7 @@ def _queues(queues: dict[str, OfQueue]) -> str:
         ]
         for name, each in ranked[:QUEUES_SHOWN]
     ]
-    more = len(queues) - len(rows)
+    more = len(ranked) - len(rows)
     note = f'<p class="faint">and {more:,} more, with fewer messages</p>' if more else ""
     return _table(("queue", *names, "held at the end", "wait p95", "service p95"), rows) + note
 
