@@ -19,6 +19,7 @@ from penstock.pipeline.report import report
 from penstock.pipeline.tables import QUEUE_ERRORS
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.integration.serving import running
+from tests.integration.test_cli_manners import on_a_terminal
 from tests.spark.support import PostgresWork, Work, rows_of
 
 pytestmark = pytest.mark.spark
@@ -70,6 +71,14 @@ def test_sql_joins_the_lake_with_the_live_store(filled: Work) -> None:
     rows = told(filled.data, "sql", query, "--master", "local[1]")
     expected = [info for info in filled.store.list_queues() if info.totals.pushed]
     assert [(row["queue"], row["ready"]) for row in rows] == [(info.name, info.ready) for info in expected]
+
+
+def test_on_a_terminal_a_bar_moves_and_the_log_is_named(filled: Work) -> None:
+    where = ("--data", str(filled.data), "--master", "local[1]")
+    code, shown = on_a_terminal("pipeline", "sql", "SELECT 'so' AS it", *where)
+    assert code == 0
+    assert shown.index("spark.log") < shown.index("starting Spark") < shown.index("──")
+    assert "WARN" not in shown
 
 
 def test_a_report_needs_nothing_from_outside(filled: Work, tmp_path: Path) -> None:

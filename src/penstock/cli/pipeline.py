@@ -136,6 +136,7 @@ def session(
     places: Places, display: Display, master: str, memory: str, *, brief: bool = False
 ) -> Iterator[SparkSession]:
     """Spark, with a word about it from the first moment."""
+    display.tell(f"Spark's own log: {places.log}")
     display.doing("starting Spark")
     from penstock.pipeline.classes import keep_soon
     from penstock.pipeline.resident import borrow

@@ -33,6 +33,11 @@ class Display:
             self._task = self._bar.add_task(self._what, total=None, told="")
         return self
 
+    def tell(self, text: str) -> None:
+        """A line that stays, above what moves."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def doing(self, what: str) -> None:
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self._what}: {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -54,7 +55,8 @@ def run(
     began = time.monotonic()
     told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
     with Display("pipeline") as display, closing(places.drainer()) as drainer:
-        note(f"Spark's own log: {places.log}")
+        if not sys.stderr.isatty():  # There it is told anyway.
+            note(f"Spark's own log: {places.log}")
         drainer.drain()
         once = mode == "once" and every is None
         with session(places, display, master, memory, brief=once and _is_little(places)) as spark:

@@ -46,20 +46,21 @@ def sql(
         raise Failed("--json, --csv and --parquet exclude each other", WRONG)
     if changes := CHANGES.match(query):
         raise Failed(f"{changes[1].upper()} is not a question, and nothing can be changed here", WRONG)
-    lake = places.lake()
-    with Display("sql") as display, session(places, display, master, memory, brief=True) as spark:
-        from penstock.pipeline.sql import answer, tables_for
-        from penstock.pipeline.tables import LIVE, TABLES
+    with Display("sql") as display:
+        lake = places.lake()
+        with session(places, display, master, memory, brief=True) as spark:
+            from penstock.pipeline.sql import answer, tables_for
+            from penstock.pipeline.tables import LIVE, TABLES
 
-        with tables_for(query, spark, lake, places.live()) as folder:
-            display.doing("asking")
-            with asking(hint=f"there are {', '.join((*TABLES, *LIVE))}"):
-                frame = spark.sql(query)
-                frame = frame.toDF(*_told_apart(frame.columns))
-                whole = as_csv or as_json or parquet is not None
-                found = answer(frame, folder) if whole else frame.limit(ROWS_SHOWN + 1).toArrow().to_reader()
-            display.clear()
-            _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
+            with tables_for(query, spark, lake, places.live()) as folder:
+                display.doing("asking")
+                with asking(hint=f"there are {', '.join((*TABLES, *LIVE))}"):
+                    frame = spark.sql(query)
+                    frame = frame.toDF(*_told_apart(frame.columns))
+                    whole = as_csv or as_json or parquet is not None
+                    found = answer(frame, folder) if whole else frame.limit(ROWS_SHOWN + 1).toArrow().to_reader()
+                display.clear()
+                _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
 
 
 def _show(found: pa.RecordBatchReader, as_csv: bool, as_json: bool, parquet: Path | None) -> None:

@@ -73,9 +73,10 @@ def compact(places: Places, vacuum_hours: int, as_json: bool) -> None:
 
     JSON: [{"table", "removed", "added", "vacuumed"}]
     """
-    out, lake = Output(as_json), places.lake()
+    out = Output(as_json)
     rows = []
     with Display("compact") as display:
+        lake = places.lake()
         lock = lake.lock()
         try:
             for table in lake.tables():
@@ -95,9 +96,10 @@ def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
 
     JSON: [{"table", "rows", "missing", "unexpected"}]
     """
-    out, lake = Output(as_json), places.lake()
+    out = Output(as_json)
     rows, good = [], True
     with Display("verify") as display:
+        lake = places.lake()
         lock = lake.lock()
         try:
             with session(places, display, master, memory) as spark:
