@@ -156,3 +156,12 @@ def test_packed_files_are_read(spark: Any, work: Work, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(text))
     assert [message.payload for message in loaded(spark, work, tmp_path / "rows.csv.gz")] == [b"a"]
     assert [message.payload for message in loaded(spark, work, tmp_path / "rows.jsonl.gz")] == [b'{"n":1}']
+
+
+def test_a_rate_is_kept_evenly_and_not_by_bursts(spark: Any, work: Work) -> None:
+    options, chunks = into(work), list[int]()
+    batch = Batch(options, "slowly")
+    batch.decide(*stage_frame(spark.range(7).selectExpr("cast(id AS string) AS payload").coalesce(1), options))
+    batch.send(rate=20, advance=chunks.append)
+    assert chunks == [2, 2, 2, 1]
+    assert len(work.lease("mail", 100)) == 7

@@ -28,6 +28,8 @@ from penstock.pipeline.targets import Chunk, Target, target_of
 BATCHES_REMEMBERED = 16
 STALE_SECONDS = 7 * 86_400
 """A file that no batch was decided to consist of for so long is one that a killed task left behind."""
+RATED_SECONDS = 0.1
+"""Under a rate, so much is pushed at once."""
 _MANIFEST = "manifest"
 _STAGED = ".arrow"
 
@@ -132,7 +134,8 @@ class Batch:
         return decided
 
     def send(self, *, rate: float | None = None, advance: Advance = lambda count: None) -> Manifest:
-        """All that is not yet there. At most `rate` rows a second."""
+        """All that is not yet there. At most `rate` messages a second, evenly; records of a stream have none, because
+        their chunks must be cut alike each time."""
         manifest = self.manifest()
         assert manifest is not None
         if not manifest.finished:
@@ -146,7 +149,10 @@ class Batch:
             manifest.since = target.position()
             self._save(manifest)
         began, sent = time.monotonic(), 0
-        for chunk in self._chunks(target, manifest):
+        rows_max = target.rows_max if rate is None else max(1, min(target.rows_max, int(rate * RATED_SECONDS)))
+        for chunk in self._chunks(target, manifest, rows_max):
+            if rate is not None:
+                time.sleep(max(0.0, began + sent / rate - time.monotonic()))
             before = target.left_out
             manifest.since = target.send(chunk, f"{self._key}:{manifest.done}", manifest.since)
             manifest.done += len(chunk)
@@ -154,16 +160,14 @@ class Batch:
             sent += len(chunk)
             self._save(manifest)
             advance(len(chunk))
-            if rate is not None:
-                time.sleep(max(0.0, began + sent / rate - time.monotonic()))
 
-    def _chunks(self, target: Target, manifest: Manifest) -> Iterator[Chunk]:
+    def _chunks(self, target: Target, manifest: Manifest, rows_max: int) -> Iterator[Chunk]:
         """What is left. From the same row on they are cut alike, so that one can be known again."""
         chunk: Chunk = []
         size = 0
         for number, row in self._rows(manifest):
             item, weight = target.item(row, f"{self._key}:{number}")
-            if chunk and (len(chunk) >= target.rows_max or size + weight > target.bytes_max):
+            if chunk and (len(chunk) >= rows_max or size + weight > target.bytes_max):
                 yield chunk
                 chunk, size = [], 0
             chunk.append(item)
