@@ -6,7 +6,7 @@ Needs NumPy and PyArrow. `events.py` describes the bytes; here its fields are wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -50,9 +50,15 @@ BATCH_EVENTS = 32 << 10
 _WORD = 8
 _COLUMNS_AT = (HEADER_BYTES + 24) // _WORD
 _ARRAYS_AT = (HEADER_BYTES + FIELD_BYTES) // _WORD
-_KINDS = pa.array([None, *(kind.name.lower() for kind in Kind)])
-_CONTENTS = pa.array([str(content) for content in CONTENTS])
+_KINDS = (None, *(kind.name.lower() for kind in Kind))
+_CONTENTS = tuple(str(content) for content in CONTENTS)
 _BITS_SET: Ints = np.array([number.bit_count() for number in range(256)], dtype=np.int64)
+
+
+@cache
+def _texts(of: tuple[str | None, ...]) -> pa.Array:
+    """When they are needed: to look at a list, Arrow loads pandas."""
+    return pa.array(of)
 
 
 def events_table(
@@ -197,7 +203,7 @@ class _Records:
         return _times(times)
 
     def kind(self) -> pa.Array:
-        return _KINDS.take(pa.array(self._kinds))
+        return _texts(_KINDS).take(pa.array(self._kinds))
 
     @property
     def _kinds(self) -> Ints:
@@ -228,7 +234,7 @@ class _Records:
         return pc.if_else(pc.greater(pc.binary_length(both), 0), both, None)
 
     def content(self) -> pa.Array:
-        found = _CONTENTS.take(pa.array(self._values(7)))
+        found = _texts(_CONTENTS).take(pa.array(self._values(7)))
         return pc.if_else(pa.array(self._kinds == Kind.PUSHED), found, None)
 
     def body(self) -> pa.Array:
