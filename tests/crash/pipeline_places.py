@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from penstock.errors import CannotOpen
 from penstock.journal.drain import journal_folder
 from penstock.journal.events import Event
 from penstock.journal.postgres import PostgresJournal
@@ -147,6 +148,12 @@ class Place:
                 if role is not None:
                     found.setdefault(role, []).append(child)
         return found
+
+    def commits(self) -> list[int]:
+        """How far the pipeline has come."""
+        with suppress(CannotOpen):
+            return [table.refresh().delta.version() for table in self.lake.tables()]
+        return []
 
     def finish(self) -> None:
         """The servers end in order, and the pipeline comes to the journal's end."""
