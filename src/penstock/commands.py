@@ -231,6 +231,12 @@ class SetSecret(Command[None], kw_only=True):
     secret: str | None
 
 
+class SwitchJournal(Command[None], kw_only=True):
+    """Begin or end the journal of all who share the store. Every queue tells with what it enters or leaves it."""
+
+    on: bool
+
+
 class ForgetJournal(Command[None], kw_only=True):
     """The log has everything before this offset; whatever happens next comes at it or later."""
 

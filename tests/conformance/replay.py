@@ -11,6 +11,7 @@ from zlib import crc32
 
 from penstock.journal.events import Event, decode_events
 from penstock.log.reader import LogReader
+from penstock.store.shared import decode_options
 from tests.conformance.recount import Database, counter_row
 
 WAITING, LEASED, DEAD, ARCHIVED = "waiting", "leased", "dead", "archived"
@@ -26,18 +27,18 @@ _AFTER = {
     "forgotten": None,
 }
 _BEFORE = {
-    "pushed": (None,),
-    "leased": (WAITING, DEAD),
-    "extended": (LEASED,),
-    "acked": (LEASED,),
-    "nacked": (LEASED,),
-    "lapsed": (LEASED,),
-    "dead": (WAITING,),
-    "redriven": (DEAD,),
-    "expired": (WAITING,),
-    "released": (LEASED,),
-    "forgotten": (ARCHIVED,),
+    "pushed": None,
+    "extended": LEASED,
+    "acked": LEASED,
+    "nacked": LEASED,
+    "lapsed": LEASED,
+    "dead": WAITING,
+    "redriven": DEAD,
+    "expired": WAITING,
+    "released": LEASED,
+    "forgotten": ARCHIVED,
 }
+HELD = (WAITING, LEASED, DEAD)
 COUNTED = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
 
 
@@ -50,7 +51,9 @@ class Replay:
         self.states: dict[int, dict[int, str]] = {}
         self.totals: dict[int, Counter[str]] = {}
         self.partly: set[int] = set()
-        """Queues of whose messages not all was told: only what came and went with them is known."""
+        """Queues of whose messages not all was told: of them, only how many are in each state is known."""
+        self.held: dict[int, Counter[str | None]] = {}
+        """By queue that is in the journal, the number in each state: those it entered with, and what happened since."""
         self._leases: dict[int, tuple[int, int | None, bool]] = {}
         """By message, of its last lease: which it was, when, and whether of a dead letter."""
 
@@ -65,41 +68,54 @@ class Replay:
                 self._message(event)
 
     def _queue(self, event: Event) -> None:
-        what = event.details["what"]
+        what, queue_id = event.details["what"], event.queue_id
         if what == "created":
-            assert event.queue_id not in self.names
-            self.names[event.queue_id] = event.queue
-            self.states[event.queue_id], self.totals[event.queue_id] = {}, Counter()
+            self._meet(event)
             if event.details["options"]["journal"] == "off":
-                self.partly.add(event.queue_id)
-        if what in ("removed", "left") and event.queue_id not in self.partly:
-            held = Counter(self.states[event.queue_id].values())
-            assert [held[state] for state in (WAITING, LEASED, DEAD)] == [
-                event.details[name] for name in ("waiting", "leased", "dead")
-            ]
-            assert what == "left" or held.total() == event.details["held"]
-        if what == "left":
-            self.partly.add(event.queue_id)
+                self.partly.add(queue_id)
+                del self.held[queue_id]
+        elif what == "entered":
+            if queue_id not in self.names:
+                self._meet(event)
+            self.partly.add(queue_id)
+            self.held[queue_id] = Counter({state: event.details[state] for state in HELD})
+        elif what == "left":
+            self._check_held(event)
+            self.partly.add(queue_id)
         elif what == "removed":
-            del self.names[event.queue_id], self.states[event.queue_id], self.totals[event.queue_id]
-            self.partly.discard(event.queue_id)
+            self._check_held(event)
+            if queue_id in self.names:
+                held = len(self.states.pop(queue_id))
+                assert queue_id in self.partly or held == event.details["held"]
+                del self.names[queue_id], self.totals[queue_id]
+                self.partly.discard(queue_id)
+
+    def _meet(self, event: Event) -> None:
+        assert event.queue_id not in self.names
+        self.names[event.queue_id] = event.queue
+        self.states[event.queue_id], self.totals[event.queue_id] = {}, Counter()
+        self.held[event.queue_id] = Counter()
+
+    def _check_held(self, event: Event) -> None:
+        held = self.held.pop(event.queue_id, None)
+        expected = {} if held is None else {state: held[state] for state in HELD}
+        assert {state: event.details[state] for state in HELD if state in event.details} == expected
 
     def _message(self, event: Event) -> None:
         assert self.names[event.queue_id] == event.queue
         assert event.id is not None
+        after, held = self._after(event), self.held[event.queue_id]
+        held[_before(event)] -= 1
+        held[after] += 1
         if event.queue_id in self.partly:
             return
         states = self.states[event.queue_id]
-        before = states.pop(event.id, None)
-        assert before is not None or event.kind == "pushed", event
-        assert before in _BEFORE.get(event.kind, (before,)), event
-        assert event.kind != "removed" or before == _removed_from(event), event
+        assert states.pop(event.id, None) == _before(event), event
         lease = (event.attempts, event.leased_at, "dead_letter" in event.marks)
         if event.kind == "leased":
             self._leases[event.id] = lease
         elif event.kind in ("acked", "nacked", "lapsed"):
             assert self._leases.pop(event.id) == lease, event
-        after = self._after(event)
         if after is not None:
             states[event.id] = after
         if event.kind in COUNTED:
@@ -115,7 +131,11 @@ class Replay:
         return _AFTER[event.kind]
 
 
-def _removed_from(event: Event) -> str:
+def _before(event: Event) -> str | None:
+    if event.kind == "leased":
+        return DEAD if "dead_letter" in event.marks else WAITING
+    if event.kind != "removed":
+        return _BEFORE[event.kind]
     if "leased" in event.marks:
         return LEASED
     if "dead_letter" in event.marks:
@@ -144,17 +164,19 @@ def log_events(folder: Path) -> Iterator[Event]:
 
 
 def check_counters(db: Database, replay: Replay) -> None:
-    for queue_id, name in db.execute("SELECT id, name FROM penstock_queue").fetchall():
-        if queue_id in replay.partly:
+    for queue_id, name, options in db.execute("SELECT id, name, options FROM penstock_queue").fetchall():
+        if queue_id not in replay.held:
+            assert decode_options(options).journal == "off"
             continue
         assert replay.names[queue_id] == name
-        counters = counter_row(db, queue_id)
-        held, totals = Counter(replay.states[queue_id].values()), replay.totals[queue_id]
-        kept = {
-            WAITING: counters["ready"] + counters["scheduled"],
-            **{n: counters[n] for n in (LEASED, DEAD, ARCHIVED)},
-        }
-        assert kept == {state: held[state] for state in kept}, name
+        counters, held = counter_row(db, queue_id), replay.held[queue_id]
+        kept = {WAITING: counters["ready"] + counters["scheduled"], **{n: counters[n] for n in (LEASED, DEAD)}}
+        assert kept == {state: held[state] for state in HELD}, name
+        if queue_id in replay.partly:
+            continue
+        counted, totals = Counter(replay.states[queue_id].values()), replay.totals[queue_id]
+        kept[ARCHIVED] = counters[ARCHIVED]
+        assert kept == {state: counted[state] for state in kept}, name
         assert {n: counters[f"n_{n}"] for n in COUNTED} == {n: totals[n] for n in COUNTED}, name
 
 

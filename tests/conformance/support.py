@@ -67,6 +67,8 @@ class Clock:
 class StoreUnderTest:
     """Everything of the store itself is passed through; `q` is the queue where a test names none."""
 
+    _journal = True
+
     def __init__(self, path: Path | str, *, persists: bool) -> None:
         self.path = path
         self.persists = persists
@@ -80,7 +82,8 @@ class StoreUnderTest:
     def open_another(self) -> Store:
         """One more store on the same database, as another process would have."""
         # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
-        store = SqliteStore(self.path, clock=self.clock, steady=self.clock.steady, durability="relaxed", journal=True)
+        how: dict[str, Any] = {"durability": "relaxed", "journal": self._journal}
+        store = SqliteStore(self.path, clock=self.clock, steady=self.clock.steady, **how)
         self._opened.append(store)
         return store
 
@@ -89,11 +92,17 @@ class StoreUnderTest:
         if self.persists:
             with closing(sqlite3.connect(self.path)) as db:
                 check_tables(db)
-                check_journal(db, journal_folder(self.path))
+                if self._journal:
+                    check_journal(db, journal_folder(self.path))
 
     def reopen(self) -> None:
         self.store.close()
         self.store = self.open_another()
+
+    def switch_journal(self, on: bool) -> None:
+        """By opening the store once more, so."""
+        self._journal = on
+        self.reopen()
 
     def close_all(self) -> None:
         self.check()

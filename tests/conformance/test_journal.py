@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from penstock.commands import Drop
-from tests.conformance.postgres_support import events_of
-from tests.conformance.support import StoreUnderTest
+from penstock.journal.drain import journal_folder
+from penstock.store.postgres.transaction import ALIVE, CREATING
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.postgres_support import PostgresUnderTest, events_of
+from tests.conformance.replay import log_events
+from tests.conformance.support import StoreUnderTest, eventually, push_command
 from tests.conformance.test_admin import EVERY_STATE, fill
 
 HELD = {"waiting": 4, "leased": 2, "dead": 1}
+NOTHING = {"waiting": 0, "leased": 0, "dead": 0}
 
 
 def told(store: StoreUnderTest) -> list[dict[str, Any]]:
@@ -39,3 +50,113 @@ def test_a_queue_that_is_removed_tells_what_it_held_if_the_journal_told_of_it(jo
         journalled.do(Drop(queue=queue, force=True))
     held = sum(EVERY_STATE.values())
     assert told(journalled)[1:] == [{"what": "removed", "held": held, **HELD}, {"what": "removed", "held": held}]
+
+
+def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journalled: StoreUnderTest) -> None:
+    journalled.switch_journal(False)
+    fill(journalled)
+    fill(journalled, "untold")
+    journalled.make("untold", journal="off")
+    journalled.make("empty")
+    leased = journalled.lease("q", 2)
+    journalled.switch_journal(True)
+    held = {**HELD, "waiting": HELD["waiting"] - 2, "leased": HELD["leased"] + 2}
+    assert told(journalled) == [{"what": "entered", **held}, {"what": "entered", **NOTHING}]
+    journalled.ack(leased[0])
+    journalled.nack(leased[1])
+    journalled.redrive("q")
+    journalled.push("told", queue="empty")
+    journalled.clock.advance(20_000)
+    journalled.sweep()
+    ended = [event for event in events_of(journalled) if event.kind in ("acked", "dead")]
+    assert {event.pushed_at for event in ended if event.id == leased[0].id} == {leased[0].created_at}
+
+
+def test_a_journal_that_ends_tells_with_what_each_queue_leaves_it(journalled: StoreUnderTest) -> None:
+    fill(journalled)
+    journalled.push("untold yet")
+    journalled.push("untold yet, too")
+    journalled.switch_journal(False)
+    journalled.push("untold")
+    journalled.switch_journal(True)
+    assert told(journalled) == [
+        {"what": "left", **HELD, "waiting": HELD["waiting"] + 2},
+        {"what": "entered", **HELD, "waiting": HELD["waiting"] + 3},
+    ]
+
+
+def test_who_is_at_work_when_a_journal_begins_is_told_of_from_then_on_and_not_before(
+    journalled: StoreUnderTest,
+) -> None:
+    journalled.switch_journal(False)
+    other = journalled.open_another()
+    for number in range(5):
+        other.apply([push_command(f"before {number}")])
+    journalled.switch_journal(True)
+    journalled.reopen()
+    other.apply([push_command("after")])
+    journalled.ack(*journalled.lease("q", 2))
+    other.apply([push_command("last")])
+    assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 5}]
+    assert [event.kind for event in events_of(journalled)].count("pushed") == 2
+
+
+def test_of_many_who_begin_a_journal_at_once_one_tells(journalled: StoreUnderTest) -> None:
+    journalled.switch_journal(False)
+    journalled.push("before")
+    journalled._journal = True
+    with ThreadPoolExecutor(4) as pool:
+        for store in pool.map(lambda _: journalled.open_another(), range(8)):
+            store.close()
+    assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
+
+
+def test_a_journal_begins_between_transactions_of_others(at_once: PostgresUnderTest) -> None:
+    other = at_once.open_another()
+    other.apply([push_command("before")])
+    at_once._journal = True
+    begins, goes_on, makes = (
+        threading.Thread(target=work)
+        for work in (
+            at_once.open_another,
+            lambda: other.apply([push_command("after")]),
+            lambda: at_once.push("after", queue="made later"),
+        )
+    )
+    with psycopg.connect(str(at_once.path)) as maker:
+        with psycopg.connect(str(at_once.path)) as pusher:
+            at_once.apply_on(pusher, [push_command("on its way")])
+            at_once.apply_on(maker, [push_command("on its way", "made meanwhile")])
+            begins.start()
+            eventually(lambda: _waited_for(at_once) == [ALIVE])
+        eventually(lambda: _waited_for(at_once) == [CREATING])
+        goes_on.start()
+        makes.start()
+        eventually(lambda: _waited_for(at_once) == [ALIVE, CREATING, CREATING])
+    for thread in (begins, goes_on, makes):
+        thread.join()
+    details = [(event.queue, event.details.get("waiting")) for event in events_of(at_once) if event.kind == "queue"]
+    assert details == [("q", 2), ("made meanwhile", 1), ("made later", None)]
+    at_once.check()
+
+
+def _waited_for(store: PostgresUnderTest) -> list[int]:
+    """Kinds of locks."""
+    wanted = (
+        "SELECT objid::bigint >> 10 & 63 FROM pg_locks "
+        "WHERE locktype = 'advisory' AND NOT granted AND classid = %s ORDER BY 1"
+    )
+    with closing(psycopg.connect(str(store.path))) as connection:
+        return [kind for (kind,) in connection.execute(wanted, (store.salt >> 16,))]
+
+
+def test_a_journal_that_begins_beside_the_log_of_a_file_that_is_gone_comes_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with closing(SqliteStore(path, journal=True)) as store:
+        store.apply([push_command("old")])
+    path.unlink()
+    with closing(SqliteStore(path)) as store:
+        store.apply([push_command("new")])
+    with closing(SqliteStore(path, journal=True)):
+        pass
+    assert [event.kind for event in log_events(journal_folder(path))] == ["queue", "pushed", "queue"]

@@ -159,6 +159,7 @@ def test_a_file_of_litequeue_has_one_when_asked(tmp_path: Path) -> None:
         queue.put(b"b")
     page = JournalReader(journal_folder(path)).read()
     assert [(event.kind, event.body) for event in page.events] == [
+        ("queue", None),
         ("pushed", b"a"),
         ("leased", None),
         ("acked", None),

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from penstock import LiteQueue
 from penstock.commands import Drop
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
 from penstock.pipeline.verify import verify
 from tests.conformance.support import MINUTE_MS
 from tests.conformance.test_admin import fill
@@ -65,6 +66,32 @@ def test_a_queue_that_was_out_of_the_journal_comes_back_with_what_it_holds(spark
     work.do(Drop(queue="q", force=True))
     run(spark, work, lake)
     check_held(work, lake)
+    assert all(verdict.good for verdict in verify(spark, lake))
+
+
+def test_a_file_that_was_full_before_it_had_a_journal_has_its_depth_in_gold(spark: Any, work: Work, lake: Lake) -> None:
+    work.switch_journal(False)
+    with LiteQueue(work.path, clock=work.clock) as program:
+        for number in range(5):
+            program.put(b"untold %d" % number)
+        popped, _ = program.pop(timeout=600), program.pop(timeout=600)
+        assert popped is not None
+        work.clock.advance(MINUTE_MS)
+        work.switch_journal(True)
+        program.put(b"told")
+        program.ack(popped)
+        work.clock.advance(2 * MINUTE_MS)
+        run(spark, work, lake)
+        [row] = rows_of(lake, QUEUES)
+        assert [row[f"{state}_now"] for state in STATES] == [4, 1, 0]
+        check_held(work, lake)
+        [life] = rows_of(lake, SILVER)
+        assert (life["outcome"], life["total_ms"]) == ("acked", MINUTE_MS)
+        program.put(b"told too")
+    work.do(Drop(queue="default", force=True))
+    run(spark, work, lake)
+    check_held(work, lake)
+    assert [life["outcome"] for life in rows_of(lake, SILVER)] == ["acked", "removed", "removed"]
     assert all(verdict.good for verdict in verify(spark, lake))
 
 

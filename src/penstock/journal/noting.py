@@ -5,7 +5,7 @@ Callers ask `queue.noted` first, so a store without a journal pays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ from penstock.identity import ID_MAX
 from penstock.journal.events import BODY_BYTES_MAX, Kind, encode_detail
 from penstock.journal.recorder import Named, Recorder
 from penstock.model import LeasedMessage, QueueInfo, QueueOptions
+from penstock.store.shared import decode_options
 
 NO_MESSAGE = (0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -51,14 +52,23 @@ def _held(found: QueueInfo) -> dict[str, int]:
     return {"waiting": found.ready + found.scheduled, "leased": found.leased, "dead": found.dead}
 
 
-class _NoQueue:
-    id = 0
-    name_bytes = b""
+class _Name(msgspec.Struct):
+    id: int
+    name_bytes: bytes
+
+
+def note_held(tx: Transaction, queues: Iterable[tuple[int, str, str, int, int, int]], *, entered: bool) -> None:
+    """Of all queues, as a journal begins or ends: id, name, options, and how many wait, are leased and are dead."""
+    what = "entered" if entered else "left"
+    for queue_id, name, options, waiting, leased, dead in queues:
+        if decode_options(options).journal != "off":
+            detail = encode_detail(what=what, waiting=waiting, leased=leased, dead=dead)
+            tx.journal.note(Kind.QUEUE, _Name(queue_id, name.encode()), [NO_MESSAGE], details=[detail])
 
 
 def note_worker(tx: Transaction, what: str, kind: str, name: str) -> None:
     details = [encode_detail(what=what, worker=name, role=kind)]
-    tx.journal.note(Kind.WORKER, _NoQueue(), [NO_MESSAGE], details=details)
+    tx.journal.note(Kind.WORKER, _Name(0, b""), [NO_MESSAGE], details=details)
 
 
 def note_pushed(

@@ -28,6 +28,7 @@ from penstock.commands import (
     Settled,
     SettledAll,
     Sweep,
+    SwitchJournal,
     Take,
     Transact,
     Transacted,
@@ -37,6 +38,7 @@ from penstock.identity import DLQ_SUFFIX
 from penstock.store.postgres import access, lease, push, settle
 from penstock.store.postgres.admin import purge, redrive, remove
 from penstock.store.postgres.configure import configure, drop, pause
+from penstock.store.postgres.journal import switch_journal
 from penstock.store.postgres.scope import lease_scope
 from penstock.store.postgres.sweep import sweep
 from penstock.store.postgres.transaction import ADMIN, LEASE, PUSH, WHOLE, Transaction, home
@@ -189,5 +191,6 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     RemoveKey: access.remove_key,
     SetSecret: access.set_secret,
     Transact: transact,
+    SwitchJournal: switch_journal,
     Beat: beat,
 }

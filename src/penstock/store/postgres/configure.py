@@ -10,20 +10,19 @@ from penstock.identity import ID_BITS
 from penstock.journal.noting import note_changed, note_dropped, note_queue
 from penstock.model import QueueInfo, QueueOptions
 from penstock.store.postgres.queues import Queue, is_limited
-from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.transaction import CREATING, Transaction
 from penstock.store.postgres.wire import Restart
 from penstock.store.shared import GAUGES, encode_options
 
 QUEUES_MAX = 262_143
-CREATING = 3
-"""The lock under which queues are made."""
 
 
 def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
     lock = tx.context.lock_key(CREATING, 0)
     tx.write("admin.lock", lock)
     text = encode_options(options)
-    ((queue_id,),) = tx.fetch("admin.free_queue_id")
+    # A journal may have begun or ended while the lock was waited for.
+    ((queue_id, tx.journals),) = tx.fetch("admin.free_queue_id")
     if queue_id > QUEUES_MAX:
         raise Conflict(f"a database holds at most {QUEUES_MAX} queues", hint="drop some, or use another schema")
     added = tx.fetch("admin.add_queue", queue_id, name, text, is_limited(options), tx.now)

@@ -8,14 +8,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
+from penstock.commands import SwitchJournal
 from penstock.identity import ID_MAX
+from penstock.journal.drain import OPTIONS
 from penstock.journal.events import Kind, Mark, encode_detail
+from penstock.journal.noting import note_held
+from penstock.store.postgres.context import LOCK_BUCKETS
 from penstock.store.postgres.moves import FAILURES_MAX, Ended, text
 from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.schema import JOURNAL
+from penstock.store.postgres.transaction import ALIVE, CREATING, Transaction
 from penstock.store.postgres.wire import ints
 
 Failure = dict[str, Any]
+
+
+def switch_journal(tx: Transaction, command: SwitchJournal) -> None:
+    """While nobody changes or makes a queue: whoever comes later sees whether there is a journal."""
+    alive = [tx.context.lock_key(ALIVE, bucket) for bucket in range(LOCK_BUCKETS)]
+    tx.write("begin.enter", ints([*alive, tx.context.lock_key(CREATING, 0)]))
+    if tx.fetch("journal.switch", int(command.on)):
+        if command.on:
+            options = msgspec.json.encode(OPTIONS).decode()
+            tx.write("journal.make", JOURNAL, options, OPTIONS.segment_bytes, OPTIONS.record_bytes)
+        note_all_held(tx, entered=command.on)
+
+
+def note_all_held(tx: Transaction, *, entered: bool) -> None:
+    note_held(tx, tx.fetch("journal.holding"), entered=entered)
 
 
 def pushed_times(tx: Transaction, places: Iterable[int]) -> dict[int, int]:

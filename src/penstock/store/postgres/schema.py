@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import psycopg
 from psycopg import sql
 
 from penstock.errors import CannotOpen, Damaged, SchemaTooNew
 from penstock.identity import new_salt
-from penstock.journal.drain import OPTIONS
 from penstock.store.migrate import Migration, load_migrations
 from penstock.store.postgres.context import in_schema
 
@@ -39,26 +37,9 @@ def migrate(connection: Connection, schema: str, *, unfinished: bool = False) ->
     return int(row[0])
 
 
-def set_journal(connection: Connection, schema: str, on: bool) -> None:
-    """For all who share the database."""
-    with connection.transaction():
-        changed = connection.execute(
-            _named(
-                "INSERT INTO {}.setting AS s VALUES ('journal', %s) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value RETURNING 1",
-                schema,
-            ),
-            (int(on),),
-        ).fetchone()
-        if changed and on:
-            connection.execute(
-                _named(
-                    "INSERT INTO {0}.stream (name, options, segment_bytes, record_bytes, created_at) "
-                    "VALUES (%s, %s, %s, %s, {0}.now_ms()) ON CONFLICT DO NOTHING",
-                    schema,
-                ),
-                (JOURNAL, msgspec.json.encode(OPTIONS).decode(), OPTIONS.segment_bytes, OPTIONS.record_bytes),
-            )
+def has_journal(connection: Connection, schema: str) -> bool:
+    row = connection.execute(_named("SELECT value FROM {}.setting WHERE name = 'journal'", schema)).fetchone()
+    return bool(row and row[0])
 
 
 def _named(text: str, schema: str) -> sql.Composed:

@@ -22,6 +22,7 @@ from penstock.commands import (
     Nack,
     Push,
     Release,
+    SwitchJournal,
 )
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
 from penstock.model import (
@@ -42,7 +43,7 @@ from penstock.store.postgres.connection import OUTCOME_SECONDS, Pool, Target, co
 from penstock.store.postgres.context import SLACK_MS, Context
 from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
-from penstock.store.postgres.schema import migrate, set_journal
+from penstock.store.postgres.schema import has_journal, migrate
 from penstock.store.postgres.short_way import RETRIED, UNFOLDED_MAX, ShortWay
 from penstock.store.postgres.spool import Spool
 from penstock.store.postgres.sweep import fold, forget_marks
@@ -103,8 +104,7 @@ class PostgresStore:
         try:
             try:
                 salt = migrate(first, self.target.schema)
-                if journal is not None:
-                    set_journal(first, self.target.schema, journal)
+                had_journal = has_journal(first, self.target.schema)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
             self._context = Context(self.target.schema, salt, clock, steady)
@@ -119,6 +119,12 @@ class PostgresStore:
         finally:
             first.close()
         forks.register(self)
+        if journal is not None and journal != had_journal:
+            try:
+                self.apply([SwitchJournal(on=journal)])
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def salt(self) -> int:

@@ -21,8 +21,9 @@ from penstock.store.shared import Room
 
 WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
 """What a command needs of a queue: all that is known of it; to push, to lease, or to change it, alone."""
-ALIVE, PUSHING, LEASING = 0, 1, 2
-"""Locks, in the order in which they are taken. All share the first, but for who changes or drops the queue."""
+ALIVE, PUSHING, LEASING, CREATING = 0, 1, 2, 3
+"""Locks, in the order in which they are taken. All share the first, but for who changes or drops the queue; under the
+last, which is one for all, queues are made."""
 Needs = Mapping[str, int]
 
 

@@ -30,6 +30,7 @@ from penstock.commands import (
     Settled,
     SettledAll,
     Sweep,
+    SwitchJournal,
     Take,
     Transact,
     Transacted,
@@ -38,7 +39,7 @@ from penstock.errors import LeaseLost, PenstockError, UnknownMessage
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.configure import configure, drop, pause
-from penstock.store.sqlite.journal import catch_up_journal, forget_journal
+from penstock.store.sqlite.journal import catch_up_journal, forget_journal, switch_journal
 from penstock.store.sqlite.lease import catch_up, lease, lease_together, take
 from penstock.store.sqlite.push import push, push_together
 from penstock.store.sqlite.settle import ack, ack_together, extend, nack, release
@@ -123,6 +124,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     RemoveKey: access.remove_key,
     SetSecret: access.set_secret,
     Transact: transact,
+    SwitchJournal: switch_journal,
     ForgetJournal: forget_journal,
     CatchUpJournal: catch_up_journal,
     Beat: beat,

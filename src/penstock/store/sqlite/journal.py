@@ -7,17 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.commands import CatchUpJournal, ForgetJournal
+from penstock.commands import CatchUpJournal, ForgetJournal, SwitchJournal
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, encode_detail
-from penstock.journal.noting import note_pushed, worker_details
+from penstock.journal.noting import note_held, note_pushed, worker_details
 from penstock.store.migrate import load_sql
 from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.schema import has_journal
 
 if TYPE_CHECKING:
     from penstock.store.sqlite.transaction import Transaction
 
 SQL = load_sql("penstock.store.sqlite", "journal")
+
+
+def switch_journal(tx: Transaction, command: SwitchJournal) -> None:
+    """Under the write lock: whatever happens before is not told, or told already, and is in the counters."""
+    if has_journal(tx.connection) != command.on:
+        tx.count_ahead()
+        tx.execute(SQL["switch"], (int(command.on),))
+        note_all_held(tx, entered=command.on)
+        tx.forget_queues()
+
+
+def note_all_held(tx: Transaction, *, entered: bool) -> None:
+    note_held(tx, tx.execute(SQL["holding"]), entered=entered)
 
 
 def forget_journal(tx: Transaction, command: ForgetJournal) -> None:

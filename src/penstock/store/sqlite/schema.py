@@ -40,13 +40,6 @@ def has_journal(connection: sqlite3.Connection) -> bool:
     return bool(row and row[0])
 
 
-def set_journal(connection: sqlite3.Connection, on: bool, busy_ms: int) -> None:
-    if has_journal(connection) != on:
-        # Whoever has written last learns of it, too.
-        change = "INSERT OR REPLACE INTO penstock_setting VALUES ('journal', ?), ('writer', 0)"
-        patiently(lambda: connection.execute(change, (int(on),)), busy_ms)
-
-
 def schema_version(connection: sqlite3.Connection) -> int:
     """0 for a file that holds no Penstock tables yet; a file from a newer release is refused."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'penstock_migration'").fetchone():

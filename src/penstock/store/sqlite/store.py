@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock import forks
-from penstock.commands import Command, ForgetJournal
+from penstock.commands import Command, ForgetJournal, SwitchJournal
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, WrongType
 from penstock.model import Clock, system_clock
 from penstock.store.protocol import OneLane, Progress
@@ -39,7 +39,7 @@ from penstock.store.sqlite.connection import (
 from penstock.store.sqlite.doubt import Doubt
 from penstock.store.sqlite.handlers import carry_out, carry_out_all
 from penstock.store.sqlite.looks import Looks
-from penstock.store.sqlite.schema import has_journal, migrate, set_journal
+from penstock.store.sqlite.schema import has_journal, migrate
 from penstock.store.sqlite.settle import NotAsRemembered
 from penstock.store.sqlite.transaction import Transaction
 
@@ -80,8 +80,7 @@ class SqliteStore(Looks, OneLane):
             self._open_writer()
             try:
                 self._open_reader()
-                if has_journal(self._writer):
-                    self._go_on_after_log()
+                self._go_on_with_journal()
             except BaseException:
                 self._close_connections()
                 raise
@@ -100,9 +99,8 @@ class SqliteStore(Looks, OneLane):
         try:
             with translated(self.path):
                 self.salt = patiently(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
-                if self._journal is not None:
-                    set_journal(writer, self._journal, self._busy_ms)
-                self._wal_pages = JOURNAL_WAL_PAGES if has_journal(writer) else WAL_PAGES[self.durability]
+                journals = has_journal(writer) if self._journal is None else self._journal
+                self._wal_pages = JOURNAL_WAL_PAGES if journals else WAL_PAGES[self.durability]
         except BaseException:
             writer.close()
             raise
@@ -116,6 +114,16 @@ class SqliteStore(Looks, OneLane):
         self._writer_open = True
         self._held = False
         self._openings += 1
+
+    def _go_on_with_journal(self) -> None:
+        """With one or without, as was wished."""
+        with translated(self.path):
+            had = has_journal(self._writer)
+        wanted = had if self._journal is None else self._journal
+        if wanted:
+            self._go_on_after_log()
+        if wanted != had:
+            self._apply_held([SwitchJournal(on=wanted)])
 
     def _go_on_after_log(self) -> None:
         """An older state of the file may have been put back: what happens from now on comes after all that its log has,

@@ -183,7 +183,7 @@ class Transaction:
         if queue.changed != PUSHED:
             return False
         if queue.id == self._pushed_last:
-            self._count_other()
+            self.count_ahead()
             self.execute(SQL["leave_uncounted"], (queue.id,))
             self._uncounted_in = queue.id
         # Where pushes go to many queues in turn, none is singled out.
@@ -194,8 +194,8 @@ class Transaction:
         if queue.noted:
             self._ahead = queue
 
-    def _count_other(self) -> None:
-        """Another queue is to be ahead of its counters: write those of the one that has been so far."""
+    def count_ahead(self) -> None:
+        """Write the counters of the queue that may be ahead of them, whoever has used it."""
         row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
         if row is not None:
             queue = self.queue(row[0])

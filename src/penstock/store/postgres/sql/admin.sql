@@ -15,7 +15,8 @@ VALUES ($1::bigint, $2::text, $3::text, $4::boolean, $5::bigint) ON CONFLICT DO 
 -- The next one, so that what outlives a dropped queue is no other's; when all have been used, the first that is free.
 SELECT CASE WHEN used.id < 262143 THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock.queue) q
-                   WHERE NOT EXISTS (SELECT 1 FROM penstock.queue r WHERE r.id = q.id + 1)) END
+                   WHERE NOT EXISTS (SELECT 1 FROM penstock.queue r WHERE r.id = q.id + 1)) END,
+       EXISTS (SELECT 1 FROM penstock.setting s WHERE s.name = 'journal' AND s.value > 0)
   FROM (SELECT greatest(coalesce((SELECT max(id) FROM penstock.queue), 0),
                    coalesce((SELECT value FROM penstock.setting WHERE name = 'last_queue_id'), 0)) AS id) used
 

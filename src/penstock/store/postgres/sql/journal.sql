@@ -2,6 +2,18 @@
 INSERT INTO penstock.spool (base, data)
 VALUES (CASE WHEN $1::bigint > 0 THEN currval('penstock.message_id') - $1::bigint + 1 END, $2::bytea)
 
+-- :switch
+INSERT INTO penstock.setting AS s VALUES ('journal', $1::bigint)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value RETURNING 1
+
+-- :make
+INSERT INTO penstock.stream (name, options, segment_bytes, record_bytes, created_at)
+VALUES ($1::text, $2::text, $3::bigint, $4::bigint, penstock.now_ms()) ON CONFLICT DO NOTHING
+
+-- :holding
+SELECT q.id, q.name, q.options, sum(c.ready + c.scheduled)::bigint, sum(c.leased)::bigint, sum(c.dead)::bigint
+  FROM penstock.queue q JOIN penstock.counter c ON c.queue_id = q.id GROUP BY q.id ORDER BY q.id
+
 -- :pushed_at
 SELECT place, created_at FROM penstock.message WHERE place = ANY($1::bigint[])
 

@@ -5,6 +5,13 @@ SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC L
 -- What may be replaced is a row without records, which only tells the next offset.
 INSERT OR REPLACE INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
 
+-- :switch
+INSERT OR REPLACE INTO penstock_setting VALUES ('journal', ?)
+
+-- :holding
+SELECT q.id, q.name, q.options, c.ready + c.scheduled, c.leased, c.dead
+  FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id ORDER BY q.id
+
 -- :forget
 -- The newest row stays: it tells the next offset.
 DELETE FROM penstock_journal
