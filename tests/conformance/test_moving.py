@@ -464,6 +464,27 @@ def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
     journalled.close_all()
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Stores, early: bool) -> None:
+    """Whether it began before the move, or begins when the target is first opened."""
+    file, database, back = stores
+    leases = fill(file.open())
+    file.close()
+    targets: list[tuple[File | Database, File | Database, str]] = [
+        (file, database, "held"),
+        (database, back, "extended"),
+    ]
+    for source, target, lease in targets:
+        target._journal = True
+        if early:
+            target.open().close()
+        move(source.url, target.url)
+        assert target.open().ack(leases[lease]) == [Settled.OK]
+        target.push("more", queue="keyed")
+        target.check()
+        target.close()
+
+
 def test_what_postgresql_cannot_write_in_a_text_is_replaced(stores: Stores) -> None:
     file, database, _ = stores
     file.open().push("x")

@@ -16,9 +16,12 @@ from penstock.identity import ID_BITS
 from penstock.moving.postgres_streams import PostgresStreamSide
 from penstock.moving.tables import LAST_QUEUE_ID, MESSAGE, QUEUE, STEP_BYTES, TABLES, Book, Counts, Row, Table
 from penstock.store.postgres.connection import Target, connect, translate
-from penstock.store.postgres.context import in_schema, quoted
+from penstock.store.postgres.context import Context, in_schema, quoted
+from penstock.store.postgres.journal import note_all_held
 from penstock.store.postgres.queues import COUNTED, is_limited
-from penstock.store.postgres.schema import MIGRATING, migrate, schema_version
+from penstock.store.postgres.schema import MIGRATING, has_journal, migrate, schema_version
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import Wire
 from penstock.store.shared import decode_options
 
 BUSY_MS = 5_000
@@ -256,6 +259,12 @@ class PostgresSide:
         self._run("DELETE FROM penstock.setting WHERE name = 'unfinished'")
         self._run("DROP TABLE penstock.moving")
         self.salt = salt
+        if has_journal(self._connection, self._schema):
+            tx = Transaction(Wire(self._connection, lasting=False), Context(self._schema, salt, None))
+            tx.join({})
+            note_all_held(tx, entered=True)
+            tx.write_journal()
+            tx.flush()
 
     def close(self) -> None:
         self._connection.close()

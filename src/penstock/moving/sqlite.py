@@ -20,11 +20,14 @@ from penstock.moving.streams import FileStreamSide
 from penstock.moving.tables import LAST_QUEUE_ID, MESSAGE, STEP_BYTES, TABLES, Book, Counts, Row, Table
 from penstock.ownership import check_ours
 from penstock.store.migrate import load_sql
+from penstock.store.requests import PastRequests
 from penstock.store.shared import GAUGES, TOTALS
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import connect, translate, translated
+from penstock.store.sqlite.journal import note_all_held
 from penstock.store.sqlite.queues import LAST_ID, Queue
-from penstock.store.sqlite.schema import migrate
+from penstock.store.sqlite.schema import has_journal, migrate
+from penstock.store.sqlite.transaction import Transaction
 
 COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
 BUSY_MS = 1_000
@@ -198,6 +201,11 @@ class SqliteSide:
         execute("DELETE FROM penstock_setting WHERE name = 'unfinished'")
         execute("DROP TABLE penstock_moving")
         self.salt = salt
+        if has_journal(self._connection):
+            tx = Transaction(self._connection, salt, PastRequests())
+            tx.start(system_clock())
+            note_all_held(tx, entered=True)
+            tx.finish()
 
     def close(self) -> None:
         self.streams.close()
