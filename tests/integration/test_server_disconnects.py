@@ -90,7 +90,7 @@ def test_what_is_given_back_goes_to_another_who_waits(server: Running, client: C
     """The first is woken, but hangs up just then: the second has the message at once."""
     for _ in range(20):
         first = server.connect()
-        first.sendall(request(f"{queue}/poll?wait_ms=60000"))
+        first.sendall(request(f"{queue}/poll?wait_ms=60000&visibility_ms=2000"))
         wait_until(lambda: server.app.broker.polls == 1)
         with server.client() as second:
             second.connection.request("POST", f"{queue}/poll?wait_ms=60000")
