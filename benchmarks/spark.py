@@ -74,7 +74,7 @@ def run(folder: Path, sections: list[str], events: int, rounds: int, seconds: fl
             results["fresh"].append(live.freshness(folder / f"fresh{rate}", rate, seconds))
     if "cost" in sections:
         say("what following costs the server")
-        results["cost"] = live.server_cost(folder / "cost", 3_000, seconds / 3, 2 * rounds)
+        results["cost"] = live.server_cost(folder / "cost", 3_000, seconds / 3, 6 * rounds)
     return results
 
 
