@@ -147,7 +147,7 @@ class LakeTable:
         return read_files(spark, self.table.schema, self.files(**least))
 
     def dataset(self, **least: Any) -> ds.Dataset:
-        """As Arrow reads it, without delta-rs: that reads in Python, on threads that a program's end cuts short."""
+        """As Arrow reads it by itself. Through delta-rs its threads call Python, perhaps while a program is ending."""
         import pyarrow.dataset as ds  # It loads pandas, for a second.
 
         # With the whole schema, so that files written before a column was added read as nulls.
