@@ -6,7 +6,6 @@ transaction of Delta). So whatever is killed, what is read again begins where th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,7 +21,7 @@ from deltalake.transaction import AddAction
 from msgspec import Struct
 
 from penstock.errors import CannotOpen, Conflict
-from penstock.log.files import DISK, FolderLock
+from penstock.log.files import DISK, FolderLock, sync_path
 from penstock.pipeline.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
@@ -201,8 +200,8 @@ class LakeTable:
         newest = log / f"{self.delta.version():020}.json"
         for line in newest.read_bytes().splitlines():
             if line.startswith(b'{"add"'):
-                _sync_file(self.folder / msgspec.json.decode(line)["add"]["path"])
-        _sync_file(newest)
+                sync_path(self.folder / msgspec.json.decode(line)["add"]["path"])
+        sync_path(newest)
         DISK.sync_folder(self.folder)
         DISK.sync_folder(log)
 
@@ -318,11 +317,3 @@ def _literal(value: Any) -> str:
     if isinstance(value, datetime):
         return f"arrow_cast('{_time(value)}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
     return str(value)
-
-
-def _sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
