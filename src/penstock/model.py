@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from penstock.identity import message_uuid
-from penstock.misfit import refusal
+from penstock.options import Options
 
 Clock = Callable[[], int]
 
@@ -54,7 +53,7 @@ class Content(StrEnum):
     JSON = "json"
 
 
-class QueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueueOptions(Options, frozen=True, kw_only=True):
     lease_ms: LeaseMs = 30_000
     """How long a consumer may keep a message before another gets it."""
     max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 5
@@ -89,13 +88,6 @@ class QueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How long an idempotency key is known, or as long as its message lives."""
     journal: Literal["full", "meta", "off"] = "full"
     """What the journal tells of its messages: all, all but bodies, nothing."""
-
-    def changed(self, changes: dict[str, Any]) -> QueueOptions:
-        """These options with some replaced, checked."""
-        try:
-            return msgspec.convert(msgspec.structs.asdict(self) | changes, QueueOptions)
-        except msgspec.ValidationError as error:
-            raise refusal(error, "option") from None
 
 
 def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:

@@ -15,7 +15,6 @@ from penstock.errors import CannotOpen
 from penstock.log.model import NewRecord, Page, StreamOptions
 from penstock.log.protocol import EARLIEST
 from penstock.log.streams import streams_beside
-from penstock.misfit import refusal
 from penstock.model import Content
 from penstock.server.faces.stream_bodies import new_record
 from penstock.server.faces.stream_shapes import (
@@ -43,10 +42,7 @@ class LocalStreams:
         self._streams = open_streams(where)
 
     def create(self, name: str, options: Mapping[str, Any]) -> Data:
-        try:
-            self._streams.create(name, msgspec.convert(options, StreamOptions))
-        except msgspec.ValidationError as error:
-            raise refusal(error, "option") from None
+        self._streams.create(name, StreamOptions().changed(dict(options)))
         return _plain(stream_view(self._streams.show(name)))
 
     def list_all(self, prefix: str) -> Iterator[Data]:

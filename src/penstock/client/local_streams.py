@@ -11,8 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from penstock import forks
 from penstock.arrow_records import check_arrow, in_commits, payloads_of
 from penstock.client.retry import Retry
@@ -23,7 +21,6 @@ from penstock.errors import InvalidInput, StoreBusy, StoreClosed
 from penstock.log.model import Consumer, NewRecord, Payload, StreamInfo, StreamOptions, Trimmed
 from penstock.log.model import Page as RecordPage
 from penstock.log.protocol import EARLIEST, Streams
-from penstock.misfit import refusal
 from penstock.store.opening import Durability, open_streams
 
 T = TypeVar("T")
@@ -138,7 +135,7 @@ class LocalStreams:
         await self._call(lambda streams: streams.forget(name, consumer))
 
     async def create(self, name: str, options: dict[str, Any]) -> None:
-        await self._call(lambda streams: streams.create(name, _options(StreamOptions(), options)))
+        await self._call(lambda streams: streams.create(name, StreamOptions().changed(options)))
 
     async def list_all(self, prefix: str, limit: int, after: str | None) -> Page[StreamInfo]:
         found = await self._call(lambda streams: streams.list_streams(prefix=prefix, after=after, limit=limit))
@@ -148,7 +145,7 @@ class LocalStreams:
         return await self._call(lambda streams: streams.show(name))
 
     async def configure(self, name: str, changes: dict[str, Any]) -> StreamInfo:
-        return await self._write(lambda streams: streams.configure(name, _options(streams.show(name).options, changes)))
+        return await self._write(lambda streams: streams.configure(name, streams.show(name).options.changed(changes)))
 
     async def trim(self, name: str, before: int | None, force: bool) -> Trimmed:
         return await self._write(lambda streams: streams.trim(name, before, force=force))
@@ -162,11 +159,3 @@ class LocalStreams:
             opened, self._opened = self._opened, None
         if opened is not None:
             await offload(opened.close)
-
-
-def _options(before: StreamOptions, changes: dict[str, Any]) -> StreamOptions:
-    """Checked as the server checks them."""
-    try:
-        return msgspec.convert(msgspec.structs.asdict(before) | changes, StreamOptions)
-    except msgspec.ValidationError as error:
-        raise refusal(error, "option") from None

@@ -17,7 +17,16 @@ from penstock.log.files import DISK, Files, FolderLock, replace, typed_errors
 from penstock.log.findings import Finding, Report, Trouble
 from penstock.log.index import BLOCK_RECORDS, IndexHeader
 from penstock.log.log import Log
-from penstock.log.manifest import MANIFEST, STREAM, Identity, Manifest, load_identity, load_manifest, save
+from penstock.log.manifest import (
+    MANIFEST,
+    STREAM,
+    Identity,
+    Manifest,
+    load_identity,
+    load_manifest,
+    save,
+    save_identity,
+)
 from penstock.log.model import SEGMENT_BYTES_MAX, StreamOptions
 from penstock.log.reader import LOCK
 from penstock.log.record import HEADER_BYTES, LOST, crc32, intact, kind_at, time_at, tombstones
@@ -212,7 +221,7 @@ def _mend_small_files(folder: Path, name: str, report: Report, files: Files, clo
     if Trouble.IDENTITY in troubles:
         files.rename(folder / STREAM, folder / f"{STREAM}.bad")
         identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=StreamOptions())
-        save(files, folder / STREAM, identity)
+        save_identity(files, folder, identity)
     if Trouble.CONSUMERS in troubles:
         files.rename(folder / CONSUMERS, folder / f"{CONSUMERS}.bad")
         files.sync_folder(folder)

@@ -17,7 +17,7 @@ from penstock.errors import BatchTooLarge, InvalidInput, LogFailed, PenstockErro
 from penstock.log.active import Active
 from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, typed_errors
 from penstock.log.findings import Finding
-from penstock.log.manifest import MANIFEST, STREAM, Identity, Manifest, load_identity, save
+from penstock.log.manifest import MANIFEST, Identity, Manifest, load_identity, save, save_identity
 from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, StreamOptions, check_payloads
 from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
 from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
@@ -129,7 +129,7 @@ class Log(OneLane, LogReader):
             if first:
                 save(files, folder / MANIFEST, Manifest(first=first, next=first, active=first))
             # Last: where it is, all of it is.
-            save(files, folder / STREAM, identity)
+            save_identity(files, folder, identity)
             files.sync_folder(folder.parent)
         return cls(folder, clock=clock, files=files)
 
@@ -339,7 +339,7 @@ class Log(OneLane, LogReader):
             identity = Identity(
                 name=self.name, uid=self.identity.uid, created_ms=self.identity.created_ms, options=options
             )
-            save(self.files, self.folder / STREAM, identity)
+            save_identity(self.files, self.folder, identity)
             self.identity = identity
 
     def wait(self, offset: int, seconds: float) -> bool:

@@ -16,6 +16,7 @@ from penstock.errors import CannotOpen, Damaged
 from penstock.log.files import Files, replace
 from penstock.log.model import StreamOptions
 from penstock.log.record import crc32
+from penstock.options import encode_options
 
 STREAM = "stream"
 MANIFEST = "manifest"
@@ -29,6 +30,16 @@ class Identity(Struct, frozen=True, kw_only=True):
     """Drawn once; stands in every index, so that one from elsewhere is known for what it is."""
     created_ms: int
     options: StreamOptions
+    version: int = VERSION
+
+
+class _Stored(Struct, kw_only=True):
+    """An `Identity` with its options as they are written."""
+
+    name: str
+    uid: int
+    created_ms: int
+    options: msgspec.Raw
     version: int = VERSION
 
 
@@ -49,8 +60,20 @@ def save(files: Files, path: Path, value: Struct) -> None:
     replace(files, path, b"%s\n%08x\n" % (data, crc32(data)))
 
 
+def save_identity(files: Files, folder: Path, identity: Identity) -> None:
+    """Write the `stream` file; options that only a newer version knows stay in it."""
+    path = folder / STREAM
+    try:
+        stored = _load(path, _stored).options
+    except (FileNotFoundError, ValueError):
+        stored = msgspec.Raw(b"{}")
+    options = encode_options(identity.options, bytes(stored).decode())
+    save(files, path, _Stored(**msgspec.structs.asdict(identity) | {"options": msgspec.Raw(options.encode())}))
+
+
 # Made here: threads that decode a nested type first, together, crash msgspec.
 _identity = msgspec.json.Decoder(Identity)
+_stored = msgspec.json.Decoder(_Stored)
 _manifest = msgspec.json.Decoder(Manifest)
 
 

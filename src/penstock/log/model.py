@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
 from penstock.model import DAY_MS, Content
+from penstock.options import Options, options_decoder
 
 MIB = 1 << 20
 SEGMENT_BYTES_MIN = 64 << 10
@@ -24,7 +25,7 @@ TIME_MS_MAX = 3650 * DAY_MS
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 
 
-class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamOptions(Options, frozen=True, kw_only=True):
     segment_bytes: Annotated[int, Meta(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES_MAX
     """A segment that would grow beyond this is sealed."""
     retention_bytes: Positive | None = None
@@ -37,6 +38,9 @@ class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The most that is kept only because a consumer still needs it."""
     record_bytes: Annotated[int, Meta(ge=1, le=RECORD_BYTES_MAX)] = 512 << 10
     """The largest record."""
+
+
+decode_stream_options = options_decoder(StreamOptions)
 
 
 class NewRecord(Struct, frozen=True, gc=False):

@@ -7,20 +7,18 @@ from itertools import pairwise
 from secrets import randbits
 from typing import Any
 
-import msgspec
-
 from penstock.errors import Damaged
-from penstock.log.model import Consumer, StreamOptions
+from penstock.log.model import Consumer, decode_stream_options
 from penstock.log.postgres.rows import Row, cut
 from penstock.log.record import time_at
 from penstock.moving.streams import Chunk, Stream
+from penstock.options import encode_options
 
 BATCHES = 64
 """Read at once; each is 64 KiB or one record."""
 USERS = "name ~ '^[A-Za-z0-9._-]'"
 """The journal's begins with what is in no name, and one that is being removed too."""
 
-_options = msgspec.json.Decoder(StreamOptions)
 Ask = Callable[..., list[tuple[Any, ...]]]
 
 
@@ -35,7 +33,9 @@ class PostgresStreamSide:
             f"SELECT name, options, created_at, first, next FROM penstock.stream_state WHERE {USERS} ORDER BY name"
         )
         return [
-            Stream(name=name, options=_options.decode(options), created_ms=created_ms, first=first, next=following)
+            Stream(
+                name=name, options=decode_stream_options(options), created_ms=created_ms, first=first, next=following
+            )
             for name, options, created_ms, first, following in rows
         ]
 
@@ -73,7 +73,7 @@ class PostgresStreamSide:
             "INSERT INTO penstock.stream (name, options, segment_bytes, record_bytes, created_at, first)"
             " VALUES (%s, %s, %s, %s, %s, %s)",
             stream.name,
-            msgspec.json.encode(stream.options).decode(),
+            encode_options(stream.options),
             stream.options.segment_bytes,
             stream.options.record_bytes,
             stream.created_ms,

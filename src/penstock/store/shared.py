@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
-
-import msgspec
 
 from penstock.errors import InvalidInput, QueueFull, RateLimited
 from penstock.model import DAY_MS, LEASE_BYTES_MAX, Content, Depth, QueueOptions, Span, Totals
+from penstock.options import options_decoder
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -22,16 +20,7 @@ CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 TOKEN_BYTES = 16
 
 
-_options = msgspec.json.Decoder(QueueOptions)  # Made here: threads that decode it first, together, can crash msgspec.
-
-
-@lru_cache(maxsize=4096)
-def decode_options(text: str) -> QueueOptions:
-    return _options.decode(text)
-
-
-def encode_options(options: QueueOptions) -> str:
-    return msgspec.json.encode(options).decode()
+decode_options = options_decoder(QueueOptions)
 
 
 def new_token(until: int) -> bytes:

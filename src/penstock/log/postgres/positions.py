@@ -17,7 +17,7 @@ from penstock.errors import (
     UnknownStream,
 )
 from penstock.log.consumers import Kind
-from penstock.log.model import CONSUMERS_MAX, Consumer, StreamOptions
+from penstock.log.model import CONSUMERS_MAX, Consumer, StreamOptions, decode_stream_options
 from penstock.log.postgres.database import Database
 from penstock.log.retention import expired
 
@@ -58,7 +58,7 @@ class Positions:
         rows = self._database.ask("stream.consumers", stream, consumer)
         if not rows:
             raise UnknownStream(stream)
-        options = msgspec.json.decode(rows[0][2], type=StreamOptions)
+        options = decode_stream_options(rows[0][2])
         found = []
         for first, next_offset, _, name, kind, position, seen_ms, created_ms, now_ms in rows:
             if name is not None:

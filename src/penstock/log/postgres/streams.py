@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
-import msgspec
-
 from penstock.commands import Command
 from penstock.errors import PenstockError, StreamExists, StreamInUse, UnknownStream
 from penstock.limits import check_range
@@ -28,6 +26,7 @@ from penstock.log.model import (
     StreamOptions,
     Trimmed,
     check_payloads,
+    decode_stream_options,
 )
 from penstock.log.postgres import reading, upkeep
 from penstock.log.postgres.appends import Appender, AppendTo
@@ -38,6 +37,7 @@ from penstock.log.reader import OFFSET_MAX, WAIT_SECONDS_MAX
 from penstock.log.retention import Wish
 from penstock.log.streams import SEEN_AGAIN_PARTS, check_stream_name, differing
 from penstock.model import Clock
+from penstock.options import encode_options
 from penstock.store.postgres.connection import Target
 from penstock.store.postgres.wire import texts
 from penstock.store.protocol import Prepared, Progress
@@ -113,7 +113,8 @@ class PostgresStreams:
         return False
 
     def configure(self, name: str, options: StreamOptions) -> StreamInfo:
-        if not self.database.ask("stream.configure", check_stream_name(name), *_columns(options)):
+        stored = self._row(name)[2]
+        if not self.database.ask("stream.configure", name, *_columns(options, stored)):
             raise UnknownStream(name)
         return self.show(name)
 
@@ -121,10 +122,13 @@ class PostgresStreams:
         return [_info(row) for row in self.database.ask("stream.list", after or "", prefix, limit)]
 
     def show(self, name: str) -> StreamInfo:
+        return _info(self._row(name))
+
+    def _row(self, name: str) -> tuple[Any, ...]:
         rows = self.database.ask("stream.show", check_stream_name(name))
         if not rows:
             raise UnknownStream(name)
-        return _info(rows[0])
+        return rows[0]
 
     def segments(self, name: str) -> list[SegmentInfo]:
         return upkeep.segments(self.database, check_stream_name(name))[0]
@@ -252,15 +256,15 @@ def _request(name: str, payloads: Sequence[Payload]) -> AppendTo:
     )
 
 
-def _columns(options: StreamOptions) -> tuple[str, int, int]:
-    return msgspec.json.encode(options).decode(), options.segment_bytes, options.record_bytes
+def _columns(options: StreamOptions, stored: str = "{}") -> tuple[str, int, int]:
+    return encode_options(options, stored), options.segment_bytes, options.record_bytes
 
 
 def _info(row: tuple[Any, ...]) -> StreamInfo:
     _, name, options, created_ms, first, next_offset, _, filled, _, segments, size, consumers = row
     return StreamInfo(
         name=name,
-        options=upkeep.options_of(options),
+        options=decode_stream_options(options),
         created_ms=created_ms,
         first=first,
         next=next_offset,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from penstock.errors import UnknownStream
 from penstock.log.findings import Finding, Report, Trouble
 from penstock.log.model import Archive, Consumer, SegmentInfo, StreamOptions, Trimmed
@@ -173,7 +171,3 @@ def mended(row: Row, bad: list[int]) -> tuple[int, bytes, bytes]:
         size = places[number + 1] - places[number]
         parts[places[number] : places[number + 1]] = tombstones(1, size)[0]
     return crc32(bytes(parts)), pack_ends(places[1:]), bytes(parts)
-
-
-def options_of(text: str) -> StreamOptions:
-    return msgspec.json.decode(text, type=StreamOptions)

@@ -9,10 +9,11 @@ from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
 from penstock.journal.noting import note_changed, note_dropped, note_queue
 from penstock.model import QueueInfo, QueueOptions
+from penstock.options import encode_options
 from penstock.store.postgres.queues import Queue, is_limited
 from penstock.store.postgres.transaction import CREATING, Transaction
 from penstock.store.postgres.wire import Restart
-from penstock.store.shared import GAUGES, encode_options
+from penstock.store.shared import GAUGES
 
 QUEUES_MAX = 262_143
 
@@ -60,7 +61,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
         return Configured(info(tx, queue), created=False, changed=False)
     before = queue.options
     tx.write_counters()
-    tx.write("admin.set_options", queue.id, encode_options(options), is_limited(options))
+    tx.write("admin.set_options", queue.id, encode_options(options, queue.stored_options), is_limited(options))
     tx.wakes = True
     tx.reload()
     queue = tx.queue(command.queue)

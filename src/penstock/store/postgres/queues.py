@@ -33,6 +33,7 @@ class Queue:
         "plain_end",
         "plain_start",
         "pushed_to",
+        "stored_options",
         "waiting",
     )
 
@@ -53,6 +54,7 @@ class Queue:
             self.journals,
         ) = row
         self.name_bytes: bytes = self.name.encode()
+        self.stored_options: str = options
         self.options: QueueOptions = decode_options(options)
         self.cursor: int = cursor or 0
         self.newest_at: int = newest_at or 0

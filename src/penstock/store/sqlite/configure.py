@@ -9,8 +9,9 @@ from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
 from penstock.journal.noting import note_changed, note_dropped, note_queue
 from penstock.model import QueueOptions
+from penstock.options import encode_options
 from penstock.store.migrate import load_sql
-from penstock.store.shared import GAUGES, encode_options
+from penstock.store.shared import GAUGES
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
 
@@ -50,7 +51,8 @@ def configure(tx: Transaction, command: Configure) -> Configured:
         if options.journal != queue.options.journal and queue.uncounted:
             # What was pushed before is told as it was wished then, not by whoever counts it later.
             queue.write(tx.connection, tx.now)
-        tx.execute(SQL["set_options"], (encode_options(options), queue.id))
+        queue.stored_options = encode_options(options, queue.stored_options)
+        tx.execute(SQL["set_options"], (queue.stored_options, queue.id))
         before, queue.options = queue.options, options
         note_changed(tx, queue, before, queue.info())
     return Configured(queue.info(), created=False, changed=changed)

@@ -82,6 +82,7 @@ class Queue:
         "plain_start",
         "ready",
         "scheduled",
+        "stored_options",
         "tokens",
         "tokens_at",
         "uncounted_leases",
@@ -133,6 +134,7 @@ class Queue:
             self.leased += self.uncounted_leases
             self.n_leased += self.uncounted_leases
             self.cursor = uncounted_cursor
+        self.stored_options: str = options
         self.options: QueueOptions = decode_options(options)
         self.paused = bool(paused)
         self.journals = bool(journal)
