@@ -1,4 +1,5 @@
 /** Bytes travel in JSON as base64; here they are a Uint8Array, on the way in and on the way out. */
+import { InvalidInput } from './errors.js'
 
 /**
  * @param {Uint8Array} bytes
@@ -24,14 +25,18 @@ export function fromBase64(text) {
 }
 
 /**
- * What to send of a payload: as it is, or bytes and how they are written.
+ * Return what is sent of a payload: the payload itself, or bytes and their encoding. There is always a payload:
+ * `undefined` is a variable that was never set or a misspelt field.
  * @param {unknown} payload
  * @returns {{payload: unknown, encoding?: 'base64'}}
  */
 export function sentPayload(payload) {
   if (payload instanceof ArrayBuffer) return sentPayload(new Uint8Array(payload))
   if (payload instanceof Uint8Array) return { payload: toBase64(payload), encoding: 'base64' }
-  return { payload: payload === undefined ? null : payload }
+  if (payload === undefined) {
+    throw new InvalidInput('the payload is undefined', { code: 'invalid_value', field: 'payload', hint: 'to push nothing, push null' })
+  }
+  return { payload }
 }
 
 /**

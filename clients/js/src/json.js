@@ -1,5 +1,7 @@
 /** JSON in which whole numbers beyond 2^53 are exact: they are BigInts here, and plain digits on the wire. */
 
+import { InvalidInput } from './errors.js'
+
 const MANY_DIGITS = /\d{16}/
 const NEXT = /"|-?[1-9]\d{15,}/g
 const NAME = Math.random().toString(36).slice(2)
@@ -62,7 +64,8 @@ function endOfString(text, start) {
 }
 
 /**
- * As JSON.stringify, with BigInts as digits.
+ * As JSON.stringify, with BigInts as digits. What JSON would silently drop or replace (NaN, a function, a promise, a
+ * Map) throws InvalidInput instead.
  * @param {unknown} value
  * @param {number | string} [indent]
  * @returns {string}
@@ -75,11 +78,33 @@ export function stringify(value, indent) {
     /** @this {any} */
     function (name, shown) {
       // A program may have given BigInt a toJSON of its own, so what is asked is the value itself.
-      if (typeof this[name] !== 'bigint') return shown
+      if (typeof this[name] !== 'bigint') return writable(name, shown)
       any = true
       return mark + String(this[name])
     },
     indent,
   )
   return any ? text.replace(new RegExp(`"${mark}(-?\\d+)"`, 'g'), '$1') : text
+}
+
+/**
+ * Return a value that JSON can hold, or throw.
+ * @param {string} name of the field that has it
+ * @param {unknown} value
+ */
+function writable(name, value) {
+  const wrong =
+    typeof value === 'function' || typeof value === 'symbol'
+      ? `a ${typeof value}`
+      : typeof value === 'number' && !Number.isFinite(value)
+        ? String(value)
+        : value instanceof Promise || value instanceof Map || value instanceof Set
+          ? `a ${value.constructor.name}`
+          : undefined
+  if (wrong === undefined) return value
+  throw new InvalidInput(`${name === '' ? 'the value' : JSON.stringify(name)} is ${wrong}, which JSON cannot hold`, {
+    code: 'invalid_value',
+    field: name || undefined,
+    hint: value instanceof Promise ? 'await it first' : 'send null, a string, a finite number, a list or a plain object',
+  })
 }

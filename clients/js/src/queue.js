@@ -1,6 +1,6 @@
 /** One queue of the queue face, `/queues/{name}`. Data has the server's names: `delay_ms`, `max_attempts`. */
 import { newKey, readPayload, sentPayload } from './bytes.js'
-import { Consumer, errorText } from './consumer.js'
+import { Consumer, checkConsume, errorText } from './consumer.js'
 import { InvalidInput, LeaseLost, NotFound, TryLater } from './errors.js'
 import { FULL, remaining } from './http.js'
 import { Joiner, sendOrSplit } from './joiner.js'
@@ -8,7 +8,7 @@ import { stringify } from './json.js'
 import { ndjson } from './ndjson.js'
 
 /** @import { Http } from './http.js' */
-/** @import { ConsumeOptions } from './consumer.js' */
+/** @import { ConsumeOptions, Handler } from './consumer.js' */
 /** @import * as shapes from '../shapes.d.ts' */
 
 const JOINED_BYTES_MAX = 4 << 20
@@ -17,6 +17,8 @@ const OVERHEAD_BYTES = 4 << 10
 const WAIT_MS = 20_000
 const REDRIVE_MS_MAX = 24 * 3_600_000
 const EXTENSIONS_PER_LEASE = 3
+
+/** @typedef {ConsumeOptions & {visibility_ms?: number, worker?: string}} QueueConsumeOptions */
 
 export class Queue {
   /**
@@ -112,13 +114,14 @@ export class Queue {
   // Pushing
 
   /**
-   * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number.
+   * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number;
+   * what JSON cannot hold (undefined, NaN, a function, a promise) is refused.
    * Pushes that come at the same time travel together, and a repeated request is never a second message.
    * @param {unknown} payload
    * @param {shapes.PushOptions} [options]
    * @returns {Promise<shapes.Receipt>}
    */
-  push(payload, options = {}) {
+  async push(payload, options = {}) {
     const message = { ...options, ...sentPayload(payload) }
     return this._pushes.join({ ...message, bytes: stringify(message.payload).length })
   }
@@ -229,12 +232,20 @@ export class Queue {
 
   /**
    * Work off messages until stopped: those whose handler returns are acked, those whose handler throws are nacked with
-   * the error, and leases are kept for as long as the handler takes.
-   * @param {(message: shapes.LeasedMessage) => unknown} handler
-   * @param {ConsumeOptions & {visibility_ms?: number, worker?: string}} [options]
+   * the error, and leases are kept for as long as the handler takes. Also called as `consume({ handler, ...options })`.
+   * @param {Handler<shapes.LeasedMessage> | QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} handler
+   * @param {QueueConsumeOptions} [options]
    * @returns {Consumer<shapes.LeasedMessage>}
    */
-  consume(handler, { visibility_ms, worker, ...options } = {}) {
+  consume(handler, options) {
+    const given = handler !== null && typeof handler === 'object' && !options ? handler : { ...options, handler }
+    const usage = 'consume(handler, options) or consume({ handler, ...options })'
+    const checked = checkConsume(given, usage, ['visibility_ms', 'worker'])
+    return this._consume(/** @type {QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} */ (checked))
+  }
+
+  /** @param {QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} given */
+  _consume({ handler, visibility_ms, worker, ...options }) {
     const onError = options.onError ?? (() => {})
     let leaseMs = visibility_ms ?? 0
     /** @type {(message: shapes.LeasedMessage) => Promise<unknown>} */

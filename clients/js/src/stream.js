@@ -72,7 +72,7 @@ export class Stream {
    * @param {{key?: string}} [options]
    * @returns {Promise<shapes.Appended>}
    */
-  append(records, { key = newKey() } = {}) {
+  async append(records, { key = newKey() } = {}) {
     const headers = { 'idempotency-key': key }
     return this._http.json('POST', `${this._path}/records`, { body: { records: records.map(sentRecord) }, headers })
   }
@@ -210,7 +210,10 @@ function sentRecord(record) {
   if (record instanceof Uint8Array) return { data: toBase64(record), encoding: 'base64' }
   // An object may look like an encoded record, so it says that it is none.
   if (record !== null && typeof record === 'object' && 'encoding' in record) return { data: record, encoding: 'json' }
-  return record === undefined ? null : record
+  if (record === undefined) {
+    throw new InvalidInput('a record is undefined', { code: 'invalid_value', field: 'records', hint: 'to append nothing, append null' })
+  }
+  return record
 }
 
 /**

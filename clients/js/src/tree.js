@@ -1,7 +1,7 @@
 /** The tree face, `/api/v1`: namespace, task, queue; messages are settled by their transaction id. */
 import { Analytics } from './analytics.js'
 import { newUuid, readPayload, sentPayload } from './bytes.js'
-import { Consumer, errorText } from './consumer.js'
+import { Consumer, checkConsume, errorText } from './consumer.js'
 import { Forbidden, InvalidInput, LeaseLost, NotFound, TryLater, errorOfItem } from './errors.js'
 import { eventBatches, eventsOf } from './events.js'
 import { FULL, Http, remaining } from './http.js'
@@ -9,7 +9,7 @@ import { Joiner, sendOrSplit } from './joiner.js'
 import { stringify } from './json.js'
 
 /** @import { ConnectOptions } from './http.js' */
-/** @import { ConsumeOptions } from './consumer.js' */
+/** @import { ConsumeOptions, Handler } from './consumer.js' */
 /** @import { EventOptions } from './events.js' */
 /** @import * as shapes from '../shapes.d.ts' */
 
@@ -21,6 +21,8 @@ const WAIT_MS_MAX = 60_000
 /**
  * @typedef {ReturnType<typeof createTree>} QueenClient
  * @typedef {{ns: string, task?: string, queue?: string}} Scope
+ * @typedef {{batch?: number, wait?: boolean, timeout?: number}} QueenConsumeOptions
+ * @typedef {Scope & ConsumeOptions & {worker?: string, options?: QueenConsumeOptions}} TreeConsumeOptions
  * @typedef {{items: (shapes.TreeItem & {transactionId: string})[], named: boolean[], bytes: number}} PushEntry
  */
 
@@ -101,11 +103,15 @@ export function createTree(http) {
 
     /**
      * Work off messages until stopped: those whose handler returns are completed, those whose handler throws failed.
-     * @param {Scope & ConsumeOptions & {worker?: string}} options
-     * @param {(message: shapes.TreeMessage) => unknown} handler
+     * Called as Queen's client is, `consume({ ns, task, queue, handler })`, or with the handler as second argument.
+     * Queen's `options: { batch, wait, timeout }` are accepted; how much to lease and how long to wait follow from
+     * `concurrency` here.
+     * @param {TreeConsumeOptions & {handler?: Handler<shapes.TreeMessage>}} given
+     * @param {Handler<shapes.TreeMessage>} [handler]
      * @returns {Consumer<shapes.TreeMessage>}
      */
-    consume: ({ ns, task, queue, worker, ...options }, handler) => {
+    consume: (given, handler) => {
+      const { ns, task, queue, worker, handle, ...options } = checkTreeConsume(given, handler)
       /** @param {shapes.TreeMessage} message @param {'completed' | 'failed'} status @param {string} [error] */
       const ack = ({ transactionId, leaseToken }, status, error) =>
         acks.join({ transactionId, leaseToken, status, error })
@@ -113,7 +119,7 @@ export function createTree(http) {
         {
           lease: async (batch, signal) =>
             (await pop(http, { ns, task, queue, wait: true, batch, worker, signal })).messages,
-          handle: async (/** @type {shapes.TreeMessage} */ message) => handler(message),
+          handle: async (/** @type {shapes.TreeMessage} */ message) => handle(message),
           done: (message) => ack(message, 'completed'),
           failed: (message, error) => ack(message, 'failed', errorText(error)),
         },
@@ -132,6 +138,20 @@ export function createTree(http) {
     /** Give up on all that is under way. */
     close: () => http.close(),
   }
+}
+
+/**
+ * @param {TreeConsumeOptions & {handler?: Handler<shapes.TreeMessage>}} given
+ * @param {Handler<shapes.TreeMessage>} [second]
+ * @returns {Scope & ConsumeOptions & {worker?: string, handle: Handler<shapes.TreeMessage>}}
+ */
+function checkTreeConsume(given, second) {
+  const { options, ...own } = second === undefined ? Object(given) : { ...given, handler: second }
+  const { batch: _, wait: __, timeout: ___, ...more } = options ?? {}
+  const usage = 'consume({ ns, task, queue, handler, ...options }) or consume({ ns, ...options }, handler)'
+  const { handler, ...checked } = checkConsume({ ...own, ...more }, usage, ['ns', 'task', 'queue', 'worker'])
+  if (!checked.ns) throw new TypeError(`a consumer names at least a namespace (ns); call ${usage}`)
+  return { ...checked, handle: handler }
 }
 
 /**

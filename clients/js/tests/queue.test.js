@@ -219,6 +219,49 @@ test('a consumer of a queue that is not there says so', async () => {
   assert.throws(() => client.queue('q').consume(() => {}, { concurrency: 0 }), InvalidInput)
 })
 
+test('a consumer without a handler that can be called is refused at once', async () => {
+  const queue = await newQueue({ max_attempts: 1 })
+  await queue.push(1)
+  const wrong = [[], [null], ['handler'], [{ concurrency: 2 }], [{ concurrency: 2 }, () => {}], [{ handler: 'x' }]]
+  for (const given of wrong) {
+    assert.throws(() => queue.consume(...given), { name: 'TypeError', message: /handler must be a function, got .*consume\(/ })
+  }
+  assert.throws(() => queue.consume(() => {}, { concurency: 2 }), { name: 'TypeError', message: /concurency.*concurrency/ })
+  const { ready, dead, totals } = await queue.info()
+  assert.deepEqual([ready, dead, totals.leased], [1, 0, 0])
+})
+
+test('a consumer takes its handler beside its options', async () => {
+  const queue = await newQueue()
+  await queue.push('here')
+  const handled = []
+  const consumer = queue.consume({ handler: ({ payload }) => handled.push(payload), concurrency: 2 })
+  await eventually(async () => (await queue.info()).totals.acked === 1)
+  await consumer.stop()
+  assert.deepEqual(handled, ['here'])
+})
+
+test('what JSON cannot hold is refused, not pushed as something else', async () => {
+  const queue = await newQueue()
+  const circular = { name: 'me' }
+  circular.self = circular
+  const wrong = [undefined, NaN, Infinity, () => 1, Symbol('s'), Promise.resolve(1), new Map(), new Set()]
+  for (const payload of wrong) {
+    await assert.rejects(queue.push(payload), { name: 'InvalidInput', code: 'invalid_value', hint: /./ })
+  }
+  for (const part of wrong.slice(1)) {
+    await assert.rejects(queue.push({ list: [{ part }] }), { name: 'InvalidInput', message: /"part" is .*JSON/ })
+    await assert.rejects(queue.pushMany([{ payload: { part } }]), { name: 'InvalidInput' })
+  }
+  await assert.rejects(queue.pushMany([{ body: 1 }]), { name: 'InvalidInput', field: 'payload' })
+  await assert.rejects(queue.push(circular), { name: 'TypeError', message: /circular/ })
+  await assert.rejects(queue.push(1, { delay_ms: NaN }), { name: 'InvalidInput', message: /"delay_ms" is NaN/ })
+  assert.equal((await queue.info()).ready, 0)
+  await queue.push({ big: 2n ** 64n, date: new Date(0), none: undefined, nothing: null })
+  const [{ payload }] = await queue.lease({ wait_ms: 0 })
+  assert.deepEqual(payload, { big: 2n ** 64n, date: '1970-01-01T00:00:00.000Z', nothing: null })
+})
+
 test('keys are shown once and let in to one queue', async () => {
   const guarded = await serve({ PENSTOCK_AUTH_TOKEN: 'admin' })
   const admin = connect(guarded.url, { token: 'admin' })

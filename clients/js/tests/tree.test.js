@@ -152,6 +152,36 @@ test('a consumer completes what is handled and fails what is not', async () => {
   assert.deepEqual(handled.sort(), [1, 2, 3])
 })
 
+test('a consumer is given its handler as Queen gives it', async () => {
+  const ns = newName()
+  const handled = []
+  const handler = ({ payload }) => handled.push(payload)
+  const consumer = client.consume({ ns, task: 't', queue: 'q', handler, options: { batch: 10, wait: true, timeout: 100 } })
+  await pushTo(ns, 1, 2)
+  await eventually(async () => (await client.analytics.task(ns, 't')).totals.completed === 2)
+  await consumer.stop()
+  assert.deepEqual(handled, [1, 2])
+})
+
+test('a consumer without a handler or a namespace is refused at once', async () => {
+  const ns = newName()
+  await pushTo(ns, 1)
+  for (const given of [[], [{ ns }], [() => {}], [() => {}, { ns }], [{ ns, handler: 1 }], [{ ns }, null]]) {
+    assert.throws(() => client.consume(...given), { name: 'TypeError', message: /handler must be a function/ })
+  }
+  assert.throws(() => client.consume({ handler: () => {} }), { name: 'TypeError', message: /namespace/ })
+  assert.throws(() => client.consume({ ns, options: { stopOnError: true } }, () => {}), { name: 'TypeError', message: /stopOnError/ })
+  const { pending, processing } = (await client.analytics.task(ns, 't')).totals
+  assert.deepEqual([pending, processing], [1, 0])
+})
+
+test('what JSON cannot hold is refused, not pushed as something else', async () => {
+  const ns = newName()
+  for (const payload of [undefined, NaN, () => 1, Promise.resolve(1)]) {
+    await assert.rejects(pushTo(ns, payload), { name: 'InvalidInput', code: 'invalid_value' })
+  }
+})
+
 test('analytics tell of queues, depths, throughput and latency', async () => {
   const ns = newName()
   await pushTo(ns, 1, 2)

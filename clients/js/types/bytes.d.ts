@@ -1,4 +1,3 @@
-/** Bytes travel in JSON as base64; here they are a Uint8Array, on the way in and on the way out. */
 /**
  * @param {Uint8Array} bytes
  * @returns {string}
@@ -10,7 +9,8 @@ export declare function toBase64(bytes: Uint8Array): string;
  */
 export declare function fromBase64(text: string): Uint8Array;
 /**
- * What to send of a payload: as it is, or bytes and how they are written.
+ * Return what is sent of a payload: the payload itself, or bytes and their encoding. There is always a payload:
+ * `undefined` is a variable that was never set or a misspelt field.
  * @param {unknown} payload
  * @returns {{payload: unknown, encoding?: 'base64'}}
  */

@@ -26,21 +26,17 @@ export type ConsumeOptions = {
      */
     onError?: (error: unknown) => void;
 };
+export type Handler<Message> = (message: Message) => unknown;
 /**
- * @template Message
- * @typedef {object} Work
- * @property {(limit: number, signal: AbortSignal) => Promise<Message[]>} lease waits for the first
- * @property {(message: Message) => Promise<unknown>} handle
- * @property {(message: Message) => Promise<unknown>} done
- * @property {(message: Message, error: unknown) => Promise<unknown>} failed
- * @property {(messages: Message[]) => Promise<unknown>} [giveBack] those that were not begun
+ * Check the handler and options of a `consume` and return them. A handler that cannot be called would fail every
+ * message, so it is refused before the first is leased.
+ * @template {object} Given
+ * @param {Given} given
+ * @param {string} usage
+ * @param {string[]} own options beside those of every consumer
+ * @returns {Given}
  */
-/**
- * @typedef {object} ConsumeOptions
- * @property {number} [concurrency] messages at work at a time; 1
- * @property {AbortSignal} [signal] stops it, as `stop()` does
- * @property {(error: unknown) => void} [onError] told of what goes wrong without ending it
- */
+export declare function checkConsume<Given extends object>(given: Given, usage: string, own: string[]): Given;
 /** @template Message */
 export declare class Consumer<Message> {
     _work: Work<Message>;

@@ -6,7 +6,8 @@
  */
 export declare function parse(text: string): any;
 /**
- * As JSON.stringify, with BigInts as digits.
+ * As JSON.stringify, with BigInts as digits. What JSON would silently drop or replace (NaN, a function, a promise, a
+ * Map) throws InvalidInput instead.
  * @param {unknown} value
  * @param {number | string} [indent]
  * @returns {string}

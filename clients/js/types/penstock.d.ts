@@ -50,9 +50,9 @@ export declare class Penstock {
             processed: number;
             results: shapes.Acknowledged[];
         }>;
-        consume: ({ ns, task, queue, worker, ...options }: import("./tree.js").Scope & import("./consumer.js").ConsumeOptions & {
-            worker?: string;
-        }, handler: (message: shapes.TreeMessage) => unknown) => import("./consumer.js").Consumer<shapes.TreeMessage>;
+        consume: (given: import("./tree.js").TreeConsumeOptions & {
+            handler?: import("./consumer.js").Handler<shapes.TreeMessage>;
+        }, handler?: import("./consumer.js").Handler<shapes.TreeMessage>) => import("./consumer.js").Consumer<shapes.TreeMessage>;
         events: (options?: EventOptions) => AsyncGenerator<shapes.LiveEvent, void, void>;
         close: () => void;
     };

@@ -1,8 +1,13 @@
 import { Consumer } from './consumer.js';
 import { Joiner } from './joiner.js';
 import type { Http } from './http.js';
-import type { ConsumeOptions } from './consumer.js';
+import type { ConsumeOptions, Handler } from './consumer.js';
 import type * as shapes from '../shapes.d.ts';
+export type QueueConsumeOptions = ConsumeOptions & {
+    visibility_ms?: number;
+    worker?: string;
+};
+/** @typedef {ConsumeOptions & {visibility_ms?: number, worker?: string}} QueueConsumeOptions */
 export declare class Queue {
     name: string;
     _http: Http;
@@ -68,7 +73,8 @@ export declare class Queue {
         status: 'ok';
     }>;
     /**
-     * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number.
+     * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number;
+     * what JSON cannot hold (undefined, NaN, a function, a promise) is refused.
      * Pushes that come at the same time travel together, and a repeated request is never a second message.
      * @param {unknown} payload
      * @param {shapes.PushOptions} [options]
@@ -141,14 +147,17 @@ export declare class Queue {
     }>;
     /**
      * Work off messages until stopped: those whose handler returns are acked, those whose handler throws are nacked with
-     * the error, and leases are kept for as long as the handler takes.
-     * @param {(message: shapes.LeasedMessage) => unknown} handler
-     * @param {ConsumeOptions & {visibility_ms?: number, worker?: string}} [options]
+     * the error, and leases are kept for as long as the handler takes. Also called as `consume({ handler, ...options })`.
+     * @param {Handler<shapes.LeasedMessage> | QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} handler
+     * @param {QueueConsumeOptions} [options]
      * @returns {Consumer<shapes.LeasedMessage>}
      */
-    consume(handler: (message: shapes.LeasedMessage) => unknown, { visibility_ms, worker, ...options }?: ConsumeOptions & {
-        visibility_ms?: number;
-        worker?: string;
+    consume(handler: Handler<shapes.LeasedMessage> | (QueueConsumeOptions & {
+        handler: Handler<shapes.LeasedMessage>;
+    }), options?: QueueConsumeOptions): Consumer<shapes.LeasedMessage>;
+    /** @param {QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} given */
+    _consume({ handler, visibility_ms, worker, ...options }: QueueConsumeOptions & {
+        handler: Handler<shapes.LeasedMessage>;
     }): Consumer<shapes.LeasedMessage>;
     /**
      * @param {string} verb

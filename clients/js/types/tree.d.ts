@@ -3,7 +3,7 @@ import { Analytics } from './analytics.js';
 import { Consumer } from './consumer.js';
 import { Http } from './http.js';
 import type { ConnectOptions } from './http.js';
-import type { ConsumeOptions } from './consumer.js';
+import type { ConsumeOptions, Handler } from './consumer.js';
 import type { EventOptions } from './events.js';
 import type * as shapes from '../shapes.d.ts';
 export type QueenClient = ReturnType<typeof createTree>;
@@ -11,6 +11,15 @@ export type Scope = {
     ns: string;
     task?: string;
     queue?: string;
+};
+export type QueenConsumeOptions = {
+    batch?: number;
+    wait?: boolean;
+    timeout?: number;
+};
+export type TreeConsumeOptions = Scope & ConsumeOptions & {
+    worker?: string;
+    options?: QueenConsumeOptions;
 };
 export type PushEntry = {
     items: (shapes.TreeItem & {
@@ -22,6 +31,8 @@ export type PushEntry = {
 /**
  * @typedef {ReturnType<typeof createTree>} QueenClient
  * @typedef {{ns: string, task?: string, queue?: string}} Scope
+ * @typedef {{batch?: number, wait?: boolean, timeout?: number}} QueenConsumeOptions
+ * @typedef {Scope & ConsumeOptions & {worker?: string, options?: QueenConsumeOptions}} TreeConsumeOptions
  * @typedef {{items: (shapes.TreeItem & {transactionId: string})[], named: boolean[], bytes: number}} PushEntry
  */
 /**
@@ -97,13 +108,16 @@ export declare function createTree(http: Http): {
     }>;
     /**
      * Work off messages until stopped: those whose handler returns are completed, those whose handler throws failed.
-     * @param {Scope & ConsumeOptions & {worker?: string}} options
-     * @param {(message: shapes.TreeMessage) => unknown} handler
+     * Called as Queen's client is, `consume({ ns, task, queue, handler })`, or with the handler as second argument.
+     * Queen's `options: { batch, wait, timeout }` are accepted; how much to lease and how long to wait follow from
+     * `concurrency` here.
+     * @param {TreeConsumeOptions & {handler?: Handler<shapes.TreeMessage>}} given
+     * @param {Handler<shapes.TreeMessage>} [handler]
      * @returns {Consumer<shapes.TreeMessage>}
      */
-    consume: ({ ns, task, queue, worker, ...options }: Scope & ConsumeOptions & {
-        worker?: string;
-    }, handler: (message: shapes.TreeMessage) => unknown) => Consumer<shapes.TreeMessage>;
+    consume: (given: TreeConsumeOptions & {
+        handler?: Handler<shapes.TreeMessage>;
+    }, handler?: Handler<shapes.TreeMessage>) => Consumer<shapes.TreeMessage>;
     /**
      * All that happens, as it happens, over a WebSocket that is opened again when it breaks.
      * @param {EventOptions} [options]

@@ -23,6 +23,33 @@ const CONCURRENCY_MAX = 10_000
  * @property {(error: unknown) => void} [onError] told of what goes wrong without ending it
  */
 
+/**
+ * @template Message
+ * @typedef {(message: Message) => unknown} Handler
+ */
+
+const OPTIONS = ['concurrency', 'signal', 'onError']
+
+/**
+ * Check the handler and options of a `consume` and return them. A handler that cannot be called would fail every
+ * message, so it is refused before the first is leased.
+ * @template {object} Given
+ * @param {Given} given
+ * @param {string} usage
+ * @param {string[]} own options beside those of every consumer
+ * @returns {Given}
+ */
+export function checkConsume(given, usage, own) {
+  const { handler, ...options } = /** @type {any} */ (Object(given))
+  if (typeof handler !== 'function') {
+    throw new TypeError(`the handler must be a function, got ${handler === null ? 'null' : typeof handler}; call ${usage}`)
+  }
+  const known = [...own, ...OPTIONS]
+  const unknown = Object.keys(options).find((name) => !known.includes(name))
+  if (unknown !== undefined) throw new TypeError(`unknown option ${unknown}; the options are ${known.join(', ')}`)
+  return given
+}
+
 /** @template Message */
 export class Consumer {
   /**
