@@ -253,7 +253,7 @@ class SourceChanged(Conflict):
     def __init__(self, source: str) -> None:
         super().__init__(
             f"{source} was used since the move began",
-            hint="remove the unfinished target and move again, with nothing using the source",
+            hint="delete the target's file or drop its schema, and move again with nothing using the source",
         )
         self.source = source
 
@@ -266,7 +266,7 @@ class MoveDiffers(Conflict):
     def __init__(self, source: str, target: str, what: str) -> None:
         super().__init__(
             f"{source} and {target} differ in {what}",
-            hint="the source was used since the move began: remove the target and move again",
+            hint="delete the target's file or drop its schema, and move again with nothing using the source",
         )
         self.what = what
 

@@ -17,12 +17,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.proof import fuzzing, load, soak, storm
+from tests.proof import compatibility, fuzzing, load, soak, storm
 from tests.proof.disk import compiler
 from tests.proof.faults import Faults
 from tests.proof.report import Report, merged
 
-PARTS = ("faults", "soak", "load", "nonsense")
+PARTS = ("faults", "soak", "load", "nonsense", "compatibility")
 WORLD_SECONDS = 300
 """Then a new one is begun, so that a history stays small enough to look at."""
 
@@ -60,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--soak-minutes", type=float, default=10, help="on each store  [10]")
     parser.add_argument("--load-seconds", type=float, default=10, help="for each number of clients  [10]")
     parser.add_argument("--nonsense", type=int, default=20, help="requests for each call, and so on  [20]")
+    parser.add_argument("--compatibility-seconds", type=float, default=60, help="use of a store before a move  [60]")
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--only", choices=PARTS, action="append", dest="parts", help="one part; may be repeated")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
@@ -115,11 +116,17 @@ def _nonsense(report: Report, store: str, folder: Path, chosen: argparse.Namespa
     print(f"nonsense on {store}: {report.fuzzed[store]}", flush=True)
 
 
+def _compatibility(report: Report, store: str, folder: Path, chosen: argparse.Namespace) -> None:
+    report.compatibility[store] = compatibility.run(store, folder, chosen.compatibility_seconds)
+    print(f"compatibility on {store}: {report.compatibility[store]}", flush=True)
+
+
 DO: dict[str, Callable[[Report, str, Path, argparse.Namespace], None]] = {
     "faults": _faults,
     "soak": _soak,
     "load": _load,
     "nonsense": _nonsense,
+    "compatibility": _compatibility,
 }
 
 if __name__ == "__main__":

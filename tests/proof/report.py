@@ -36,6 +36,7 @@ class Report:
     soaks: list[Soak] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     fuzzed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    compatibility: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     """What did not come to an end."""
     without_disk: bool = False
@@ -82,6 +83,8 @@ class Report:
             ]
         for name, counts in self.fuzzed.items():
             parts += [("h2", f"Nonsense, {name}"), ("table", [["what", "number"], *map(list, counts.items())])]
+        for name, found in self.compatibility.items():
+            parts += [("h2", f"Compatibility, {name}"), ("table", [["what", "outcome"], *map(list, found.items())])]
         parts += [("h2", "Troubles"), ("list", self.troubles or ["none"])]
         return parts
 
@@ -123,6 +126,7 @@ class Report:
             "soaks": {soak.store: soak.samples for soak in self.soaks},
             "loads": {load.store: [level.summary() for level in load.levels] for load in self.loads},
             "fuzzed": self.fuzzed,
+            "compatibility": self.compatibility,
         }
 
 

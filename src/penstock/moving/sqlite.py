@@ -34,6 +34,8 @@ BUSY_MS = 1_000
 QUEUES = load_sql("penstock.store.sqlite", "counter")["queue"] + " WHERE q.id > ? ORDER BY q.id LIMIT ?"
 NOTES = "CREATE TABLE penstock_moving (name TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT"
 
+EMPTY = "{}"  # Version 0.1.0 also wrote rows without counts.
+
 _latency = msgspec.json.Decoder(dict[int, int])
 
 
@@ -102,6 +104,7 @@ class SqliteSide:
             for minute, kind, text in self._all(
                 "SELECT minute, kind, counts FROM penstock_latency WHERE queue_id = ? ORDER BY 1, 2", queue.id
             )
+            if text != EMPTY
         ]
         return Book(
             queue_id=queue.id,

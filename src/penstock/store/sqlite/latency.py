@@ -40,7 +40,8 @@ class Latencies:
         counts, self._counts = self._counts, defaultdict(dict)
         minute = now // 60_000
         for (queue_id, kind), seen in counts.items():
-            if connection.execute("SELECT 1 FROM penstock_queue WHERE id = ?", (queue_id,)).fetchone():
+            # A batch in which nothing was measured leaves an entry without counts.
+            if seen and connection.execute("SELECT 1 FROM penstock_queue WHERE id = ?", (queue_id,)).fetchone():
                 row = connection.execute(SQL["of_minute"], (queue_id, minute, kind)).fetchone()
                 total = Counter(seen)
                 if row:

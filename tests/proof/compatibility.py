@@ -1,0 +1,231 @@
+"""Stores that others made or use: a default server's store moved to the other kind, and two versions on one store."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import penstock
+from tests.integration.command_line import penstock as command
+from tests.integration.serving import Process, clean_environment, process
+from tests.postgres import cluster, drop_schema, new_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+PREVIOUS = "d4da81a5a614b4835334ac779d6ea2be98a610ef"
+"""The last commit of the previous version. Set it to the release's commit with each release."""
+CANARY_MS = "200"
+"""Instead of 15 s, so that the canary also runs in a short test."""
+OTHER = {"sqlite": "postgresql", "postgresql": "sqlite"}
+VERSION_SECONDS_MAX = 120
+
+
+@contextmanager
+def new_store(kind: str, folder: Path) -> Iterator[str]:
+    """Yield the URL of an empty store."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/penstock.db"
+        return
+    schema = new_schema()
+    try:
+        yield f"{cluster().url}&schema={schema}"
+    finally:
+        drop_schema(schema)
+
+
+# A default server's store, moved
+
+
+def move_used_store(kind: str, folder: Path, seconds: float, *, kill: bool) -> dict[str, Any]:
+    """Use a server with default settings, end it, move its store to the other kind, serve that, and move it back.
+
+    Returns the report of `penstock migrate-store`.
+    """
+    with ExitStack() as stack:
+        data, moved, back = (folder / name for name in ("data", "moved", "back"))
+        for each in (data, moved, back):
+            each.mkdir(parents=True)
+        source, target, returned = (
+            stack.enter_context(new_store(*each)) for each in ((kind, data), (OTHER[kind], moved), (kind, back))
+        )
+        _use_server(source, data, seconds, kill=kill)
+        before = _contents(source)
+        there = _move(source, target)
+        assert _contents(target) == before
+        assert _move(target, returned)["checksum"] == there["checksum"]
+        assert _contents(returned) == before
+        # Both go on to work as a server's store.
+        _use_server(target, moved, 0, kill=kill)
+        _use_server(returned, back, 0, kill=kill)
+        return there
+
+
+def _move(source: str, target: str) -> dict[str, Any]:
+    done = command("migrate-store", source, target, "--json")
+    assert done.code == 0, done
+    report: dict[str, Any] = done.json
+    return report
+
+
+def _use_server(store: str, folder: Path, seconds: float, *, kill: bool) -> None:
+    with process(folder, "--store", store, env={"PENSTOCK_CANARY_MS": CANARY_MS}) as server:
+        _use_every_api(server, seconds)
+        if not kill:
+            assert server.terminate() == 0
+
+
+def _use_every_api(server: Process, seconds: float) -> None:
+    """Leave something in every table, for `seconds` and at least until the canary has run three times."""
+    end = time.monotonic() + seconds
+    with server.client() as http, penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        orders = client.create_queue("orders", max_attempts=2, backoff_ms=0, exist_ok=True)
+        mail = client.create_queue("shop/mail/out", archive_ms=None, push_rate=1e6, exist_ok=True)
+        stream = client.create_stream("clicks", exist_ok=True)
+        rounds = 0
+        while rounds < 3 or time.monotonic() < end or _canary_rounds(http.get("/metrics").body) < 3:
+            rounds += 1
+            orders.push_many([{"order": number} for number in range(20)])
+            orders.push("later", delay=3600)
+            orders.push("urgent", priority=9, ttl=3600)
+            orders.push("once", key=f"key-{rounds}")
+            for number, message in enumerate(orders.lease(10)):
+                if number % 3:
+                    message.ack()
+                else:
+                    message.nack("no such customer")
+            orders.lease(2)
+            mail.push(b"\x00\xff", headers={"round": str(rounds)})
+            for message in mail.lease():
+                message.ack()
+            stream.append(f"click {rounds}")
+            stream.commit("reader", stream.read(limit=1).next - 1)
+            http.post("/v1/messages", {"body": "a note", "topic": "notes"})
+            http.get("/v1/messages?topic=notes")
+            time.sleep(0.05)
+        assert http.post("/queues/orders/keys", {"name": "shop", "rights": ["push"]}).status == 201
+
+
+def _canary_rounds(metrics: bytes) -> float:
+    lines = (line for line in metrics.decode().splitlines() if line.startswith("penstock_canary_rounds_total"))
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def _contents(store: str) -> dict[str, Any]:
+    with penstock.connect(store) as client:
+        queues = {info.name: (info.options, info.ready, info.scheduled, info.dead) for info in client.queues()}
+        letters = [(letter.id, letter.payload, letter.errors) for letter in client.queue("orders").dead_letters()]
+        return {"queues": queues, "dead": letters, "clicks": [each.data for each in client.stream("clicks").read()]}
+
+
+# Two versions on one store
+
+
+def sources_of(commit: str, folder: Path) -> Path:
+    """Unpack `src` of a commit; returns the folder to put on PYTHONPATH."""
+    done = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, f"git has no sources of {commit}: {done.stderr.decode()}"
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "src"
+
+
+class Version:
+    """One version of Penstock, used by scripts in processes of their own."""
+
+    def __init__(self, sources: Path) -> None:
+        self.sources = sources
+        self.environment = clean_environment() | {"PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", f"import json, os, sys\nimport penstock\n{script}", *arguments]
+        return subprocess.Popen(
+            words, env=self.environment, cwd=self.sources, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, script: str, *arguments: str) -> Any:
+        return finish(self.start(script, *arguments))
+
+    def schema(self, kind: str) -> int:
+        name = {"sqlite": "sqlite", "postgresql": "postgres"}[kind]
+        return int(self.run(f"from penstock.store.{name}.schema import SCHEMA_VERSION\nprint(SCHEMA_VERSION)"))
+
+
+def finish(running: subprocess.Popen[str]) -> Any:
+    """Wait for a script and return the JSON that it printed."""
+    out, err = running.communicate(timeout=VERSION_SECONDS_MAX)
+    assert running.returncode == 0, err
+    return json.loads(out)
+
+
+THIS = Version(ROOT / "src")
+
+SHARE = """
+url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with penstock.connect(url) as client:
+    queue = client.create_queue("shared", lease_ms=600_000, exist_ok=True)
+    print("ready", file=sys.stderr, flush=True)
+    pushed = [queue.push({"by": name, "number": number}).id for number in range(count)]
+    acked, idle = [], 0
+    while idle < 3:
+        messages = queue.lease(3, wait=0.5)
+        idle = 0 if messages else idle + 1
+        queue.ack_many(messages)
+        acked += [message.id for message in messages]
+print(json.dumps([pushed, acked]))
+"""
+REFUSED = """
+try:
+    penstock.connect(sys.argv[1]).queues()
+except penstock.SchemaTooNew as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def use_with_previous(kind: str, folder: Path, count: int) -> str:
+    """Let the previous version and this one work on one store; returns how that ended.
+
+    With the same schema both push, lease and ack at the same time. With a newer schema, this version takes over the
+    store that the previous one made, and the previous one is refused with a typed error.
+    """
+    previous = Version(sources_of(PREVIOUS, folder / "previous"))
+    with new_store(kind, folder) as url:
+        pushed, acked = previous.run(SHARE, url, "first", str(count))
+        if THIS.schema(kind) == previous.schema(kind):
+            parts = [finish(each) for each in [v.start(SHARE, url, "both", str(count)) for v in (previous, THIS)]]
+            outcome = "worked together"
+        else:
+            parts = [THIS.run(SHARE, url, "this", str(count))]
+            assert "newer" in previous.run(REFUSED, url)
+            outcome = "schema is newer: the previous version is refused"
+        for their_pushed, their_acked in parts:
+            pushed += their_pushed
+            acked += their_acked
+        assert sorted(acked) == sorted(pushed), "each message is acked once"
+        with penstock.connect(url) as client:
+            assert client.queue("shared").info().ready == 0
+        return outcome
+
+
+def run(kind: str, folder: Path, seconds: float) -> dict[str, Any]:
+    """The long form: a default server used for a while, ended both ways, moved both ways; and two versions together."""
+    moved = [move_used_store(kind, folder / f"kill-{kill}", seconds, kill=kill)["messages"] for kill in (False, True)]
+    return {"messages moved": moved, "previous version": use_with_previous(kind, folder, count=500)}
+
+
+def later_version(folder: Path) -> Version:
+    """This version with one more option of queues and one of streams, as a later version would have."""
+    copied = Path(shutil.copytree(ROOT / "src", folder / "later"))
+    for file, first in (("model.py", "    lease_ms:"), ("log/model.py", "    segment_bytes:")):
+        path = copied / "penstock" / file
+        text = path.read_text("utf-8")
+        assert text.count(first) >= 1
+        path.write_text(text.replace(first, f"    sparkle: int = 0\n{first}", 1), "utf-8")
+    return Version(copied)
