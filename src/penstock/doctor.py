@@ -1,4 +1,4 @@
-"""A look at the health of a queue's file: what is wrong, how bad it is, and what to do about it. Changes nothing."""
+"""Checks of a queue's file or database: what is wrong, how bad it is, and what to do about it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -55,6 +55,52 @@ def examine(path: Path) -> list[Finding]:
     findings += _self_test(path.parent)
     findings += _java()
     return findings
+
+
+def examine_database(url: str) -> list[Finding]:
+    """Check a PostgreSQL database: version, schema, and the settings that decide whether a commit survives a crash."""
+    try:
+        from penstock.store.postgres import connection as database
+        from penstock.store.postgres import schema as tables
+    except ImportError:
+        return [Finding("problem", "postgresql", "psycopg is not installed", "pip install 'penstock[postgres]'")]
+    findings: list[Finding] = []
+    try:
+        target = database.Target(url)
+        with closing(database.connect(target, busy_ms=5_000)) as connection:
+            findings.append(Finding("ok", "postgresql", connection.info.parameter_status("server_version") or ""))
+            version = tables.schema_version(connection, target.schema)
+            if version == 0:
+                advice = "is this the right database? the first use creates the tables"
+                findings.append(
+                    Finding("problem", "schema", f"schema {target.schema!r} has no Penstock tables", advice)
+                )
+            elif version < tables.SCHEMA_VERSION:
+                detail = f"version {version}; this Penstock upgrades it to {tables.SCHEMA_VERSION} on opening"
+                findings.append(Finding("note", "schema", detail))
+            else:
+                findings.append(Finding("ok", "schema", f"version {version}"))
+            unsafe = database.unsafe_settings(connection)
+            for detail in unsafe:
+                findings.append(Finding("problem", "durability", detail, "turn it on in postgresql.conf and reload"))
+            findings += _commit_setting(connection)
+            if not unsafe:
+                findings.append(Finding("ok", "durability", "a commit that was answered survives a crash"))
+    except PenstockError as error:
+        findings.append(Finding("problem", "postgresql", str(error.args[0]), error.hint))
+    return findings
+
+
+def _commit_setting(connection: Any) -> Iterator[Finding]:
+    """Report a default that would not wait for the disk. Penstock overrides it for itself, not for other programs."""
+    row = connection.execute("SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'").fetchone()
+    if row == ("off",):
+        yield Finding(
+            "note",
+            "durability",
+            "synchronous_commit is off by default for this user; Penstock turns it on for its own commits",
+            "other programs of this user can lose their last commits in a crash",
+        )
 
 
 def _looks(path: Path) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ COMMANDS = {
     "completion": ("penstock.cli.completion", "Print a shell's completion script."),
     "demo": ("penstock.cli.demo", "A server with traffic through every face, to look at."),
     "dlq": ("penstock.cli.dlq", "Look at, requeue and purge dead letters."),
-    "doctor": ("penstock.cli.doctor", "Check a queue's file."),
+    "doctor": ("penstock.cli.doctor", "Check a queue's file or database."),
     "export": ("penstock.cli.export", "Write a queue's messages as NDJSON."),
     "health": ("penstock.cli.health", "Ask a server whether it is fit for work."),
     "import": ("penstock.cli.import_", "Take an export back."),

@@ -1,4 +1,4 @@
-"""`penstock doctor FILE`: is this queue well?"""
+"""`penstock doctor FILE`: check a queue's file or database."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from pathlib import Path
 import click
 import msgspec
 
-from penstock.doctor import Finding, examine
+from penstock.doctor import Finding, examine, examine_database
+from penstock.store.opening import POSTGRES
 
 MARKS = {"ok": click.style("ok", fg="green"), "note": click.style("note", fg="yellow")}
 PROBLEM = click.style("PROBLEM", fg="red", bold=True)
 
 
 @click.command("doctor")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Findings as a JSON array.")
-def command(file: Path, as_json: bool) -> None:
-    """Check a queue's file: integrity, schema, stuck leases, sizes. Exit code 1 when there is a problem."""
-    findings = [_told(finding) for finding in examine(file)]
+def command(file: str, as_json: bool) -> None:
+    """Check a queue's file: integrity, schema, stuck leases, sizes. Exit code 1 when there is a problem.
+
+    With a URL (postgresql://user@host/database), check that database and whether its commits survive a crash.
+    """
+    found = examine_database(file) if file.startswith(POSTGRES) else examine(Path(file))
+    findings = [_told(finding) for finding in found]
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
     else:

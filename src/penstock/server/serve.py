@@ -12,7 +12,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.broker import Broker
@@ -158,7 +158,7 @@ async def serve(
     try:
         await connections.start(listener, tls_context(settings))
         if ready is None:
-            announce(settings, path, listener)
+            announce(settings, path, listener, store.durability_warnings)
         else:
             ready(app)
         await stop.wait()
@@ -189,16 +189,17 @@ def _files_max() -> int:
     return max(soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def announce(settings: Settings, path: str, listener: socket.socket) -> None:
+def announce(settings: Settings, path: str, listener: socket.socket, warnings: Sequence[str]) -> None:
     """For people, on stderr: where it listens, where the data is, and how safe it is there."""
     host, port = listener.getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
     shown = f"[{host}]" if ":" in host else host
-    durability = (
-        "full: nothing is answered before it is on disk"
-        if settings.durability == "full"
-        else "RELAXED: a power cut may lose the last moments"
-    )
+    if settings.durability == "relaxed":
+        durability = "RELAXED: a power cut may lose the last moments"
+    elif warnings:
+        durability = "NOT SAFE: " + "; ".join(warnings)
+    else:
+        durability = "full: nothing is answered before it is on disk"
     access = "with the token" if settings.auth_token else "without a token"
     sys.stderr.write(
         f"penstock listens on {scheme}://{shown}:{port} {access}\n"

@@ -110,6 +110,10 @@ class Store(Applies, Protocol):
     """Synchronous, safe for threads. All state is in the database: any number of processes may use one at once."""
 
     @property
+    def durability_warnings(self) -> Sequence[str]:
+        """Sentences about what may keep a durable commit from surviving a crash; empty if there is nothing."""
+
+    @property
     def clock(self) -> Clock:
         """The time that the store goes by, without asking it."""
 

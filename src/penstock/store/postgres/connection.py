@@ -55,6 +55,16 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
+# A role, a database or a cluster may have it off. All other levels wait for the disk, and some for replicas as well.
+COMMIT_WAITS = (
+    "set_config('synchronous_commit', CASE WHEN %s THEN 'off' WHEN current_setting('synchronous_commit') = 'off'"
+    " THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
+)
+UNSAFE_WHEN_OFF = {
+    "fsync": "a crash of the database's machine can lose or damage everything",
+    "full_page_writes": "a crash of the database's machine can damage pages that were being written",
+}
+
 
 class Target:
     """Which database, and which schema of it."""
@@ -113,17 +123,26 @@ def connect(target: Target, *, busy_ms: int, relaxed: bool = False) -> psycopg.C
             version = connection.info.server_version // 10_000
             raise CannotOpen(f"PostgreSQL {version} is too old", hint="Penstock needs PostgreSQL 14 or newer")
         settings = SETTINGS | {"lock_timeout": f"{busy_ms}ms"}
-        if relaxed:
-            settings["synchronous_commit"] = "off"
         chosen = ", ".join("set_config(%s, %s, false)" for _ in settings)
         flat = [part for setting in settings.items() for part in setting]
-        connection.execute(f"SELECT {chosen}".encode(), flat)
+        connection.execute(f"SELECT {chosen}, {COMMIT_WAITS}".encode(), [*flat, relaxed])
     except BaseException as error:
         connection.close()
         if isinstance(error, psycopg.Error):
             raise translate(error, target) from error
         raise
     return connection
+
+
+def unsafe_settings(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return why commits on this server may not survive a crash, one sentence for each setting that is off.
+
+    Only the server's own administrator can change these.
+    """
+    rows = connection.execute(
+        "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off' ORDER BY name", (list(UNSAFE_WHEN_OFF),)
+    ).fetchall()
+    return [f"PostgreSQL runs with {name} = off: {UNSAFE_WHEN_OFF[name]}" for (name,) in rows]
 
 
 def _cannot_connect(error: psycopg.OperationalError, target: Target) -> StoreError:

@@ -39,7 +39,16 @@ from penstock.model import (
 )
 from penstock.store.postgres.access import api_key
 from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
-from penstock.store.postgres.connection import OUTCOME_SECONDS, Pool, Target, connect, is_lost, life_of, translate
+from penstock.store.postgres.connection import (
+    OUTCOME_SECONDS,
+    Pool,
+    Target,
+    connect,
+    is_lost,
+    life_of,
+    translate,
+    unsafe_settings,
+)
 from penstock.store.postgres.context import SLACK_MS, Context
 from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
@@ -105,6 +114,7 @@ class PostgresStore:
             try:
                 salt = migrate(first, self.target.schema)
                 had_journal = has_journal(first, self.target.schema)
+                self.durability_warnings = unsafe_settings(first)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
             self._context = Context(self.target.schema, salt, clock, steady)
@@ -330,18 +340,19 @@ class PostgresStore:
     def _apply_on(self, wire: Wire, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
         sql = self._context.sql
         alone = not wire.in_transaction
+        durable = self.durability == "full" and is_durable(commands)
         wire.run([Statement(sql["begin.begin"])] if alone else [])
         self._check_same_database(wire, commands)
         wire.run([Statement(sql["begin.savepoint"])])
         try:
             tx = Transaction(wire, self._context)
             try:
-                tx.join(needs_of(commands))
+                tx.join(needs_of(commands), durable=durable)
             except Restart:
                 # What was known of a queue is right now.
                 wire.run([Statement(sql["begin.undo"])])
                 tx = Transaction(wire, self._context)
-                tx.join(needs_of(commands))
+                tx.join(needs_of(commands), durable=durable)
             outcomes = carry_out(tx, runs(commands))
             or_raise(outcomes)
             # Nobody knows when the user commits.

@@ -75,10 +75,10 @@ class Transaction:
             start.append(self._statement("begin.without_waiting"))
         self._enter(start, needs, durable, along)
 
-    def join(self, needs: Needs) -> None:
-        """As `begin`, inside a transaction that there is."""
+    def join(self, needs: Needs, *, durable: bool) -> None:
+        """As `begin`, inside a transaction that there is. Its session may not wait for the disk when it commits."""
         self.own = False
-        self._enter([], needs, False, ())
+        self._enter([self._statement("begin.wait_for_disk")] if durable else [], needs, False, ())
 
     def _enter(self, start: list[Statement], needs: Needs, durable: bool, along: Sequence[Statement]) -> None:
         context = self.context

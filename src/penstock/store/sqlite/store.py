@@ -54,6 +54,8 @@ TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id 
 class SqliteStore(Looks, OneLane):
     """A file has one writer at a time."""
 
+    durability_warnings: Sequence[str] = ()
+
     def __init__(
         self,
         path: str | os.PathLike[str],

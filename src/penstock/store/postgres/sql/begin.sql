@@ -13,6 +13,9 @@ ROLLBACK
 -- :without_waiting
 SET LOCAL synchronous_commit = off
 
+-- :wait_for_disk
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+
 -- :move_clock
 SELECT set_config('penstock_clock.now_ms', ($1::bigint)::text, true)
 
