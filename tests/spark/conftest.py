@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from penstock.cli import pipeline, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
 from penstock.pipeline.jar import make_jar
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.session import open_session
@@ -37,3 +40,17 @@ def work(tmp_path: Path) -> Iterator[Work]:
 @pytest.fixture
 def lake(work: Work) -> Lake:
     return Lake(work.data / "lake")
+
+
+@pytest.fixture
+def command(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs `penstock pipeline …` in this process, on the suite's own session, in an empty folder."""
+
+    @contextmanager
+    def session(*_: Any, **__: Any) -> Iterator[Any]:
+        yield spark
+
+    for module in (pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables):
+        monkeypatch.setattr(module, "session", session)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(pipeline.command, arguments)

@@ -252,5 +252,5 @@ def test_a_server_finds_the_files_that_took_the_place_of_those_it_knew(
     assert past.roll_ups(window, FIRST + 5_000, QUEUES) == expected
     for file in minutes.files():
         Path(file).unlink()
-    with pytest.raises(CannotOpen, match="misses a file"):
+    with pytest.raises(CannotOpen, match="is missing the file"):
         past.roll_ups(window, FIRST + 5_000, QUEUES)

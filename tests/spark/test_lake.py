@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Conflict
+from penstock.errors import CannotOpen, Conflict, InvalidInput
 from penstock.pipeline import lake as lakes
 from penstock.pipeline.files import write_batches
 from penstock.pipeline.lake import Lake, LakeTable
+from penstock.pipeline.options import write_options
+from penstock.pipeline.report import report
 from penstock.pipeline.tables import LATENCIES, QUEUE_MINUTES, QUEUES, SILVER
+from tests.integration.command_line import PENSTOCK, clean_environment
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "penstock:a"
@@ -76,3 +81,50 @@ def test_a_lake_whose_events_are_behind_what_was_made_of_them_is_refused(lake: L
     lake[QUEUES].append([], APP, 7)
     with pytest.raises(Conflict, match="ahead of"):
         lake.check_belongs(APP)
+
+
+def test_a_missing_file_is_an_error_that_names_it_for_every_reader(lake: Lake) -> None:
+    lake.create()
+    table = lake[QUEUE_MINUTES]
+    put(table, 1, [1])
+    [file] = table.files()
+    Path(file).unlink()
+    readers: list[Callable[[], object]] = [
+        table.files,
+        table.dataset,
+        lambda: table.size(APP),
+        lambda: report(lake, None, None, None),
+    ]
+    for read in readers:
+        with pytest.raises(CannotOpen, match=file):
+            read()
+
+
+@pytest.mark.parametrize("url", ["s3a://bucket/lake", "hdfs://name/lake", "gs://bucket", "file://host/lake"])
+def test_a_lake_is_a_local_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="must be a local folder"):
+        Lake(url).create()
+    with pytest.raises(InvalidInput, match="must be a local folder"):
+        write_options({"url": str(tmp_path), "queue": "q", "staging": url})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["pipeline", "run"], ["pipeline", "status"], ["serve", "--port", "0"]])
+def test_no_command_makes_a_folder_of_a_lakes_url(command: list[str], tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [PENSTOCK, *command, "--data", "data", "--lake", "s3a://user:secret@bucket/lake"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode != 0
+    assert "lake must be a local folder" in ran.stderr
+    assert "secret" not in ran.stderr
+    assert not (tmp_path / "s3a:").exists()
+
+
+def test_a_lake_may_be_written_as_a_file_url(tmp_path: Path) -> None:
+    assert Lake(f"file://{tmp_path}/lake").folder == tmp_path / "lake"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from penstock.cli import pipeline_sql
 from penstock.cli.common import Failed
 from penstock.cli.pipeline import asking
 from penstock.cli.pipeline_sql import _show
+from penstock.pipeline.lake import Lake
+from penstock.pipeline.run import Pipeline
 from penstock.pipeline.sql import ROWS_HELD, answer
+from penstock.pipeline.tables import BRONZE
+from tests.spark.support import Work
 
 pytestmark = pytest.mark.spark
 
@@ -89,12 +94,63 @@ def test_a_mistake_is_told_in_one_line_without_a_plan(spark: Any, query: str, to
     assert ("there is gold.queues" in failed.value.message) == ("cannot be found" in told)
 
 
-@pytest.mark.parametrize("query", ["DROP TABLE gold.queues", " -- so\n/* and */ insert into x values (1)"])
-def test_what_would_change_something_is_refused_before_spark_starts(query: str) -> None:
-    ran = CliRunner().invoke(pipeline_sql.sql, [query])
-    assert isinstance(ran.exception, SystemExit)
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DROP TABLE gold.queues",
+        " -- so\n/* and */ insert into x values (1)",
+        "FROM range(3) INSERT OVERWRITE DIRECTORY '{}' USING parquet SELECT *",
+        "EXECUTE IMMEDIATE 'CREATE TABLE t USING parquet LOCATION \"{}\" AS SELECT 1 AS n'",
+        "EXPLAIN EXECUTE IMMEDIATE 'CREATE TABLE t USING parquet LOCATION \"{}\" AS SELECT 1 AS n'",
+        "WITH t AS (SELECT 1 AS n) INSERT OVERWRITE DIRECTORY '{}' USING parquet SELECT * FROM t",
+        "BEGIN INSERT OVERWRITE DIRECTORY '{}' USING parquet SELECT 1 AS n; END",
+    ],
+)
+def test_a_statement_that_changes_something_is_refused(
+    command: Callable[..., Result], lake: Lake, tmp_path: Path, query: str
+) -> None:
+    lake.create()
+    target = tmp_path / "written"
+    ran = command("sql", query.format(target), "--lake", str(lake.folder))
     assert ran.exit_code == 2
-    assert "is not a question" in ran.output
+    assert "only SELECT" in ran.output
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("SELECT 1 AS one;\n", '{"one":1}'),
+        ("WITH t AS (SELECT 'INSERT' AS drop) SELECT * FROM t", '{"drop":"INSERT"}'),
+        ("FROM VALUES (3) AS t(n) SELECT n", '{"n":3}'),
+        ("DESCRIBE live.queues", '{"col_name":"queue","data_type":"string","comment":null}'),
+    ],
+)
+def test_every_form_of_a_question_is_answered(
+    command: Callable[..., Result], lake: Lake, query: str, told: str
+) -> None:
+    lake.create()
+    ran = command("sql", query, "--json", "--lake", str(lake.folder))
+    assert (ran.exit_code, ran.output.splitlines()[0]) == (0, told)
+
+
+def test_a_file_missing_from_the_lake_is_an_error_that_names_it(
+    spark: Any, command: Callable[..., Result], work: Work, lake: Lake
+) -> None:
+    work.push("a")
+    with Pipeline(spark, work.drained(), lake) as pipeline:
+        list(pipeline.steps())
+    [file] = lake[BRONZE].files()
+    Path(file).unlink()
+    for arguments in (
+        ("sql", "SELECT count(*) FROM bronze.events"),
+        ("verify",),
+        ("status",),
+        ("replay", "--where", "true", "--to", "again"),
+    ):
+        ran = command(*arguments, "--data", str(work.data))
+        assert ran.exit_code == 1
+        assert f"bronze.events is missing the file {file}" in ran.output
 
 
 def test_an_answer_has_one_form() -> None:

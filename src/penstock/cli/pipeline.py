@@ -60,6 +60,10 @@ class Places:
         token: str | None,
         lake: str | None,
     ) -> None:
+        from penstock.pipeline.paths import local_path
+
+        data = None if data is None else str(local_path(data, "data"))
+        db = None if db is None else str(local_path(db, "db"))
         where = where_of(url, db, data, store)
         if url is not None:
             url, token = server_of(url, token)
@@ -67,7 +71,8 @@ class Places:
         """A database or a server, if it is not a file."""
         self.token = token
         self.database = Path(DEFAULT_DATA, DB_NAME) if where is None or self.remote else Path(where)
-        self.lake_folder = Path(lake).absolute() if lake is not None else self.database.absolute().parent / "lake"
+        beside = self.database.absolute().parent / "lake"
+        self.lake_folder = beside if lake is None else local_path(lake, "lake").absolute()
         self.log = self.lake_folder / "logs" / "spark.log"
 
     @property

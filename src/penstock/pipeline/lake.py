@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from penstock.errors import CannotOpen, Conflict
 from penstock.log.files import DISK, FolderLock, sync_path
+from penstock.pipeline.paths import local_path
 from penstock.pipeline.tables import BRONZE, TABLES, Table
 
 if TYPE_CHECKING:
@@ -127,8 +128,25 @@ class LakeTable:
         return found
 
     def files(self, **least: Any) -> list[str]:
-        """Of the files that are in the table, those that may hold a value of a column that is at least so great."""
-        return [str(self.folder / path) for path in self._entries(least)["path"].to_pylist()]
+        """Of the files that are in the table, those that may hold a value of a column that is at least so great.
+
+        Fails if one of them is not there: a reader without it would answer wrongly.
+        """
+        return self._present(self._entries(least)["path"].to_pylist())
+
+    def _present(self, paths: Sequence[str]) -> list[str]:
+        files = [str(self.folder / path) for path in paths]
+        missing = next((file for file in files if not Path(file).exists()), None)
+        if missing is not None:
+            raise self._misses(missing)
+        return files
+
+    def _misses(self, file: str) -> CannotOpen:
+        return CannotOpen(
+            f"{self.table.name} is missing the file {file}",
+            hint="if `penstock pipeline compact` has just removed it, ask again; otherwise restore the file, or rebuild"
+            " the lake with `penstock pipeline run` and a new --lake",
+        )
 
     def least_of(self, column: str, **least: Any) -> Any:
         """Of those files, the least value of a column; None if there is none."""
@@ -153,10 +171,7 @@ class LakeTable:
         try:
             return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
-            raise CannotOpen(
-                f"{self.table.name} misses a file: {error}",
-                hint="if `penstock pipeline compact` has just removed it, ask again",
-            ) from error
+            raise self._misses(str(error)) from error
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
         """Add these and move the position, both or neither."""
@@ -226,6 +241,7 @@ class LakeTable:
 
     def size(self, app: str | None) -> Size:
         found = pa.table(self.delta.get_add_actions(flatten=True))
+        self._present(found["path"].to_pylist())
         return Size(
             table=self.table.name,
             rows=pc.sum(found["num_records"]).as_py() or 0,
@@ -238,7 +254,7 @@ class LakeTable:
 
 class Lake:
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = local_path(folder, "lake")
         self._tables: dict[str, LakeTable] = {}
 
     def __getitem__(self, table: Table) -> LakeTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
@@ -15,6 +14,7 @@ from penstock.identity import check_queue_name
 from penstock.log.consumers import check_consumer_name
 from penstock.log.streams import check_stream_name
 from penstock.pipeline.logs import SERVERS, AnyLog, database_of, place_of
+from penstock.pipeline.paths import local_path, without_file_scheme
 from penstock.redact import place_in
 from penstock.store.opening import POSTGRES
 
@@ -125,7 +125,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         stream=check_stream_name(told["stream"]) if "stream" in told else None,
         token=told.get("token"),
         name=check_write_name(told["name"]) if "name" in told else None,
-        staging=Path(told["staging"]) if "staging" in told else Path(f"{database}.staging"),
+        staging=local_path(told["staging"], "staging") if "staging" in told else Path(f"{database}.staging"),
     )
 
 
@@ -160,7 +160,7 @@ def _place(told: Mapping[str, str]) -> str:
     place = told.get("url") or told.get("path")
     if not place:
         raise _bad("the option url is missing", "url", READ_OPTIONS)
-    return re.sub(r"^file:(//)?(?=/)", "", place)
+    return without_file_scheme(place)
 
 
 def _offset(told: Mapping[str, str], name: str, default: Edge) -> int | Edge:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.errors import CannotOpen
 from penstock.pipeline.lake import NO_GLOBS, Lake
 from penstock.pipeline.live import Live
 from penstock.pipeline.tables import LIVE
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
 
 ROWS_HELD = 10_000
 BATCH_ROWS = 4_096
+ABOUT_TABLES = ("Show", "Describe")
+"""How Spark names the statements that only tell of tables."""
+
+
+def is_question(spark: SparkSession, query: str) -> bool:
+    """Return True for SELECT, SHOW and DESCRIBE, as Spark's own parser reads the text.
+
+    Its grammar of queries has no statement that changes something. Of others, such as EXPLAIN or EXECUTE IMMEDIATE,
+    Spark may execute a part while it looks at them.
+    """
+    from pyspark.errors import ParseException
+
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    try:
+        parser.parseQuery(query.rstrip("; \t\r\n"))
+    except ParseException:
+        statement: str = parser.parsePlan(query).getClass().getSimpleName()  # Raises for what is no SQL at all.
+        return statement.startswith(ABOUT_TABLES)
+    return True
 
 
 @contextmanager
@@ -45,9 +65,15 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: Live) -> Itera
             place = folder / name
             place.mkdir()
             # Spark knows nothing of Delta here, so it is shown exactly the files that are in the table.
-            for number, file in enumerate(table.files()):
+            files = table.files()
+            for number, file in enumerate(files):
                 (place / f"{number:08}.parquet").symlink_to(Path(file).absolute())
             _register(spark, name, table.table.schema, place)
+            # Spark lists the folder once, here, and passes over links that lead nowhere. A file that is removed later
+            # makes its query fail.
+            if len(spark.table(name).inputFiles()) != len(files):
+                table.files()
+                raise CannotOpen(f"a file of {name} was replaced meanwhile", hint="ask again")
         for name in named & LIVE.keys():
             place = folder / name
             place.mkdir()

@@ -15,6 +15,7 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.latency import Counts, merged
 from penstock.model import Latencies, RollUp, Span, Totals, Window
+from penstock.pipeline.paths import local_path
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.faces.payloads import rfc3339
 from penstock.store.protocol import Store
@@ -29,9 +30,9 @@ MARGIN_MINUTES = 2
 
 
 def lake_folder(settings: Settings, store: Store) -> Path:
-    """Where `penstock pipeline` keeps it unless told otherwise: beside the file, or in the data folder."""
+    """Return the setting, or where `penstock pipeline` keeps it by default: beside the file, or in the data folder."""
     if settings.lake is not None:
-        return Path(settings.lake)
+        return local_path(settings.lake, "lake")
     return Path(store.path).parent / "lake" if isinstance(store, SqliteStore) else Path(settings.data, "lake")
 
 

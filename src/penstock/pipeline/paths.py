@@ -1,0 +1,26 @@
+"""Folders of this machine, as users write them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penstock.errors import InvalidInput
+from penstock.redact import without_password
+
+
+def local_path(given: Path | str, field: str) -> Path:
+    """Return a local path, also for `file:///path`; refuse every other URL, which `Path` would take for a folder."""
+    path = without_file_scheme(str(given))
+    if re.match(r"[A-Za-z][\w+.-]+:/", path):
+        raise InvalidInput(
+            f"{field} must be a local folder, not {without_password(str(given))!r}",
+            field=field,
+            hint="object storage and HDFS are not supported yet; mount it, and name the folder",
+        )
+    return Path(path)
+
+
+def without_file_scheme(given: str) -> str:
+    """Return the path in `file:/path` and `file:///path`, and anything else as it is."""
+    return re.sub(r"^file:(//)?(?=/(?!/))", "", given)
