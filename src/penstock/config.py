@@ -28,7 +28,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8888
     """0 picks a free one."""
     data: str = "./penstock-data"
-    """The folder that holds everything."""
+    """The folder for everything on disk. It holds the store, unless `db` or `store` names another."""
     db: str | None = None
     """A SQLite file elsewhere than in the data folder."""
     store: str | None = None
@@ -140,7 +140,6 @@ PLAIN_NAMES = {
     "WS_MAX_CONNECTIONS": "ws_connections_max",
 }
 LISTS = {"cors_origins"}
-PLACES = {"data", "db", "store"}
 
 
 def load_settings(
@@ -152,11 +151,16 @@ def load_settings(
     from_file.pop("client", None)
     given = {name: value for name, value in flags.items() if value is not None}
     values: dict[str, Any] = {}
-    for source in (from_file, _from_plain_names(environ), _from_environment(environ), given):
-        if PLACES & source.keys():
-            # Where the data is has three names, and the nearest source decides among all of them.
-            values = {name: value for name, value in values.items() if name not in PLACES}
+    named: dict[str, str] = {}
+    for source, name_of in (
+        (from_file, lambda name: f"{name} in the configuration file"),
+        (_from_plain_names(environ), {"db": "DB_PATH", "store": "PG_HOST"}.get),
+        (_from_environment(environ), lambda name: f"PENSTOCK_{name.upper()}"),
+        (given, lambda name: f"--{name}"),
+    ):
         values |= source
+        named |= {name: str(name_of(name)) for name in ("data", "db", "store") if name in source}
+    _check_one_store(named)
     if not values.get("auth_token") and environ.get("PENSTOCK_TOKEN"):
         # What this machine's clients send is what its server wants, unless it was told otherwise.
         values["auth_token"] = environ["PENSTOCK_TOKEN"]
@@ -164,6 +168,17 @@ def load_settings(
         return _checked(msgspec.convert(values, Settings, strict=False))
     except msgspec.ValidationError as error:
         raise refusal(error, "setting") from None
+
+
+def _check_one_store(named: Mapping[str, str]) -> None:
+    """Refuse settings that name two stores. A folder given by flag names one too: it would hold a file of its own."""
+    names = [named[name] for name in ("store", "db") if name in named]
+    if named.get("data") == "--data" and not any(name.startswith("--") for name in names):
+        names.append("--data")
+    if len(names) > 1:
+        raise InvalidInput(
+            f"{names[0]} and {names[1]} name two different stores", field="store", hint="keep one of the two"
+        )
 
 
 def _checked(settings: Settings) -> Settings:

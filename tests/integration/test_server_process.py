@@ -66,12 +66,44 @@ def test_the_tree_s_names() -> None:
     assert settings().worker_id.startswith("worker-")
 
 
-def test_the_nearest_source_says_where_the_data_is() -> None:
-    env = {"DB_PATH": "seed.db"}
-    assert settings({"data": "folder"}, env).db is None
-    assert settings(env=env | {"PENSTOCK_DATA": "folder"}).db is None
-    assert settings({"db": "flag.db"}, {"PENSTOCK_STORE": "sqlite:///x"}).store is None
-    assert settings({"port": 1}, env).db == "seed.db"
+PG_URL = "postgresql://postgres@db:5432/postgres"
+
+
+def test_a_store_that_is_named_is_used_beside_a_data_folder() -> None:
+    # Images and units set PENSTOCK_DATA for everyone.
+    folder = {"PENSTOCK_DATA": "/data"}
+    assert settings(env=folder | {"PG_HOST": "db"}).store == PG_URL
+    assert settings(env=folder | {"PENSTOCK_STORE": PG_URL}).store == PG_URL
+    assert settings(env=folder | {"DB_PATH": "seed.db"}).db == "seed.db"
+    assert settings({"data": "/data", "store": PG_URL}).store == PG_URL
+    assert settings({"store": "sqlite:///x"}, {"PG_HOST": "db"}).store == "sqlite:///x"
+    assert settings({"db": "flag.db"}, {"DB_PATH": "seed.db"}).db == "flag.db"
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "names"),
+    [
+        ({"data": "/x"}, {"PENSTOCK_STORE": PG_URL}, ("--data", "PENSTOCK_STORE")),
+        ({"data": "/x"}, {"PG_HOST": "db"}, ("--data", "PG_HOST")),
+        ({"data": "/x"}, {"DB_PATH": "seed.db"}, ("--data", "DB_PATH")),
+        ({"db": "flag.db"}, {"PENSTOCK_STORE": PG_URL}, ("--db", "PENSTOCK_STORE")),
+        ({}, {"DB_PATH": "seed.db", "PG_HOST": "db"}, ("DB_PATH", "PG_HOST")),
+        ({"store": PG_URL}, {"DB_PATH": "seed.db"}, ("--store", "DB_PATH")),
+    ],
+)
+def test_settings_that_name_two_stores_are_refused_by_name(
+    flags: dict[str, object], env: dict[str, str], names: tuple[str, str]
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        settings(flags, env)
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_a_store_in_the_file_and_another_by_flag_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(f'store = "{PG_URL}"\n')
+    with pytest.raises(InvalidInput, match="store in the configuration file and --data"):
+        settings({"data": "/x"}, file=file)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from penstock.cli.common import Leases, server_of
 from penstock.cli.metrics import _sample
 from penstock.cli.output import Output
 from penstock.cli.queue_add import add
+from penstock.errors import InvalidInput
 from penstock.model import QueueOptions
 
 
@@ -66,6 +67,26 @@ def test_the_file_has_a_table_for_clients(tmp_path: Path) -> None:
     assert server_of(None, None) == ("https://far", "t")
     assert server_of("https://far", None) == ("https://far", "t")
     assert server_of("https://farther", None) == ("https://farther", None)
+
+
+@pytest.mark.parametrize("text", ['[client]\nurl = "https://far"\n', 'host = "far"\n'])
+def test_the_environments_token_is_not_sent_where_only_the_folder_leads(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "penstock.toml").write_text(text)
+    monkeypatch.setenv("PENSTOCK_TOKEN", "secret")
+    with pytest.raises(InvalidInput, match=r"PENSTOCK_TOKEN is not sent to http.*far"):
+        server_of(None, None)
+    assert server_of("https://mine", None) == ("https://mine", "secret")
+    assert server_of(None, "typed")[1] == "typed"
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(tmp_path / "penstock.toml"))
+    assert server_of(None, None)[1] == "secret"
+
+
+def test_the_environments_token_is_sent_to_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('[client]\nurl = "http://127.0.0.1:9000"\n')
+    monkeypatch.setenv("PENSTOCK_TOKEN", "secret")
+    assert server_of(None, None) == ("http://127.0.0.1:9000", "secret")
 
 
 @pytest.mark.parametrize(

@@ -174,34 +174,58 @@ def open_remote(url: str | None, token: str | None) -> Remote:
 
 
 def server_of(url: str | None, token: str | None) -> tuple[str, str | None]:
-    """Flag over environment over configuration file over default.
+    """Return a server's URL and the token for it: flag over environment over configuration file over default.
 
-    A server's own settings tell where it listens and its token; that token goes only to that server.
+    A token goes only where the user sends it: the file's token to the file's URL, and the environment's never to
+    another machine that only a `penstock.toml` in the current folder names.
     """
-    environ = os.environ
-    url = url or environ.get("PENSTOCK_URL")
-    token = token or environ.get("PENSTOCK_TOKEN")
-    if token is None or url is None:
-        return _configured(url, token)
-    return url, token
+    url = url or os.environ.get("PENSTOCK_URL")
+    environment_token = os.environ.get("PENSTOCK_TOKEN")
+    if url is not None and (token or environment_token):
+        return url, token or environment_token
+    found, file_token = _configured(url)
+    if token or environment_token is None:
+        return found, token or file_token
+    if _is_local(found) or "PENSTOCK_CONFIG" in os.environ or not Path("penstock.toml").exists():
+        return found, environment_token
+    if file_token is None:
+        raise InvalidInput(
+            f"PENSTOCK_TOKEN is not sent to {found}, which only penstock.toml in this folder names",
+            field="token",
+            hint="set PENSTOCK_URL too, or use --url",
+        )
+    return found, file_token
 
 
-def _configured(url: str | None, token: str | None) -> tuple[str, str | None]:
-    told = url is None and any(name in SETTINGS or name.startswith("PENSTOCK_") for name in os.environ)
-    if not told and "PENSTOCK_CONFIG" not in os.environ and not Path("penstock.toml").exists():
-        return url or DEFAULT_URL, token
+def _configured(url: str | None) -> tuple[str, str | None]:
+    """Return the URL, or the one that is configured, and the token that is configured for it."""
+    configured = url is None and any(name in SETTINGS or name.startswith("PENSTOCK_") for name in os.environ)
+    if not configured and "PENSTOCK_CONFIG" not in os.environ and not Path("penstock.toml").exists():
+        return url or DEFAULT_URL, None
     from penstock.config import client_settings, load_settings
 
     file = client_settings()
-    token = token or (file.get("token") if url is None or url == file.get("url") else None)
+    token = file.get("token") if url is None or url == file.get("url") else None
     url = url or file.get("url")
     if url is not None:
         return url, token
-    settings = load_settings({})
+    # Without the clients' token, which a server takes for its own where it has no other.
+    settings = load_settings({}, {name: value for name, value in os.environ.items() if name != "PENSTOCK_TOKEN"})
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if settings.tls_cert else "http"
     return f"{scheme}://{shown}:{settings.port or 8888}", token or settings.auth_token
+
+
+def _is_local(url: str) -> bool:
+    import ipaddress
+    from urllib.parse import urlsplit
+
+    try:
+        host = urlsplit(url).hostname
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager
