@@ -60,9 +60,9 @@ provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the br
 	@$(BIN)/python tools/provision.py
 	@$(BIN)/python -m penstock.pipeline.classes
 
-audit: $(STAMPS)/audit ## known vulnerabilities of every lock (asks PyPI)
+audit: $(STAMPS)/audit ## known vulnerabilities of every lock; fails if PyPI cannot say
 	@for lock in requirements/*.txt; do echo "$$lock" && \
-		$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r "$$lock" || exit 1; done
+		$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r "$$lock" || exit 1; done
 
 binary: $(STAMPS)/deploy $(PACKAGE) ## a single file, dist/penstock, that serves wherever there is such a Python
 	$(BIN)/python -m tools.binary dist/penstock

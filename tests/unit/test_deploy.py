@@ -139,3 +139,9 @@ def test_the_commands_of_the_how_to_exist() -> None:
         assert (ROOT / "docs" / "howto" / path).exists(), path
     for name in re.findall(r"`([a-z_]+_(?:ms|max|size)(?:_max)?)`", HOWTO):
         assert name in Settings.__struct_fields__, name
+
+
+def test_an_audit_that_could_not_look_up_a_package_fails() -> None:
+    # Without --strict, pip-audit reports no vulnerabilities for packages that it skipped.
+    (command,) = re.findall(r"pip-audit .*", (ROOT / "Makefile").read_text("utf-8"))
+    assert "--strict" in command.split()
