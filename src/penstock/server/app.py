@@ -171,6 +171,8 @@ class App:
 
     async def _answer(self, request: Request) -> None:
         exchange = request.exchange
+        # JSON may spell a byte with six characters, and a message has a few things beside its payload.
+        request.value_max = self.settings.payload_bytes * 6 + (64 << 10)
         try:
             response = await self._respond(request)
             request.status, request.rows = response.status, response.rows

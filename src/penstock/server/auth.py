@@ -38,12 +38,16 @@ class Principal(Struct, frozen=True):
     def is_admin(self) -> bool:
         return self.queue is None and not self.reads_only
 
-    def may(self, right: Right, queue: str | None) -> bool:
+    def may_somewhere(self, right: Right) -> bool:
+        """Return True if there may be a queue for which it has the right."""
         if self.queue is None:
             return right == "read" or not self.reads_only
-        if queue is None or queue.removesuffix(".dlq") != self.queue:
-            return False
         return right == "read" or right in self.rights or "admin" in self.rights
+
+    def may(self, right: Right, queue: str | None) -> bool:
+        if self.queue is not None and (queue is None or queue.removesuffix(".dlq") != self.queue):
+            return False
+        return self.may_somewhere(right)
 
 
 ADMIN = Principal("admin")
@@ -92,8 +96,12 @@ class Gate:
         principal = await self._identify(request)
         if principal.reads_only and request.method in ("GET", "HEAD") and route.safe:
             return principal
-        if right != "known" and not principal.may(right, request.params.get("queue")):
-            raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
+        if right == "known":
+            allowed = route.least_right is None or principal.may_somewhere(route.least_right)
+        else:
+            allowed = principal.may(right, request.params.get("queue"))
+        if not allowed:
+            raise HttpError(403, "forbidden", f"this key does not have the right to {route.least_right or right} here")
         return principal
 
     async def _identify(self, request: Request) -> Principal:

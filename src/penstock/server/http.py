@@ -6,7 +6,8 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from re import compile as pattern
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
@@ -15,14 +16,14 @@ import msgspec
 
 from penstock.model import LeasedMessage
 from penstock.server.errors import HttpError
-from penstock.server.strict_json import decode, invalid
+from penstock.server.strict_json import QUICK_BYTES, decode, invalid
 
 if TYPE_CHECKING:
     from penstock.server.sockets import Socket
 
 T = TypeVar("T")
-JSON_BYTES_ON_LOOP = 256 << 10
-"""More than this is decoded on a thread, so that others are served meanwhile."""
+# One thread, so that many large bodies at once do not take the processor, or the other threads, from everyone else.
+_json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
 LOOKED_UP = ("prefix", "after")
 """What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one."""
 REMEMBERED_BYTES_MAX = 256
@@ -106,6 +107,7 @@ class Request:
         "rows",
         "started",
         "status",
+        "value_max",
     )
 
     def __init__(
@@ -124,6 +126,8 @@ class Request:
         self.headers = headers
         """By lower-case name; of a repeated one, the first."""
         self.body_max = body_max
+        self.value_max: int | None = None
+        """Bytes of one value in a JSON body: a member, or an element of a member that is a list."""
         self.params: Mapping[str, str] = {}
         self.principal: Any = None
         self.leased: list[LeasedMessage] = []
@@ -171,14 +175,15 @@ class Request:
         declared = self.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > self.body_max:
             raise too_large(self.body_max)
-        parts: list[bytes] = []
-        size = 0
-        while chunk := await self.exchange.read():
-            size += len(chunk)
-            if size > self.body_max:
+        first = await self.exchange.read()
+        body = bytearray()
+        chunk = first
+        while chunk:
+            if len(body) + len(chunk) > self.body_max:
                 raise too_large(self.body_max)
-            parts.append(chunk)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            body += chunk
+            chunk = await self.exchange.read()
+        return first if len(first) == len(body) else bytes(body)
 
     def content_type(self) -> bytes:
         value = self.headers.get(b"content-type")
@@ -193,9 +198,7 @@ class Request:
             if not body:
                 return default
             self._check_json_type()
-        if len(body) > JSON_BYTES_ON_LOOP:
-            return await asyncio.to_thread(decode, body, decoder)
-        return decode(body, decoder)
+        return await decode_fairly(body, decoder, self.value_max)
 
     def _check_json_type(self) -> None:
         content_type = self.content_type()
@@ -203,6 +206,14 @@ class Request:
             raise HttpError(
                 415, "wrong_content_type", f"cannot read {content_type.decode('latin-1')}", hint="send application/json"
             )
+
+
+async def decode_fairly(body: bytes, decoder: msgspec.json.Decoder[T], value_bytes_max: int | None = None) -> T:
+    """Decode strict JSON, if it is large on a thread, so that others are served meanwhile."""
+    if len(body) <= QUICK_BYTES:
+        return decode(body, decoder, value_bytes_max=value_bytes_max)
+    work = partial(decode, body, decoder, value_bytes_max=value_bytes_max)
+    return await asyncio.get_running_loop().run_in_executor(_json_thread, work)
 
 
 def _parse_query(query_string: bytes, kind: Any) -> Any:

@@ -25,6 +25,8 @@ class Route(Struct, kw_only=True):
     handler: Handler
     summary: str
     right: Right
+    least_right: Right | None = None
+    """With `known`: the right that is needed on some queue. It is checked before the body is read."""
     query: Any = None
     body: Any = None
     body_types: Sequence[str] = ("application/json",)

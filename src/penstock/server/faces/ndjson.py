@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
@@ -9,8 +10,8 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.server.errors import HttpError
-from penstock.server.http import Request
-from penstock.server.strict_json import decode
+from penstock.server.http import Request, decode_fairly
+from penstock.server.strict_json import QUICK_BYTES
 
 T = TypeVar("T")
 BATCH_BYTES = 4 << 20
@@ -21,14 +22,18 @@ async def records(
 ) -> AsyncIterator[list[T]]:
     """Batches of decoded lines, each small enough for one commit. An error says which line it is in."""
     batch: list[T] = []
-    size = 0
+    size = unpaused = 0
     async for number, line in _lines(request, line_bytes_max):
         try:
-            batch.append(decode(line, decoder))
+            batch.append(await decode_fairly(line, decoder))
         except HttpError as error:
             error.args = (f"line {number}: {error.args[0]}",)
             raise
         size += len(line)
+        unpaused += len(line)
+        if unpaused > QUICK_BYTES:
+            unpaused = 0
+            await asyncio.sleep(0)  # Let others run.
         if len(batch) >= batch_max or size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -44,20 +49,22 @@ def after(done: int, error: PenstockError, what: str = "messages") -> PenstockEr
 
 
 async def _lines(request: Request, line_bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
-    rest = b""
+    rest = bytearray()  # Grows in place: a line that comes byte by byte is not copied for each of them.
     number = 0
     async for chunk in request.chunks():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+        first, *others = chunk.split(b"\n")
+        rest += first
+        for following in others:
             number += 1
+            line, rest = bytes(rest), bytearray(following)
             _check(line, number, line_bytes_max)
             if line.strip():
                 yield number, line
         _check(rest, number + 1, line_bytes_max)
     if rest.strip():
-        yield number + 1, rest
+        yield number + 1, bytes(rest)
 
 
-def _check(line: bytes, number: int, line_bytes_max: int) -> None:
+def _check(line: bytes | bytearray, number: int, line_bytes_max: int) -> None:
     if len(line) > line_bytes_max:
         raise HttpError(413, "line_too_large", f"line {number} is too large", hint=f"at most {line_bytes_max} bytes")

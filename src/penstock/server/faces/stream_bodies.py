@@ -35,6 +35,7 @@ async def read_whole(request: Request) -> Sequence[Payload]:
     """What is appended in one commit: `{"records": [...]}`, or one record of any other type."""
     content_type = request.content_type()
     if content_type in JSON_TYPES or content_type.endswith(b"+json"):
+        request.value_max = None  # A stream has its own limit.
         body = await request.json(_append_body)
         return [new_record(each, f"records[{number}]") for number, each in enumerate(body.records)]
     data = await request.body()

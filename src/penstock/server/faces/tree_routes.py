@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.server.faces import analytics_shapes as analytics
 from penstock.server.faces import tree_shapes as shapes
-from penstock.server.routing import Route
+from penstock.server.routing import Right, Route
 
 if TYPE_CHECKING:
     from penstock.server.faces.analytics import Analytics
@@ -17,8 +17,17 @@ POP = f"{API}/pop/ns/{{ns}}"
 
 
 def tree_routes(face: Tree) -> list[Route]:
-    def call(method: str, path: str, handler: Any, summary: str, **rest: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, summary=summary, right="known", tag="tree", **rest)
+    def call(method: str, path: str, handler: Any, summary: str, least_right: Right, **rest: Any) -> Route:
+        return Route(
+            method=method,
+            path=path,
+            handler=handler,
+            summary=summary,
+            right="known",
+            least_right=least_right,
+            tag="tree",
+            **rest,
+        )
 
     pop: dict[str, Any] = {"query": shapes.PopQuery, "answers": {200: shapes.Popped, 204: None}, "safe": False}
     return [
@@ -27,6 +36,7 @@ def tree_routes(face: Tree) -> list[Route]:
             f"{API}/configure",
             face.configure,
             "Make a queue, or change the options that are given",
+            "admin",
             body=shapes.ConfigureBody,
             answers={201: shapes.Configured},
         ),
@@ -35,18 +45,20 @@ def tree_routes(face: Tree) -> list[Route]:
             f"{API}/push",
             face.push,
             "Push items, to any queues; missing queues are made",
+            "push",
             body=shapes.PushBody,
             answers={201: shapes.Pushed},
             errors=(409,),
         ),
-        call("GET", POP, face.pop_namespace, "Lease from all queues of a namespace", **pop),
-        call("GET", f"{POP}/task/{{task}}", face.pop_task, "Lease from all queues of a task", **pop),
-        call("GET", f"{POP}/task/{{task}}/queue/{{name}}", face.pop_queue, "Lease from one queue", **pop),
+        call("GET", POP, face.pop_namespace, "Lease from all queues of a namespace", "consume", **pop),
+        call("GET", f"{POP}/task/{{task}}", face.pop_task, "Lease from all queues of a task", "consume", **pop),
+        call("GET", f"{POP}/task/{{task}}/queue/{{name}}", face.pop_queue, "Lease from one queue", "consume", **pop),
         call(
             "POST",
             f"{API}/ack",
             face.ack,
             "Settle one message: completed, or failed",
+            "consume",
             body=shapes.Acknowledgment,
             answers={200: shapes.Acknowledged},
             errors=(409,),
@@ -56,6 +68,7 @@ def tree_routes(face: Tree) -> list[Route]:
             f"{API}/ack/batch",
             face.ack_batch,
             "Settle many, each by itself",
+            "consume",
             body=shapes.AckBatch,
             answers={200: shapes.AckedBatch},
         ),

@@ -2,7 +2,8 @@
 import { h } from './dom.js'
 import { stringify } from './client/json.js'
 
-const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|\b(true|false|null)\b/g
+// A string that is cut off ends with the text: if it did not match, the search would begin again at each of its quotes.
+const TOKENS = /("(?:[^"\\]|\\.)*(?:"|\\?$))(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|\b(true|false|null)\b/g
 const SHOWN_CHARACTERS_MAX = 200_000
 
 /** @param {unknown} value */
