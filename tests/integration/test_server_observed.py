@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from penstock.server.telemetry import LogLines, Metrics
 from penstock.server.tracing import Tracer
 from penstock.store.sqlite import SqliteStore
 from tests.integration.conftest import Fresh
-from tests.integration.serving import Answer, Client, clean_environment
+from tests.integration.serving import Answer, Client, clean_environment, process
 from tests.integration.test_server_http import ask
 
 SOON = 30.0
@@ -211,6 +212,26 @@ def test_the_producer_s_span_is_the_child_of_its_caller(tmp_path: Path) -> None:
     [push] = named(exporter, "POST /queues/{queue}/messages")
     assert push.parent is not None
     assert f"{push.parent.span_id:016x}" == PARENT.split("-")[2]
+
+
+def test_a_collector_that_does_not_answer_does_not_keep_a_server_from_stopping(tmp_path: Path) -> None:
+    """The SDK's batching is real; its exporter, which the tests do without, hangs as one does that gets no answer."""
+    module = tmp_path / "opentelemetry/exporter/otlp/proto/http/trace_exporter.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "import time\n"
+        "from opentelemetry.sdk.trace.export import SpanExporter\n"
+        "class OTLPSpanExporter(SpanExporter):\n"
+        "    def export(self, spans):\n"
+        "        print('exporting', flush=True)\n"
+        "        time.sleep(600)\n"
+    )
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    with process(tmp_path, "--otel", env={"PYTHONPATH": path}) as server:
+        with server.client() as client:
+            assert client.get("/healthz").status == 200
+        assert server.terminate(20) == 0
+        assert "exporting" in server.text()
 
 
 def test_a_server_that_does_not_trace_loads_nothing_of_it() -> None:

@@ -5,6 +5,7 @@ Nothing here is imported by a server that does not trace.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.server.http import Request
 
 LINKS_MAX = 128
+CLOSE_SECONDS = 2.0
 
 
 class Tracer:
@@ -60,8 +62,10 @@ class Tracer:
         span.end(ended)
 
     def close(self) -> None:
-        """Send what is left."""
-        self._provider.shutdown()
+        """Send what is left. A collector that is down does not delay the server's end: then the rest is dropped."""
+        sending = threading.Thread(target=self._provider.shutdown, name="penstock-spans", daemon=True)
+        sending.start()
+        sending.join(CLOSE_SECONDS)
 
     def _link(self, span: Any, traceparent: str) -> None:
         producer = self._api.get_current_span(self._context(traceparent)).get_span_context()
@@ -84,6 +88,7 @@ def start_tracing() -> Tracer:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise InvalidInput("OpenTelemetry is not installed", field="otel", hint="pip install penstock[otel]") from None
-    provider = TracerProvider(resource=Resource.create({"service.name": "penstock"}))
+    # Not at exit: `Tracer.close` does it, and does not wait for a collector that is down.
+    provider = TracerProvider(resource=Resource.create({"service.name": "penstock"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracer(provider)
