@@ -313,7 +313,7 @@ async def main():
         async def work(message):
             print("begun", flush=True)
             await asyncio.sleep(0.3)
-        await work.run()
+        await work.run(handle_signals=True)
     print("left", flush=True)
 asyncio.run(main())
 """,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -125,6 +124,8 @@ class Background:
 
 
 CAN_CANCEL = True
+# Signals belong to the application that runs the event loop, such as uvicorn.
+HANDLES_SIGNALS = False
 
 
 async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
@@ -141,24 +142,3 @@ async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
         if task is None or task.cancelling():
             raise
         raise RuntimeError("what it waited for was cancelled") from error
-
-
-@contextmanager
-def signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        try:
-            loop.add_signal_handler(number, stop)
-        except NotImplementedError:  # Windows
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -88,22 +87,10 @@ class Background:
 
 
 CAN_CANCEL = False
+# A blocking run() in the main thread is the whole program.
+HANDLES_SIGNALS = True
 
 
 def within(seconds: float | None, work: Callable[[], T]) -> T:
     """A thread cannot be made to stop: whoever set the limit sees to it that what comes late has no effect."""
     return work()
-
-
-@contextmanager
-def signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, where this is the main thread. It runs between any two steps of that thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -8,11 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.client.message import LeasedMessage
+from penstock.client.signals import on_signals
 from penstock.client.stop import Stop
-from penstock.client.tasks import CAN_CANCEL, Background, Bell, signals, sleep, within
+from penstock.client.tasks import CAN_CANCEL, HANDLES_SIGNALS, Background, Bell, sleep, within
 from penstock.client.types import Seconds, milliseconds
 from penstock.errors import InvalidInput, PenstockError, StoreError, TryLater, Unreachable
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.worker")
 LEASE_WAIT_SECONDS = 60.0
 TROUBLE_SECONDS = 1.0
+# A signal that comes in the moment before a wait begins does not end it; the next step of the wait sees it.
+SIGNAL_SECONDS = 1.0
 KEEP_SECONDS_MAX = 86_400.0
 CONCURRENCY_MAX = 10_000
 
@@ -58,6 +63,8 @@ class Worker:
         self._in_hand: set[LeasedMessage] = set()
         self._stop = Stop()
         self._wake = Bell()
+        self._stopping = False
+        self._hurrying = False
         self._error: BaseException | None = None
 
     async def __call__(self, message: LeasedMessage) -> object:
@@ -65,44 +72,73 @@ class Worker:
 
     def stop(self) -> None:
         """Lease no more, finish what is at work, and let `run` return. From any thread, and from a signal handler."""
+        self._stopping = True
         self._wake.set()
 
-    async def run(self) -> None:
-        """Work until stopped. In the main thread, SIGTERM and SIGINT stop it."""
-        with signals(self.stop):
-            await self._run()
+    async def run(self, *, handle_signals: bool = HANDLES_SIGNALS) -> None:
+        """Work until stopped.
 
-    async def _run(self) -> None:
-        stop = self._stop = Stop()
-        self._error = None
+        With `handle_signals`, and in the main thread, SIGTERM or SIGINT stops it as `stop` does, and a second one
+        without waiting: what is still at work is given back. The previous handlers are restored at the end. A sync
+        worker handles signals unless told otherwise; an async worker leaves them to the application it runs in.
+        """
         self._lease_ms = await self.queue.lease_ms(self._lease)
+        with on_signals(self._on_signal) if handle_signals else nullcontext():
+            await self._run(SIGNAL_SECONDS if handle_signals else None)
+
+    def _on_signal(self, is_second: bool) -> None:
+        self._hurrying = is_second
+        self.stop()
+
+    async def _run(self, step_seconds: float | None) -> None:
+        stop = self._stop = Stop()
+        wake = self._wake
+        self._error = None
+        at_work = set(range(self._concurrency))
+
+        async def work(number: int) -> None:
+            try:
+                await self._lane(stop)
+            finally:
+                at_work.discard(number)
+                wake.set()
+
         name = f"penstock-{self.queue.name}"
-        lanes = [Background(lambda: self._lane(stop), f"{name}-{number}") for number in range(self._concurrency)]
+        lanes = [Background(partial(work, number), f"{name}-{number}") for number in range(self._concurrency)]
         try:
-            await self._wake.wait()
+            while not self._stopping:
+                await wake.wait(step_seconds)
         finally:
             stop.set()
-            await self._finish(lanes)
+            await self._finish(lanes, at_work, wake)
             # It may have been told to stop more than once, which is not meant for the next run.
             self._wake = Bell()
+            self._stopping = self._hurrying = False
         if self._error is not None:
             raise self._error
 
-    async def _finish(self, lanes: list[Background]) -> None:
+    async def _finish(self, lanes: list[Background], at_work: set[int], wake: Bell) -> None:
         deadline = time.monotonic() + self._grace
-        for lane in lanes:
-            await lane.join(max(0.0, deadline - time.monotonic()))
-        late = [lane for lane in lanes if lane.running]
+        if self._in_hand:
+            log.info(
+                "%d messages of %r are finished first; a second signal gives them back",
+                len(self._in_hand),
+                self.queue.name,
+            )
+        while at_work and not self._hurrying and (left := deadline - time.monotonic()) > 0:
+            await wake.wait(min(left, SIGNAL_SECONDS))
+        late = [lanes[number] for number in sorted(at_work)]
         if not late:
             return
-        log.warning("%d messages of %r are given back unfinished", len(self._in_hand), self.queue.name)
+        if self._in_hand:
+            log.warning("%d messages of %r are given back unfinished", len(self._in_hand), self.queue.name)
         for message in list(self._in_hand):
             await self._give_back(message)
         for lane in late:
             lane.cancel()
         if CAN_CANCEL:
             for lane in late:
-                await lane.join(self._grace + 1)
+                await lane.join(1 + (0 if self._hurrying else self._grace))
 
     async def _lane(self, stop: Stop) -> None:
         try:

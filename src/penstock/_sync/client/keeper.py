@@ -157,6 +157,7 @@ class Keeper:
         if kept.overdue is None:
             log.warning("message %d of %r is no longer kept: it takes too long", kept.item.id, kept.queue)
             return
+        log.error("message %d of %r failed: %s", kept.item.id, kept.queue, kept.overdue)
         try:
             message.nack(kept.overdue)
         except PenstockError as error:
