@@ -26,7 +26,7 @@ class Worker(threading.Thread):
         self.ledger = ledger
         self.chance = random.Random(seed)
         self._stop_asked = stop
-        self._client = penstock.connect(url, retry_for=RETRY_SECONDS, timeout=15)
+        self._client = penstock.connect(url, connect_timeout=RETRY_SECONDS, retry_for=RETRY_SECONDS, timeout=15)
         self.queue = self._client.queue(QUEUE)
 
     def run(self) -> None:

@@ -253,6 +253,67 @@ def test_nobody_there(sdk: Sdk) -> None:
     asyncio.run(refused())
 
 
+def test_a_server_that_cannot_be_reached_is_an_error_soon(sdk: Sdk, caplog: pytest.LogCaptureFixture) -> None:
+    """Long before `retry_for`, which is for answers that were lost; and the wait is announced, once."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def main() -> None:
+        async with sdk.connect(f"http://127.0.0.1:{port}") as client, asyncio.timeout(20):
+            with pytest.raises(Unreachable, match="no connection"):
+                await client.queue("q").push("x")
+        async with sdk.connect(f"http://127.0.0.1:{port}", connect_timeout=0.2, retry_for=3600) as client:
+            for _ in range(2):
+                with pytest.raises(Unreachable, match="no connection"):
+                    await client.queue("q").lease(wait=5)
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records if record.name == "penstock.client"]
+    assert [line.partition("; ")[2] for line in lines] == [f"retrying for up to {s} s" for s in ("3", "0.2")]
+    assert all(f"127.0.0.1:{port}" in line for line in lines)
+
+
+def test_a_server_that_takes_no_connection_is_an_error_soon(sdk: Sdk) -> None:
+    """One attempt to connect is bounded, too: its backlog is full, as if its packets were dropped."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(taken.getsockname())
+
+        async def main() -> None:
+            async with sdk.connect(f"http://127.0.0.1:{taken.getsockname()[1]}", connect_timeout=0.2) as client:
+                async with asyncio.timeout(20):
+                    with pytest.raises(Unreachable, match=r"no connection within 0\.2 s"):
+                        await client.queue("q").push("x")
+
+        asyncio.run(main())
+        for each in waiting:
+            each.close()
+
+
+def test_an_ack_waits_for_a_server_that_restarts(sdk: Sdk, tmp_path: Path) -> None:
+    """Work already done is worth more patience than `connect_timeout`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def main() -> None:
+        async with sdk.connect(f"http://127.0.0.1:{port}", connect_timeout=0.1) as client:
+            with running(tmp_path, port=port):
+                queue = await client.create_queue("q")
+                await queue.push("x")
+                [message] = await queue.lease()
+            acking = asyncio.ensure_future(message.ack())
+            await asyncio.sleep(0.5)
+            with running(tmp_path, port=port):
+                await acking
+                assert (await queue.stats()).totals.acked == 1
+
+    asyncio.run(main())
+
+
 def test_credentials(sdk: Sdk, tmp_path: Path) -> None:
     with running(tmp_path, auth_token="secret") as server:
         url = f"http://127.0.0.1:{server.port}"
@@ -347,7 +408,7 @@ def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
     seen: list[int] = []
 
     async def main() -> None:
-        async with sdk.connect(f"http://127.0.0.1:{port}") as client:
+        async with sdk.connect(f"http://127.0.0.1:{port}", connect_timeout=30) as client:
             with running(tmp_path, port=port):
                 queue = await client.create_queue("q")
                 await queue.push_many([0, 1])

@@ -54,7 +54,7 @@ TELLING = (DiskFull, TryLater, StoreUnreachable, Unreachable, Refused)
 def prepare(url: str) -> None:
     """Everything that the clients use."""
     options = {"max_attempts": EXHAUSTED, "backoff": "fixed", "backoff_ms": 100}
-    with penstock.connect(url, retry_for=30) as client:
+    with penstock.connect(url, connect_timeout=30, retry_for=30) as client:
         client.create_queue("orders", **options)
         client.create_queue("mixed", **options)
         client.create_queue("shop/mail/out", lease_ms=LEASE_MS, **options)
@@ -108,7 +108,9 @@ class Client(threading.Thread):
 class SdkClient(Client):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.client = penstock.connect(self.url, retry_for=RETRY_SECONDS, timeout=TIMEOUT_SECONDS)
+        self.client = penstock.connect(
+            self.url, connect_timeout=RETRY_SECONDS, retry_for=RETRY_SECONDS, timeout=TIMEOUT_SECONDS
+        )
 
     def close(self) -> None:
         self.client.close()

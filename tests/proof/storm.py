@@ -109,7 +109,7 @@ def settle(world: World, faults: Faults, clients: list[Client], stop: threading.
 
 def _drain(url: str, recorder: Recorder) -> None:
     """Everything that is left, through the same faces."""
-    with penstock.connect(url, retry_for=30) as client:
+    with penstock.connect(url, connect_timeout=30, retry_for=30) as client:
         for place, kind in PLACES.items():
             if kind in ("queue", "fifo"):
                 _drain_queue(client.queue(place), recorder, place)

@@ -5,6 +5,7 @@ This is asynchronous; its twin in `penstock._sync.client` is made from it by too
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from penstock.errors import (
     Unreachable,
 )
 
+log = logging.getLogger("penstock.client")
 T = TypeVar("T")
 MAYBE = "an earlier attempt, whose answer was lost, may have been carried out"
 
@@ -38,6 +40,7 @@ class Asker:
         base_path: str,
         headers: bytes,
         timeout: float,
+        connect_timeout: float,
         retry_for: float,
     ) -> None:
         self._connections = connections
@@ -45,7 +48,9 @@ class Asker:
         self._base_path = base_path
         self._headers = headers
         self._timeout = timeout
+        self._connect_timeout = connect_timeout
         self._retry_for = retry_for
+        self._is_lost = False
 
     async def ask(
         self,
@@ -57,6 +62,7 @@ class Asker:
         wait_seconds: float = 0.0,
         retry_for: float | None = None,
         repeatable: bool = True,
+        patient: bool = False,
         share: bool = False,
         interrupt: Interrupt | None = None,
         headers: bytes = b"",
@@ -64,12 +70,15 @@ class Asker:
     ) -> tuple[Answer, bool]:
         """The answer, and whether an earlier attempt may have been carried out as well.
 
-        `repeatable`: carrying it out twice does no harm. `share`: a full queue is for the caller to see, who then tries
-        with fewer messages. `headers` stand before those that every request has. A body of bytes is sent as it is.
+        `repeatable`: carrying it out twice does no harm. `patient`: keep trying to reach the server for `retry_for`.
+        `share`: a full queue is for the caller to see, who then tries with fewer messages. `headers` stand before
+        those that every request has. A body of bytes is sent as it is.
         """
         headers += self._headers
         request = encode_request(method, self._base_path + path, headers, _body(method, body), content_type)
-        retry = Retry(self._retry_for if retry_for is None else retry_for)
+        retry_seconds = self._retry_for if retry_for is None else retry_for
+        retry = Retry(retry_seconds)
+        reach = retry if patient else Retry(min(self._connect_timeout, retry_seconds))
         repeated = False
         while True:
             answer = await self._try(request, self._timeout + wait_seconds, interrupt)
@@ -83,8 +92,9 @@ class Asker:
                 interrupted = interrupt is not None and interrupt.triggered
                 if interrupted or (repeated and not repeatable):
                     raise lost
-                await retry.wait(lost)
+                await (retry if repeated else reach).wait(lost, self._log_lost)
                 continue
+            self._is_lost = False
             if answer.status < 400:
                 return answer, repeated
             error = wire.error_of(answer, queue)
@@ -102,6 +112,12 @@ class Asker:
                 await retry.wait(error, after_ms=wire.retry_after_ms(answer))
             else:
                 raise error
+
+    def _log_lost(self, lost: Exception, seconds: float) -> None:
+        """Once for an outage, however many calls it concerns."""
+        if not self._is_lost:
+            self._is_lost = True
+            log.warning("%s; retrying for up to %.3g s", lost, seconds)
 
     async def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer | NoAnswer:
         try:

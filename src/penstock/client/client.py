@@ -108,6 +108,7 @@ def connect(
     *,
     token: str | None = None,
     timeout: Seconds = 30,
+    connect_timeout: Seconds = 3,
     retry_for: Seconds = 30,
     linger: Seconds = 0,
     connections: int = 64,
@@ -120,14 +121,16 @@ def connect(
     `url`: `sqlite:///tasks.db` (relative), `sqlite:////var/lib/tasks.db`, `sqlite:///:memory:`, `http://host:8888`,
     `https://…` or `postgresql://user@host/database` (in its schema `penstock`, or the one that `?schema=` names).
     `timeout` is for one attempt (a poll's waiting comes on top), `retry_for` for all attempts of one call: after a lost
-    connection, when the server is busy or gone, or when a queue is full; 0 never tries again. `linger` lets a request
-    wait so that more calls may join it. `durability` is for files and databases, the others are for servers.
-    `worker` is the name by which `consume` and `worker` are known (`penstock workers`); by default host and process.
+    answer, when the server is busy, or when a queue is full; 0 never tries again. A server that cannot be reached is an
+    error after `connect_timeout`; only `consume`, `worker`, and what settles a message keep trying for `retry_for`.
+    `linger` lets a request wait so that more calls may join it. `durability` is for files and databases, the others are
+    for servers. `worker` is the name of `consume` and `worker` in `penstock workers`; by default host and process.
     """
     where = parse(url)
     retry_seconds = milliseconds("retry_for", retry_for) / 1000
     linger_seconds = milliseconds("linger", linger, 0, 10_000) / 1000
     timeout_seconds = milliseconds("timeout", timeout, 1) / 1000
+    connect_seconds = milliseconds("connect_timeout", connect_timeout, 1) / 1000
     if type(connections) is not int or connections < 1:
         raise InvalidInput("connections is an int from 1", field="connections")
     if worker is not None and (type(worker) is not str or not 0 < len(worker) <= NAME_LENGTH_MAX):
@@ -139,11 +142,12 @@ def connect(
             worker,
         )
     asker = Asker(
-        Connections(where.address(tls), connections),
+        Connections(where.address(tls), connections, connect_seconds),
         where=where.shown,
         base_path=where.base_path,
         headers=request_headers(where, token),
         timeout=timeout_seconds,
+        connect_timeout=connect_seconds,
         retry_for=retry_seconds,
     )
     return Client(Remote(asker, linger_seconds), worker)

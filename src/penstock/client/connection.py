@@ -116,9 +116,10 @@ class Connection(asyncio.Protocol):
 class Connections:
     """Open connections for reuse, the last used first."""
 
-    def __init__(self, address: Address, limit: int) -> None:
+    def __init__(self, address: Address, limit: int, connect_timeout: float) -> None:
         self._address = address
         self._limit = limit
+        self._connect_timeout = connect_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
@@ -137,7 +138,7 @@ class Connections:
         try:
             if self.closed:
                 raise NoAnswer("the client is closed", sent=False)
-            connection = self._reuse() or await Connection.open(self._address, seconds)
+            connection = self._reuse() or await Connection.open(self._address, min(seconds, self._connect_timeout))
             self._busy.add(connection)
             if interrupt is not None:
                 interrupt.arm(connection.abort)

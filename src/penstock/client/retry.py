@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 
 from penstock.client.tasks import sleep
 from penstock.errors import TryLater
@@ -22,15 +23,24 @@ class Retry:
         self._deadline = time.monotonic() + seconds
         self._attempt = 0
 
-    async def wait(self, error: Exception, *, after_ms: int | None = None) -> None:
-        """Wait for the next attempt, or raise the error because there is none."""
+    async def wait(
+        self,
+        error: Exception,
+        tell: Callable[[Exception, float], None] | None = None,
+        *,
+        after_ms: int | None = None,
+    ) -> None:
+        """Wait for the next attempt, or raise the error because there is none. `tell` gets the seconds left."""
         longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2**self._attempt)
         seconds = random.uniform(longest / 2, longest)
         if isinstance(error, TryLater):
             after_ms = error.retry_after_ms
         if after_ms is not None:
             seconds += after_ms / 1000
-        if time.monotonic() + seconds > self._deadline:
+        left = self._deadline - time.monotonic()
+        if seconds > left:
             raise error
+        if tell is not None:
+            tell(error, left)
         self._attempt = min(self._attempt + 1, 20)
         await sleep(seconds)

@@ -145,9 +145,10 @@ class Places:
 class Connections:
     """Open connections for reuse, the last used first."""
 
-    def __init__(self, address: Address, limit: int) -> None:
+    def __init__(self, address: Address, limit: int, connect_timeout: float) -> None:
         self._address = address
         self._limit = limit
+        self._connect_timeout = connect_timeout
         self.closed = False
         self.after_fork_in_child()
         forks.register(self)
@@ -168,7 +169,7 @@ class Connections:
     def _ask(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer:
         if self.closed:
             raise NoAnswer("the client is closed", sent=False)
-        connection = self._reuse() or Connection.open(self._address, seconds)
+        connection = self._reuse() or Connection.open(self._address, min(seconds, self._connect_timeout))
         try:
             self._busy.add(connection)
             if interrupt is not None:

@@ -136,7 +136,13 @@ class Remote:
         def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
             found = self._asker.get(
-                wire.polled, "POST", target, queue=queue, wait_seconds=wait_seconds, interrupt=interrupt
+                wire.polled,
+                "POST",
+                target,
+                queue=queue,
+                wait_seconds=wait_seconds,
+                interrupt=interrupt,
+                patient=worker is not None,
             )
             return [message.to_model(queue) for message in found.messages]
 
@@ -162,7 +168,7 @@ class Remote:
         body = wire.Settles([wire.SettleOne(i.id, i.token, i.delay_ms, i.error) for i in items], lease_ms)
         path = f"{_path(queue)}/{verb}"
         try:
-            answer, repeated = self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for)
+            answer, repeated = self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for, patient=True)
         except LeaseLost:
             return [Settled.STALE]
         except UnknownMessage:
