@@ -65,6 +65,9 @@ export interface QueueStats {
   dead: number
   dlq: number
   archived: number
+  /** Age, since its push, of the ready message that would be leased next. */
+  head_age_ms: number | null
+  /** Age, since its push, of the oldest ready message, whatever its priority. */
   oldest_age_ms: number | null
   /** Per second, over `1m`, `5m` and `15m`. */
   rates: Record<string, Record<string, number>>

@@ -219,12 +219,21 @@ class ApiKey(Struct, gc=False):
     created_at: int
 
 
+class Ages(Struct, frozen=True, gc=False):
+    """Ages, since their push, of two ready messages of a queue: the next to be leased and the oldest."""
+
+    head_ms: int | None = None
+    oldest_ms: int | None = None
+
+
 class QueueStats(Struct, kw_only=True):
     """A queue's counters with what takes a look to know: age and rates."""
 
     info: QueueInfo
+    head_age_ms: int | None
+    """Age, since its push, of the ready message that would be leased next."""
     oldest_age_ms: int | None
-    """Age of the message that would be leased next."""
+    """Age, since its push, of the oldest ready message, whatever its priority."""
     rates: dict[str, dict[str, float]]
     """Per second, by what happened, over the last `1m`, `5m` and `15m`."""
     latency: Latency = {}

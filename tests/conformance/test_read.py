@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
-from penstock.commands import Remove
+from penstock.commands import CatchUp, Remove
 from penstock.errors import InvalidInput, UnknownQueue
-from penstock.model import Failure, State
+from penstock.model import Ages, Failure, State
+from penstock.store.sqlite.read import SQL as READ
+from penstock.store.sqlite.read import Reader
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids, texts
 
 COUNT = 23
@@ -152,16 +157,105 @@ def test_every_thing_that_happens_is_counted_once(store: StoreUnderTest, clock: 
     assert (totals.lapsed, totals.dead, totals.redriven, totals.removed, totals.expired) == (1, 1, 1, 1, 3)
 
 
-def test_the_oldest_age_is_that_of_the_message_leased_next(store: StoreUnderTest, clock: Clock) -> None:
+def ages(store: StoreUnderTest) -> tuple[int | None, int | None]:
+    stats = store.stats("q")
+    assert store.ages(["none", "q"]) == {"q": Ages(stats.head_age_ms, stats.oldest_age_ms)}
+    return stats.head_age_ms, stats.oldest_age_ms
+
+
+def test_the_head_age_is_that_of_the_message_leased_next(store: StoreUnderTest, clock: Clock) -> None:
     store.make()
-    assert store.stats("q").oldest_age_ms is None
+    assert ages(store) == (None, None)
     store.push("a")
     clock.advance(70)
     store.push("b")
-    assert store.stats("q").oldest_age_ms == 70
+    assert ages(store) == (70, 70)
     store.lease()
     clock.advance(5)
-    assert store.stats("q").oldest_age_ms == 5
+    assert ages(store) == (5, 5)
+
+
+def test_the_oldest_age_is_that_of_the_oldest_message_whatever_its_priority(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    store.push("lowest", priority=-(2**31) + 1)
+    clock.advance(10)
+    store.push("plain")
+    clock.advance(10)
+    store.push("urgent", priority=5)
+    clock.advance(10)
+    assert ages(store) == (10, 30)
+    store.lease()
+    assert ages(store) == (20, 30)
+    store.lease()
+    assert ages(store) == (30, 30)
+
+
+def test_a_message_that_was_retried_keeps_its_age(store: StoreUnderTest, clock: Clock) -> None:
+    store.push("retried")
+    store.nack(store.lease_one(), delay_ms=20)
+    clock.advance(10)
+    store.push("first now", ttl_ms=10**9)
+    clock.advance(10)
+    store.push("plain")
+    clock.advance(10)
+    store.do(CatchUp(queue="q"))
+    assert texts(store.peek("q", limit=3)[0]) == ["first now", "retried", "plain"]
+    assert ages(store) == (20, 30)
+
+
+def test_ages_count_only_messages_that_are_ready(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(max_attempts=1, archive_ms=None)
+    store.bury("dead", priority=1)
+    store.push("archived", priority=1)
+    store.take()
+    store.push("leased", priority=1)
+    store.lease()
+    store.push("scheduled", delay_ms=10**6)
+    clock.advance(50)
+    assert ages(store) == (None, None)
+    store.push("ready", priority=1)
+    clock.advance(1)
+    assert ages(store) == (1, 1)
+
+
+def test_nothing_keeps_writes_out_of_a_store_at_rest(store: StoreUnderTest) -> None:
+    store.push("x")
+    assert store.write_obstacle() is None
+    assert store.commits() == store.commits()
+
+
+def test_another_process_that_holds_the_lock_keeps_writes_out(on_file: StoreUnderTest) -> None:
+    with closing(sqlite3.connect(on_file.path, isolation_level=None)) as other:
+        before = on_file.commits()
+        other.execute("BEGIN IMMEDIATE")
+        assert "holds the write lock" in on_file.write_obstacle()
+        other.execute("CREATE TABLE theirs (number INTEGER)")
+        other.execute("COMMIT")
+        assert on_file.commits() != before
+    assert on_file.write_obstacle() is None
+
+
+def test_looking_for_ages_costs_the_same_at_any_depth(on_file: StoreUnderTest) -> None:
+    def steps() -> int:
+        counted = [0]
+
+        def count() -> int:
+            counted[0] += 1
+            return 0
+
+        with closing(sqlite3.connect(on_file.path)) as connection:
+            queue = Reader(connection, on_file.salt, 0).queue("q")
+            connection.set_progress_handler(count, 1)
+            connection.execute(READ["waiting"], (queue.id, queue.cursor, queue.plain_end)).fetchall()
+        return counted[0]
+
+    on_file.push("plain")
+    on_file.push("other", priority=1)
+    few = steps()
+    for number in range(100):
+        on_file.push(*map(str, range(10)), priority=number - 50)
+    assert steps() == few
 
 
 def test_rates_are_over_the_last_whole_minutes_and_this_one(store: StoreUnderTest, clock: Clock) -> None:

@@ -6,12 +6,16 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +133,10 @@ def test_health_says_what_is_wrong(serve: Fresh, monkeypatch: pytest.MonkeyPatch
     server = serve()
     with server.client() as client:
         assert client.get("/healthz").json == {"status": "ok"}
-        assert client.get("/readyz").json == {"ready": True, "checks": {"store": "ok", "disk": "ok", "wal": "ok"}}
+        assert client.get("/readyz").json == {
+            "ready": True,
+            "checks": {"store": "ok", "writes": "ok", "disk": "ok", "wal": "ok"},
+        }
 
         def fail(*_: Any, **__: Any) -> Any:
             raise StoreBusy("locked")
@@ -140,6 +147,96 @@ def test_health_says_what_is_wrong(serve: Fresh, monkeypatch: pytest.MonkeyPatch
         health = client.get("/health")
         assert (health.status, health.json["code"]) == (503, "store_busy")
         assert client.get("/healthz").status == 200
+
+
+def test_a_server_that_cannot_take_pushes_is_not_ready(serve: Fresh) -> None:
+    server = serve(busy_ms=600_000)
+    with server.client() as client, ThreadPoolExecutor() as pool:
+        queue = client.queue("q")
+        with closing(sqlite3.connect(server.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            unready = client.get("/readyz")
+            assert (unready.status, unready.headers["retry-after"]) == (503, "1")
+            assert "another process holds the write lock" in unready.json["checks"]["writes"]
+            with server.client() as pusher:
+                pushed = pool.submit(pusher.post, f"{queue}/messages", {"payload": 1})
+                while not server.app.broker.store._is_locked_out:
+                    time.sleep(0.01)
+                assert client.get("/readyz").status == 503, "also while a push waits for the lock"
+                assert client.get("/healthz").status == 200
+                other.execute("ROLLBACK")
+                assert pushed.result().status == 201
+        assert client.get("/readyz").json["ready"] is True
+
+
+def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
+    serve: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A commit may take long on a busy machine; what counts is that there are commits.
+    monkeypatch.setattr("penstock.server.faces.ops.OBSTACLE_LOOKS", 1_000)
+    server = serve()
+    over = threading.Event()
+
+    def write() -> None:
+        with closing(sqlite3.connect(server.path, isolation_level=None, timeout=60)) as other:
+            other.execute("CREATE TABLE theirs (number INTEGER)")
+            while not over.is_set():
+                other.execute("BEGIN IMMEDIATE")
+                time.sleep(0.02)
+                other.execute("INSERT INTO theirs VALUES (1)")
+                other.execute("COMMIT")
+
+    def push() -> None:
+        with server.client() as client:
+            while not over.is_set():
+                client.post("/queues/q/messages", {"payload": 1})
+
+    with server.client() as client, ThreadPoolExecutor() as pool:
+        client.queue("q")
+        work = [pool.submit(write), pool.submit(push)]
+        answers = [client.get("/readyz") for _ in range(20)]
+        over.set()
+        for each in work:
+            each.result()
+    assert {(answer.status, answer.json["checks"]["writes"]) for answer in answers} == {(200, "ok")}
+
+
+def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
+    with serve().client() as client:
+        queue = client.queue("q")
+        client.queue("empty")
+        client.post(f"{queue}/messages", {"payload": "old", "priority": -1})
+        first = time.monotonic()
+        while client.get(f"{queue}/stats").json["oldest_age_ms"] < 100:
+            time.sleep(0.01)
+        client.post(f"{queue}/messages", {"payload": "urgent", "priority": 1})
+        found = samples(client.get("/metrics"))
+        waited = time.monotonic() - first
+    assert 0.1 <= found['penstock_oldest_age_seconds{queue="q"}'] <= waited + 60
+    assert found['penstock_head_age_seconds{queue="q"}'] < found['penstock_oldest_age_seconds{queue="q"}']
+    assert found['penstock_oldest_age_seconds{queue="empty"}'] == 0
+    assert found["penstock_disk_free_bytes"] > 0
+    assert found["process_resident_memory_bytes"] > 0
+    assert found["process_open_fds"] > 0
+    version = f'version="{metadata.version("penstock")}"'
+    [build] = [name for name in found if name.startswith("penstock_build_info")]
+    assert version in build
+    assert 'store="sqlite"' in build
+    assert found["penstock_queues_left_out"] == 0
+
+
+def test_metrics_tell_that_queues_are_left_out(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.server.telemetry.QUEUES_SHOWN_MAX", 2)
+    with serve().client() as client:
+        for name in ("a", "b"):
+            client.queue(name)
+        assert samples(client.get("/metrics"))["penstock_queues_left_out"] == 0
+        client.queue("c")
+        found = samples(client.get("/metrics"))
+    assert found["penstock_queues_left_out"] == 1
+    assert {name for name in found if name.startswith("penstock_oldest_age_seconds")} == {
+        f'penstock_oldest_age_seconds{{queue="{name}"}}' for name in ("a", "b")
+    }
 
 
 def test_what_nobody_foresaw_is_500_logged_and_does_not_leak(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,4 +349,4 @@ def test_every_metric_has_help_and_a_type(serve: Fresh) -> None:
     helped = set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE))
     typed = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert helped == typed
-    assert all(name.startswith("penstock_") for name in helped)
+    assert {name.split("_")[0] for name in helped} == {"penstock", "process"}

@@ -21,11 +21,12 @@ def command(backend: Backend, out: Output, queue: str | None) -> None:
         out.show(stats, lambda: show_stats(out, stats))
         return
     every = [backend.stats(each["name"]) for each in backend.list_queues("")]
-    headings = ("QUEUE", *(name.upper() for name in COUNTS), "OLDEST MS", "IN/S 1M", "DONE/S 1M", "ERRORS")
+    headings = ("QUEUE", *(name.upper() for name in COUNTS), "HEAD MS", "OLDEST MS", "IN/S 1M", "DONE/S 1M", "ERRORS")
     rows = [
         (
             each["queue"],
             *(each[name] for name in COUNTS),
+            each["head_age_ms"],
             each["oldest_age_ms"],
             round(each["rates"]["1m"].get("pushed", 0), 2),
             round(each["rates"]["1m"].get("acked", 0), 2),
@@ -37,7 +38,7 @@ def command(backend: Backend, out: Output, queue: str | None) -> None:
 
 
 def show_stats(out: Output, stats: Data) -> None:
-    shown: Data = {name: stats[name] for name in ("queue", *COUNTS, "oldest_age_ms")}
+    shown: Data = {name: stats[name] for name in ("queue", *COUNTS, "head_age_ms", "oldest_age_ms")}
     shown["error_rate"] = f"{stats['error_rate']:.1%}"
     for name, percentiles in stats["latency"].items():
         shown[name] = "  ".join(f"{point} {'-' if value is None else value}" for point, value in percentiles.items())

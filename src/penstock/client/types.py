@@ -105,8 +105,10 @@ class Stats(Struct, kw_only=True):
     leased: int
     dead: int
     archived: int
+    head_age_ms: int | None = None
+    """Age, since its push, of the ready message that would be leased next."""
     oldest_age_ms: int | None
-    """Age of the message that would be leased next."""
+    """Age, since its push, of the oldest ready message, whatever its priority."""
     rates: dict[str, dict[str, float]]
     latency: dict[str, dict[str, int | None]]
     """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""
@@ -187,6 +189,7 @@ def stats_of(stats: QueueStats) -> Stats:
         leased=info.leased,
         dead=info.dead,
         archived=info.archived,
+        head_age_ms=stats.head_age_ms,
         oldest_age_ms=stats.oldest_age_ms,
         rates=stats.rates,
         latency=stats.latency,

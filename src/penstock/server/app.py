@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from penstock.broker import Broker
 from penstock.config import Settings
@@ -43,6 +44,7 @@ from penstock.server.tracing import Tracer
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 CLIENT_CLOSED = 499
 REFUSAL_SECONDS = 0.5
+PATH_BYTES_MAX = 1_024
 EXCHANGES = {"http": AsgiExchange, "websocket": AsgiSocketExchange}
 
 
@@ -243,10 +245,13 @@ class App:
         if self.settings.access_log:
             self.log.access(
                 AccessLine(
-                    time.time(),
+                    datetime.now(UTC),
                     request.request_id.decode("ascii"),
+                    request.exchange.client,
                     request.method,
+                    _path(request),
                     request.route,
+                    request.queue,
                     request.status,
                     int(seconds * 1e6) / 1000,
                     request.rows,
@@ -256,9 +261,9 @@ class App:
 
     def _report(self, request: Request, error: Exception) -> None:
         self.log.write(
-            time=time.time(),
             request_id=request.request_id.decode("ascii"),
             level="error",
+            path=_path(request),
             route=request.route,
             error=repr(error),
             trace=trace(error),
@@ -268,6 +273,11 @@ class App:
         self.metrics.committed(commands, seconds)
         if self.tracer is not None:
             self.tracer.committed(commands, seconds)
+
+
+def _path(request: Request) -> str:
+    """Return the path as it was sent, without the query, as far as a log line has room for it."""
+    return request.raw_path[:PATH_BYTES_MAX].decode("latin-1")
 
 
 def trace(error: BaseException) -> list[str]:

@@ -39,6 +39,11 @@ class AsgiExchange:
         return raw_path
 
     @property
+    def client(self) -> str | None:
+        address = self._scope.get("client")
+        return None if address is None else str(address[0])
+
+    @property
     def gone(self) -> bool:
         """Known of uvicorn; others raise when something is sent."""
         return bool(getattr(getattr(self._receive, "__self__", None), "disconnected", False))

@@ -74,7 +74,7 @@ class Background:
                     pass
                 await self._watch_log()
             except Exception as error:
-                self._log.write(time=time.time(), level="error", error=str(error), during="sweep")
+                self._log.write(level="error", error=str(error), during="sweep")
             await asyncio.sleep(self._settings.sweep_ms / 1000)
 
     async def _attend(self) -> None:
@@ -95,7 +95,7 @@ class Background:
             try:
                 await self._broker.beat()
             except Exception as error:
-                self._log.write(time=time.time(), level="error", error=str(error), during="heartbeat")
+                self._log.write(level="error", error=str(error), during="heartbeat")
             await asyncio.sleep(min(SOON_SECONDS, roster.heartbeat_ms / 1000))
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, roster.heartbeat_ms / 1000 - SOON_SECONDS)):
@@ -107,7 +107,7 @@ class Background:
             try:
                 await streams.trim_all()
             except Exception as error:
-                self._log.write(time=time.time(), level="error", error=str(error), during="trim")
+                self._log.write(level="error", error=str(error), during="trim")
 
     async def _watch_log(self) -> None:
         size = log_bytes(self._broker)

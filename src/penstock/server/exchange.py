@@ -53,6 +53,10 @@ class HttpExchange:
         self._left = False
 
     @property
+    def client(self) -> str | None:
+        return self._connection.client
+
+    @property
     def gone(self) -> bool:
         return self._connection.gone
 

@@ -27,6 +27,7 @@ _json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
 LOOKED_UP = ("prefix", "after")
 """What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one."""
 REMEMBERED_BYTES_MAX = 256
+TREE = ("ns", "task", "name")
 JSON_TYPES = (b"application/json", b"text/json")
 REQUEST_ID = pattern(rb"[!-~]{1,128}")
 TRACEPARENT = pattern(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -64,6 +65,10 @@ class Exchange(Protocol):
     """One request and its answer on a connection: of our own server (`protocol`), or of any other's (`asgi`)."""
 
     @property
+    def client(self) -> str | None:
+        """The address at the other end of the connection: the client's, or a proxy's."""
+
+    @property
     def gone(self) -> bool:
         """Whether the client is known to have hung up."""
 
@@ -99,6 +104,7 @@ class Request:
         "headers",
         "leased",
         "method",
+        "named_queue",
         "params",
         "principal",
         "query_string",
@@ -130,6 +136,8 @@ class Request:
         """Bytes of one value in a JSON body: a member, or an element of a member that is a list."""
         self.params: Mapping[str, str] = {}
         self.principal: Any = None
+        self.named_queue: str | None = None
+        """The queue that the body or the query names, where the path names none."""
         self.leased: list[LeasedMessage] = []
         """What was leased for this client, to be given back unless it is known to have left."""
         self.started = time.perf_counter()
@@ -139,6 +147,12 @@ class Request:
         self.delivered: list[str] = []
         """Traces of the producers whose messages it hands over."""
         self._request_id: bytes | None = None
+
+    @property
+    def queue(self) -> str | None:
+        """The queue that is asked about, for the log; in the tree also a task or a namespace."""
+        params = self.params
+        return params.get("queue") or "/".join(params[name] for name in TREE if name in params) or self.named_queue
 
     def header(self, name: bytes) -> bytes | None:
         return self.headers.get(name)

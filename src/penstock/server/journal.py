@@ -81,7 +81,7 @@ class JournalKeeper:
             try:
                 pause = await self._turn()
             except PenstockError as error:
-                self._lines.write(time=time.time(), level="error", error=str(error), during="journal")
+                self._lines.write(level="error", error=str(error), during="journal")
                 await self._let_go()
                 pause = RETRY_SECONDS
             await asyncio.sleep(HURRY_SECONDS)
@@ -102,7 +102,7 @@ class JournalKeeper:
             while await self._step():
                 pass
         except PenstockError as error:
-            self._lines.write(time=time.time(), level="error", error=str(error), during="journal")
+            self._lines.write(level="error", error=str(error), during="journal")
         await self._let_go()
         self._thread.shutdown(wait=False)
 

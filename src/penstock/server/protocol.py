@@ -76,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._stalled_since = 0.0
         self._stalled_bytes = 0
         self.lost = False
+        self.client: str | None = None
 
     # The connection
 
@@ -84,6 +85,8 @@ class Connection(asyncio.Protocol):
         # So that it pauses us whenever it holds bytes back. TLS counts from the limit on, plain TCP from above it.
         tls = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
+        peer = transport.get_extra_info("peername")
+        self.client = str(peer[0]) if peer else None
         if not self._listener.admit(self):
             self._refuse(FULL)
 

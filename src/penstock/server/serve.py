@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import os
 import resource
 import signal
 import socket
@@ -13,7 +14,9 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from penstock.broker import Broker
 from penstock.config import Settings
@@ -22,6 +25,7 @@ from penstock.limits import Limits
 from penstock.server.app import App
 from penstock.server.listener import Listener
 from penstock.server.stream_desk import StreamDesk
+from penstock.server.telemetry import LogLines
 from penstock.server.tracing import start_tracing
 from penstock.store.opening import POSTGRES, open_postgres, open_store, open_streams
 from penstock.store.protocol import Store
@@ -158,10 +162,12 @@ async def serve(
     try:
         await connections.start(listener, tls_context(settings))
         if ready is None:
-            announce(settings, path, listener, store.durability_warnings)
+            announce(settings, path, listener, app.log, store.durability_warnings)
         else:
             ready(app)
         await stop.wait()
+        if ready is None:
+            tell(app.log, "penstock stops: it answers what it was asked, and takes no more", event="stopping")
         app.stop_waiting()
         await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
@@ -170,6 +176,8 @@ async def serve(
         await broker.close()
         if app.tracer is not None:
             app.tracer.close()
+        if ready is None:
+            tell(app.log, "penstock has stopped", event="stopped")
 
 
 def _asked_to_stop(stop: asyncio.Event, hurry: asyncio.Event) -> None:
@@ -189,11 +197,11 @@ def _files_max() -> int:
     return max(soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def announce(settings: Settings, path: str, listener: socket.socket, warnings: Sequence[str]) -> None:
-    """For people, on stderr: where it listens, where the data is, and how safe it is there."""
+def announce(settings: Settings, path: str, listener: socket.socket, log: LogLines, warnings: Sequence[str]) -> None:
+    """Say on stderr where it listens, where the data is, and how safe it is there."""
     host, port = listener.getsockname()[:2]
-    scheme = "https" if settings.tls_cert else "http"
     shown = f"[{host}]" if ":" in host else host
+    url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
     if settings.durability == "relaxed":
         durability = "RELAXED: a power cut may lose the last moments"
     elif warnings:
@@ -201,11 +209,28 @@ def announce(settings: Settings, path: str, listener: socket.socket, warnings: S
     else:
         durability = "full: nothing is answered before it is on disk"
     access = "with the token" if settings.auth_token else "without a token"
-    sys.stderr.write(
-        f"penstock listens on {scheme}://{shown}:{port} {access}\n"
-        f"  data        {path}\n"
-        f"  durability  {durability}\n"
-        f"  dashboard   {f'{scheme}://{shown}:{port}/' if settings.dashboard else 'off'}\n"
-        f"  docs        {scheme}://{shown}:{port}/docs\n"
+    tell(
+        log,
+        f"penstock listens on {url} {access}",
+        event="started",
+        shown={
+            "data": path,
+            "durability": durability,
+            "dashboard": f"{url}/" if settings.dashboard else "off",
+            "docs": f"{url}/docs",
+        },
+        url=url,
+        version=metadata.version("penstock"),
+        pid=os.getpid(),
     )
-    sys.stderr.flush()
+
+
+def tell(log: LogLines, message: str, *, event: str, shown: dict[str, str] | None = None, **fields: Any) -> None:
+    """Write text where a person reads stderr, and elsewhere a JSON line, as all other lines of the log are."""
+    shown = shown or {}
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{message}\n" + "".join(f"  {name:<10}  {value}\n" for name, value in shown.items()))
+        sys.stderr.flush()
+    else:
+        log.write(level="info", event=event, message=message, **shown, **fields)
+        log.flush()

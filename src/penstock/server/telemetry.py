@@ -1,36 +1,47 @@
-"""What the server says of itself: one JSON line a request, and Prometheus metrics."""
+"""What the server reports about itself: JSON log lines and Prometheus metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import platform
+import shutil
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import metadata
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from penstock.broker import Broker
-from penstock.model import QueueInfo
+from penstock.model import Ages, QueueInfo
+from penstock.store.protocol import Store
+from penstock.store.sqlite import SqliteStore
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 QUEUES_SHOWN_MAX = 1_000
+NOTHING_WAITS = Ages()
 ACCESS_LINGER_SECONDS = 0.05
 ACCESS_LINES_MAX = 1_000
 
 
 class AccessLine(msgspec.Struct, gc=False):
-    time: float
+    time: datetime
     request_id: str
+    client: str | None
     method: str
+    path: str
     route: str
+    queue: str | None
     status: int
     ms: float
     rows: int | None
@@ -54,7 +65,7 @@ class LogLines:
 
     def write(self, **fields: Any) -> None:
         asyncio.get_running_loop().call_soon(self.flush)
-        self._lines.append(fields)
+        self._lines.append({"time": datetime.now(UTC), **fields})
 
     def flush(self) -> None:
         lines, self._lines = self._lines, []
@@ -92,6 +103,10 @@ class Metrics:
         self.answered = self._work.answered
         self.committed = self._work.committed
         registry.register(self._work)
+        ProcessCollector(registry=registry)
+        build = Info("penstock_build", "The version that runs, and on what.", registry=registry)
+        store = "sqlite" if isinstance(broker.store, SqliteStore) else "postgresql"
+        build.info({"version": metadata.version("penstock"), "python": platform.python_version(), "store": store})
         self.wal_bytes = Gauge("penstock_wal_bytes", "Size of SQLite's write-ahead log.", registry=registry)
         self.journal_offset = Gauge(
             "penstock_journal_next_offset", "The offset of the next record in the journal's log.", registry=registry
@@ -181,19 +196,46 @@ class BrokerCollector(Collector):
         yield CounterMetricFamily(
             "penstock_leases_given_back", "Leases given back because their client had gone.", broker.given_back
         )
-        queues = broker.store.list_queues(limit=QUEUES_SHOWN_MAX)
+        if (free := disk_free_bytes(broker.store)) is not None:
+            yield GaugeMetricFamily("penstock_disk_free_bytes", "Free on the disk that holds the data.", free)
+        yield from self._queues()
+
+    def _queues(self) -> Iterable[Metric]:
+        found = self._broker.store.list_queues(limit=QUEUES_SHOWN_MAX + 1)
+        queues = found[:QUEUES_SHOWN_MAX]
+        yield GaugeMetricFamily(
+            "penstock_queues_left_out",
+            f"1 if there are more than {QUEUES_SHOWN_MAX:,} queues: those after them, by name, have no metrics here.",
+            float(len(found) > QUEUES_SHOWN_MAX),
+        )
+        ages = self._broker.store.ages([info.name for info in queues if info.ready])
+        head = GaugeMetricFamily(
+            "penstock_head_age_seconds", "Age of the message that would be leased next.", labels=("queue",)
+        )
+        oldest = GaugeMetricFamily(
+            "penstock_oldest_age_seconds", "Age of the oldest ready message, whatever its priority.", labels=("queue",)
+        )
         depth = GaugeMetricFamily("penstock_messages", "Messages now, by state.", labels=("queue", "state"))
         total = CounterMetricFamily("penstock_events", "What has happened to messages.", labels=("queue", "event"))
         retries = CounterMetricFamily("penstock_retries", "Deliveries that failed.", labels=("queue",))
         inflow = CounterMetricFamily("penstock_dead_letters", "Messages that died.", labels=("queue",))
         for info in queues:
+            age = ages.get(info.name, NOTHING_WAITS)
+            head.add_metric((info.name,), (age.head_ms or 0) / 1000)
+            oldest.add_metric((info.name,), (age.oldest_ms or 0) / 1000)
             for state in ("ready", "scheduled", "leased", "dead", "archived"):
                 depth.add_metric((info.name, state), getattr(info, state))
             for event, count in msgspec.structs.asdict(info.totals).items():
                 total.add_metric((info.name, event), count)
             retries.add_metric((info.name,), _retries(info))
             inflow.add_metric((info.name,), info.totals.dead)
-        yield from (depth, total, retries, inflow)
+        yield from (depth, head, oldest, total, retries, inflow)
+
+
+def disk_free_bytes(store: Store) -> int | None:
+    """Return what is free where the data is; None for a store that has no file here."""
+    path = getattr(store, "path", None)
+    return None if path is None or path == ":memory:" else shutil.disk_usage(Path(path).parent).free
 
 
 def _retries(info: QueueInfo) -> int:

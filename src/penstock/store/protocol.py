@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.commands import Command
 from penstock.errors import PenstockError
-from penstock.model import ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, Worker
+from penstock.model import Ages, ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, Worker
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -124,6 +124,12 @@ class Store(Applies, Protocol):
     def version(self) -> int:
         """Changes whenever another than this store may have changed the database. Never waits."""
 
+    def write_obstacle(self) -> str | None:
+        """Return what keeps writes out at this moment, or None. Does not wait for it to go away."""
+
+    def commits(self) -> int:
+        """Return a number that changes when anyone commits while `write_obstacle` finds the store locked."""
+
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
     ) -> tuple[list[Message], str | None]:
@@ -145,6 +151,9 @@ class Store(Applies, Protocol):
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...
 
     def stats(self, queue: str) -> QueueStats: ...
+
+    def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
+        """Ages of what waits in these queues, leaving out queues that do not exist. Costs the same at any depth."""
 
     def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
         """Queues as `list_queues` lists them, each with its history; what is older than is kept did not happen."""

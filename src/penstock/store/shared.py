@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from penstock.errors import InvalidInput, QueueFull, RateLimited
-from penstock.model import DAY_MS, LEASE_BYTES_MAX, Content, Depth, QueueOptions, Span, Totals
+from penstock.model import DAY_MS, LEASE_BYTES_MAX, Ages, Content, Depth, QueueOptions, Span, Totals
 from penstock.options import options_decoder
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
@@ -115,6 +115,14 @@ def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed
             f"queue {queue!r} takes {options.push_rate:g} messages a second", retry_after_ms=int(wait_ms) + 1
         )
     return tokens - count
+
+
+def ages_of(candidates: Iterable[tuple[int, int, int, int]], now: int) -> Ages:
+    """Ages from ready messages (rank, available_at, id, created_at) that include the next and the oldest one."""
+    found = list(candidates)
+    if not found:
+        return Ages()
+    return Ages(max(0, now - min(found)[3]), max(0, now - min(created_at for *_, created_at in found)))
 
 
 def depth_of(counts: Sequence[int]) -> Depth:

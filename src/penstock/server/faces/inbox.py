@@ -161,6 +161,7 @@ class Inbox:
 
     async def post(self, request: Request) -> Response:
         text = await request.json(new_text)
+        request.named_queue = text.topic
         message = await self._new_message(request, text)
         [receipt] = await self._broker.push(text.topic, [message], create=self._options)
         body, encoding = text.body, None
@@ -186,6 +187,7 @@ class Inbox:
 
     async def get(self, request: Request) -> Response:
         query = request.query(GetQuery)
+        request.named_queue = query.topic
         limit = min(query.limit or self._settings.get_limit_default, self._settings.get_limit_max)
         if query.wait != query.wait:
             raise HttpError(422, "invalid_value", "wait is a number of seconds", field="wait")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import asyncio
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -16,10 +15,12 @@ from penstock.server.auth import Principal
 from penstock.server.docs import docs_page
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
-from penstock.server.telemetry import Metrics
+from penstock.server.telemetry import Metrics, disk_free_bytes
 from penstock.store.sqlite import SqliteStore
 
 DISK_BYTES_LOW = 64 << 20
+OBSTACLE_LOOKS = 10
+OBSTACLE_PAUSE_SECONDS = 0.05
 
 
 class Live(Struct):
@@ -75,7 +76,7 @@ class Ops:
                 method="GET",
                 path="/readyz",
                 handler=self.ready,
-                summary="Store, disk and write-ahead log are fit for work",
+                summary="The store answers and takes writes, and has room to",
                 right="public",
                 answers={200: Ready, 503: Ready},
                 tag="operations",
@@ -138,7 +139,12 @@ class Ops:
         return reply(Live("ok"))
 
     async def ready(self, request: Request) -> Response:
-        checks = {"store": await self._store_check(), "disk": self._disk_check(), "wal": self._wal_check()}
+        checks = {
+            "store": await self._store_check(),
+            "writes": await self._write_check(),
+            "disk": self._disk_check(),
+            "wal": self._wal_check(),
+        }
         ready = all(verdict == "ok" for verdict in checks.values())
         response = reply(Ready(ready, checks), 200 if ready else 503)
         if not ready:
@@ -152,12 +158,23 @@ class Ops:
             return str(error)
         return "ok"
 
+    async def _write_check(self) -> str:
+        """Look a few times: a lock that others take and give back keeps nobody out."""
+        store = self._broker.store
+        try:
+            before = await self._broker.read(store.commits)
+            for _ in range(OBSTACLE_LOOKS):
+                obstacle = await self._broker.read(store.write_obstacle)
+                if obstacle is None or await self._broker.read(store.commits) != before:
+                    return "ok"
+                await asyncio.sleep(OBSTACLE_PAUSE_SECONDS)
+        except PenstockError as error:
+            return str(error)
+        return f"pushes cannot be taken: {obstacle}"
+
     def _disk_check(self) -> str:
-        path = getattr(self._broker.store, "path", None)
-        if path is None or path == ":memory:":
-            return "ok"
-        free = shutil.disk_usage(Path(path).parent).free
-        return "ok" if free > DISK_BYTES_LOW else f"only {free} bytes free"
+        free = disk_free_bytes(self._broker.store)
+        return "ok" if free is None or free > DISK_BYTES_LOW else f"only {free} bytes free"
 
     def _wal_check(self) -> str:
         pressure = self._broker.pressure

@@ -16,9 +16,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from penstock.broker import Broker
-from penstock.errors import UnknownQueue
 from penstock.latency import told
-from penstock.model import Depth, Latencies, Latency, QueueInfo, RollUp, State, Totals, Window
+from penstock.model import Ages, Depth, Latencies, Latency, QueueInfo, RollUp, Totals, Window
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.errors import HttpError
 from penstock.server.faces.analytics_shapes import Percentiles
@@ -32,8 +31,6 @@ MINUTES_MAX = 366 * 24 * 60
 KEPT_SECONDS_MIN = 2.0
 KEPT_TIMES = 20
 BUSIEST = 8
-OLDEST_LOOKED_AT = 10
-"""The oldest message is looked for in as many queues: those that hold most."""
 
 
 class OverviewQuery(Struct, forbid_unknown_fields=True):
@@ -68,7 +65,7 @@ class Overview(Struct, rename="camel", kw_only=True):
     queues: int
     paused: int
     oldest_age_ms: int | None
-    """Among the ten queues in which most waits."""
+    """Age, since its push, of the oldest ready message of all queues."""
     totals: Counts
     """Pending, processing and deadLetter as they are now; the others within the window."""
     wait: Percentiles
@@ -137,9 +134,10 @@ class OverviewFace:
         async for rolled, latencies in self._pages(gathered.window):
             for each in rolled:
                 gathered.add(each)
+            gathered.add_ages(await self._ages([each.info.name for each in rolled if each.info.ready]))
             for timed in latencies:
                 gathered.add_latencies(timed)
-        return reply(gathered.overview(now, await self._oldest(gathered.deepest, now)), rows=gathered.queues)
+        return reply(gathered.overview(now), rows=gathered.queues)
 
     async def _pages(self, window: Window) -> AsyncIterator[tuple[list[RollUp], list[Latencies]]]:
         after: str | None = None
@@ -156,17 +154,8 @@ class OverviewFace:
                 return
             after = rolled[-1].info.name
 
-    async def _oldest(self, queues: list[str], now: int) -> int | None:
-        ages = await self._broker.read(lambda: [age for name in queues for age in self._age(name, now)])
-        return max(ages, default=None)
-
-    def _age(self, name: str, now: int) -> list[int]:
-        """Of the message that would be leased next, as it stands: nothing is moved for it."""
-        try:
-            head, _ = self._broker.store.peek(name, state=State.READY, limit=1)
-        except UnknownQueue:
-            return []
-        return [max(0, now - message.created_at) for message in head]
+    async def _ages(self, queues: list[str]) -> list[Ages]:
+        return list((await self._broker.read(lambda: self._broker.store.ages(queues))).values())
 
 
 class _Gathered:
@@ -177,12 +166,8 @@ class _Gathered:
         self._totals = Counts()
         self._steps = {start: Counts() for start in window.starts}
         self._busiest: list[tuple[int, str, Counts]] = []
-        self._deepest: list[tuple[int, str]] = []
+        self._oldest_ms: int | None = None
         self._latencies: dict[int, dict[int, Counter[int]]] = {}
-
-    @property
-    def deepest(self) -> list[str]:
-        return [name for _, name in self._deepest]
 
     def add(self, each: RollUp) -> None:
         info = each.info
@@ -199,8 +184,6 @@ class _Gathered:
         weight = mine.pushed + mine.completed + mine.failed
         if weight or mine.pending:
             _keep_greatest(self._busiest, (weight, info.name, mine), BUSIEST)
-        if info.ready:
-            _keep_greatest(self._deepest, (info.ready, info.name), OLDEST_LOOKED_AT)
 
     def _depths(self, each: RollUp) -> None:
         """What was there at the end of each step, also of those in which nothing happened."""
@@ -212,13 +195,17 @@ class _Gathered:
             depth = spans.get(start, depth)
             _stands(point, depth)
 
+    def add_ages(self, ages: list[Ages]) -> None:
+        known = [self._oldest_ms, *(each.oldest_ms for each in ages)]
+        self._oldest_ms = max((age for age in known if age is not None), default=None)
+
     def add_latencies(self, timed: Latencies) -> None:
         for start, kinds in timed.counts.items():
             sums = self._latencies.setdefault(start, {})
             for kind, counts in kinds.items():
                 sums.setdefault(kind, Counter()).update(counts)
 
-    def overview(self, now: int, oldest_age_ms: int | None) -> Overview:
+    def overview(self, now: int) -> Overview:
         whole: dict[int, Counter[int]] = {}
         for kinds in self._latencies.values():
             for kind, counts in kinds.items():
@@ -228,7 +215,7 @@ class _Gathered:
             timestamp=rfc3339(now),
             queues=self.queues,
             paused=self._paused,
-            oldest_age_ms=oldest_age_ms,
+            oldest_age_ms=self._oldest_ms,
             totals=self._totals,
             **{kind: _percentiles(latency, kind) for kind in ("wait", "service", "total")},
             busiest=[

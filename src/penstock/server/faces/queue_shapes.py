@@ -289,7 +289,10 @@ class StatsView(Struct, kw_only=True):
     dead: int
     dlq: int
     archived: int
+    head_age_ms: int | None
+    """Age, since its push, of the ready message that would be leased next."""
     oldest_age_ms: int | None
+    """Age, since its push, of the oldest ready message, whatever its priority."""
     rates: dict[str, dict[str, float]]
     error_rate: float
     """Failed deliveries among all that ended in the last 15 minutes."""
@@ -425,6 +428,7 @@ def stats_view(stats: QueueStats) -> StatsView:
         dead=info.dead,
         dlq=info.dead,
         archived=info.archived,
+        head_age_ms=stats.head_age_ms,
         oldest_age_ms=stats.oldest_age_ms,
         rates=stats.rates,
         error_rate=round(failed / ended, 4) if ended else 0.0,

@@ -63,7 +63,7 @@ class Tree:
 
     async def configure(self, request: Request) -> Response:
         body = await request.json(configure_body)
-        path = f"{body.ns}/{body.task}/{body.queue}"
+        path = request.named_queue = f"{body.ns}/{body.task}/{body.queue}"
         _require(request, "admin", path)
         configured = await self._broker.configure(path, option_changes(body.options), create=TREE_OPTIONS)
         return reply(Configured(body.ns, body.task, body.queue, options_view(configured.info.options)), 201)
@@ -75,6 +75,8 @@ class Tree:
         items = body.items
         if len(items) > self._settings.batch_max:
             raise BatchTooLarge(f"{len(items)} items in one push", hint=f"at most {self._settings.batch_max}")
+        paths = {item.path for item in items}
+        request.named_queue = paths.pop() if len(paths) == 1 else f"{len(paths)} queues"
         for item in items:
             _require(request, "push", item.path)
         results: dict[int, PushedItem | PenstockError] = {}

@@ -14,6 +14,7 @@ from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, messag
 from penstock.latency import latencies_of, latency_of
 from penstock.model import (
     LEASE_BYTES_MAX,
+    Ages,
     Failure,
     Latencies,
     Message,
@@ -28,7 +29,7 @@ from penstock.store.postgres.context import Context
 from penstock.store.postgres.history import roll_up
 from penstock.store.postgres.queues import queue_info
 from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, decode_options, next_page, position
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, ages_of, decode_options, next_page, position
 
 Page = tuple[list[Message], str | None]
 EXPORT_PAGE = 1_000
@@ -195,10 +196,21 @@ class Reader:
 
     def stats(self, name: str) -> QueueStats:
         queue = self.queue(name)
-        head, _ = self._peek_ready(queue, 1, None)
-        oldest_age_ms = max(0, queue.now - head[0].created_at) if head else None
+        ages = self.ages([queue.name])[queue.name]
         latency = latency_of(self._latencies([queue.id], queue.now // 60_000 - LATENCY_MINUTES, NEVER)[queue.id])
-        return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue), latency=latency)
+        return QueueStats(
+            info=queue.info(),
+            head_age_ms=ages.head_ms,
+            oldest_age_ms=ages.oldest_ms,
+            rates=self._rates(queue),
+            latency=latency,
+        )
+
+    def ages(self, names: Sequence[str]) -> dict[str, Ages]:
+        waiting: dict[tuple[str, int], list[Row]] = {}
+        for name, now, *candidate in self.fetch("read.waiting", texts(names)):
+            waiting.setdefault((name, now), []).extend([tuple(candidate)] if candidate[0] is not None else [])
+        return {name: ages_of(candidates, now) for (name, now), candidates in waiting.items()}
 
     def _rates(self, queue: Found) -> dict[str, dict[str, float]]:
         rates = {}

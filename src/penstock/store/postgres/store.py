@@ -26,6 +26,7 @@ from penstock.commands import (
 )
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
 from penstock.model import (
+    Ages,
     ApiKey,
     Clock,
     Latencies,
@@ -408,6 +409,16 @@ class PostgresStore:
 
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
+
+    def write_obstacle(self) -> str | None:
+        ((is_read_only,),) = self._read(lambda reader: reader.fetch("read.is_read_only"))
+        return "the database is read-only" if is_read_only else None
+
+    def commits(self) -> int:
+        return 0
+
+    def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
+        return self._read(lambda reader: reader.ages(queues))
 
     def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
         return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))

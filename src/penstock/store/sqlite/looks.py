@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from penstock.errors import StoreClosed
 from penstock.model import (
+    Ages,
     ApiKey,
     Clock,
     Latencies,
@@ -73,6 +74,9 @@ class Looks:
 
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
+
+    def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
+        return self._read(lambda reader: reader.ages(queues))
 
     def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
         return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))

@@ -13,9 +13,9 @@ import msgspec
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
-from penstock.model import Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
+from penstock.model import Ages, Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, next_page, position
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, ages_of, next_page, position
 from penstock.store.sqlite.history import roll_up
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.queues import LIST, LOAD, Queue
@@ -186,11 +186,22 @@ class Reader:
 
     def stats(self, name: str) -> QueueStats:
         queue = self.queue(name)
-        head, _ = self._peek_ready(queue, 1, None)
-        oldest_age_ms = max(0, self._now - head[0].created_at) if head else None
+        ages = self._ages(queue)
         latest = (queue.id, self._now // 60_000 - LATENCY_MINUTES, NEVER)
         latency = latency_of(self._execute(LATENCY["between"], latest))
-        return QueueStats(info=queue.info(), oldest_age_ms=oldest_age_ms, rates=self._rates(queue), latency=latency)
+        return QueueStats(
+            info=queue.info(),
+            head_age_ms=ages.head_ms,
+            oldest_age_ms=ages.oldest_ms,
+            rates=self._rates(queue),
+            latency=latency,
+        )
+
+    def ages(self, names: Sequence[str]) -> dict[str, Ages]:
+        return {name: self._ages(queue) for name in names if (queue := self.find(name))}
+
+    def _ages(self, queue: Queue) -> Ages:
+        return ages_of(self._execute(SQL["waiting"], (queue.id, queue.cursor, queue.plain_end)), self._now)
 
     def _rates(self, queue: Queue) -> dict[str, dict[str, float]]:
         totals = [getattr(queue, f"n_{name}") for name in TOTALS]

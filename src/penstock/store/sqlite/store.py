@@ -46,6 +46,7 @@ from penstock.store.sqlite.transaction import Transaction
 log = logging.getLogger("penstock.store")
 Durability = Literal["full", "relaxed"]
 BUSY_MS = 30_000
+LOCKED_OUT = "another process holds the write lock of the file"
 JOURNAL_BACKLOG_BYTES = 2 << 20
 UNSYNCED_MAX = 1_000
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
@@ -115,6 +116,7 @@ class SqliteStore(Looks, OneLane):
         """Commits since the last that waited for the disk."""
         self._writer_open = True
         self._held = False
+        self._is_locked_out = False
         self._openings += 1
 
     def _go_on_with_journal(self) -> None:
@@ -314,7 +316,11 @@ class SqliteStore(Looks, OneLane):
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
-            patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
+            self._is_locked_out = True
+            try:
+                patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
+            finally:
+                self._is_locked_out = False
         if self._doubt:
             self._doubt.end()
         (version,) = execute("PRAGMA data_version").fetchone()
@@ -373,6 +379,34 @@ class SqliteStore(Looks, OneLane):
                 field="conn",
                 hint="open it with sqlite3.connect on the queue's own file",
             )
+
+    def write_obstacle(self) -> str | None:
+        if self.path == MEMORY:
+            return None
+        [free] = map(self._lock.acquire, [False])
+        if not free:
+            # This store is at work on a batch: it writes, unless that batch waits for the file.
+            return LOCKED_OUT if self._is_locked_out else None
+        try:
+            with translated(self.path):
+                self._open_writer()
+                if not self._writer.in_transaction:
+                    self._writer.execute("BEGIN IMMEDIATE")
+                    self._writer.execute("ROLLBACK")
+        except StoreBusy:
+            return LOCKED_OUT
+        except StoreError as error:
+            return str(error)
+        finally:
+            self._lock.release()
+        return None
+
+    def commits(self) -> int:
+        # The writer's connection cannot be asked while it waits for the lock.
+        with self._read_lock, translated(self.path):
+            self._open_reader()
+            (version,) = self._reader.execute("PRAGMA data_version").fetchone()
+        return int(version)
 
     def version(self) -> int:
         # The writer's own commits do not count for it: those who make them know whom they concern.

@@ -83,7 +83,7 @@ function drawStats(figures, stats) {
   figures.set.in(rate(last.pushed), '/s', 'last minute')
   figures.set.out(rate(last.acked), '/s', 'last minute')
   const [number, ...unit] = duration(stats.oldest_age_ms).split(' ')
-  figures.set.oldest(number, unit.join(' '), 'ready')
+  figures.set.oldest(number, unit.join(' '), stats.head_age_ms === null ? 'nothing is ready' : `next: ${duration(stats.head_age_ms)}`)
   figures.set.errors(percent(stats.error_rate), '%', 'last 15 min', stats.error_rate > 0 ? 'warn' : '')
 }
 

@@ -138,3 +138,26 @@ SELECT coalesce(sum(n_pushed), 0)::bigint, coalesce(sum(n_leased), 0)::bigint, c
         UNION ALL
         SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
           FROM penstock.counter WHERE queue_id = $1::bigint AND minute >= $2::bigint) happened
+
+-- :waiting
+-- The first in order, the first by id and the first plain one: the next to be leased and the oldest are among them.
+SELECT q.name, penstock.now_ms(), w.*
+  FROM (SELECT q.id, q.name, (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = q.id AND c.cursor IS NOT NULL
+                               ORDER BY c.cursor DESC LIMIT 1) AS cursor
+          FROM penstock.queue q WHERE q.name = ANY($1::text[])) q
+  LEFT JOIN LATERAL (
+    SELECT r.rank, r.available_at, r.id, m.created_at
+      FROM (SELECT * FROM penstock.ready r WHERE r.queue_id = q.id ORDER BY r.rank, r.available_at, r.id LIMIT 1) r
+      JOIN penstock.message m ON m.place = r.place
+    UNION ALL
+    SELECT r.rank, r.available_at, r.id, m.created_at
+      FROM (SELECT * FROM penstock.ready r WHERE r.queue_id = q.id ORDER BY r.id LIMIT 1) r
+      JOIN penstock.message m ON m.place = r.place
+    UNION ALL
+    SELECT * FROM (SELECT 0::bigint, coalesce(available_at, created_at), place & 17592186044415, created_at
+                     FROM penstock.message WHERE place > q.cursor AND place < (q.id * 2 + 1) << 44
+                    ORDER BY place LIMIT 1) plain
+  ) w ON true
+
+-- :is_read_only
+SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean

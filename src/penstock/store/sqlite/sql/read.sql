@@ -75,3 +75,18 @@ SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY attempt DE
 -- :totals_at
 SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
   FROM penstock_minute WHERE queue_id = ? AND minute <= ? ORDER BY minute DESC LIMIT 1
+
+-- :waiting
+-- The first in order, the first by id and the first plain one: the next to be leased and the oldest are among them.
+SELECT r.rank, r.available_at, r.id, m.created_at
+  FROM (SELECT rank, available_at, id, place FROM penstock_ready
+         WHERE queue_id = ?1 ORDER BY rank, available_at, id LIMIT 1) r
+ CROSS JOIN penstock_message m ON m.place = r.place
+UNION ALL
+SELECT r.rank, r.available_at, r.id, m.created_at
+  FROM (SELECT rank, available_at, id, place FROM penstock_ready INDEXED BY penstock_ready_by_id
+         WHERE queue_id = ?1 ORDER BY id LIMIT 1) r
+ CROSS JOIN penstock_message m ON m.place = r.place
+UNION ALL
+SELECT * FROM (SELECT 0, ifnull(available_at, created_at), place & 17592186044415, created_at
+                 FROM penstock_message WHERE place > ?2 AND place < ?3 ORDER BY place LIMIT 1)
