@@ -145,14 +145,8 @@ async def serve(
     stop: asyncio.Event | None = None,
     ready: Callable[[App], None] | None = None,
 ) -> None:
-    """Until a signal comes, or `stop` is set."""
-    limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
-    broker = Broker(store, clock=store.clock, limits=limits)
-    where = settings.store if settings.store is not None and settings.store.startswith(POSTGRES) else path
-    streams = StreamDesk(
-        open_streams(where, durability=settings.durability, busy_ms=settings.busy_ms), clock=store.clock
-    )
-    app = App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
+    """Serve until a signal arrives or `stop` is set."""
+    app = build_app(settings, store, path)
     connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
     if threading.current_thread() is threading.main_thread():
@@ -171,13 +165,30 @@ async def serve(
         app.stop_waiting()
         await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
-        await app.stop()
-        await streams.close()
-        await broker.close()
-        if app.tracer is not None:
-            app.tracer.close()
+        await close_app(app)
         if ready is None:
             tell(app.log, "penstock has stopped", event="stopped")
+
+
+def build_app(settings: Settings, store: Store, path: str) -> App:
+    """Return the application on an open store, not yet started."""
+    limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
+    broker = Broker(store, clock=store.clock, limits=limits)
+    where = settings.store if settings.store is not None and settings.store.startswith(POSTGRES) else path
+    streams = StreamDesk(
+        open_streams(where, durability=settings.durability, busy_ms=settings.busy_ms), clock=store.clock
+    )
+    return App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)
+
+
+async def close_app(app: App) -> None:
+    """Stop the application and close all that `build_app` opened."""
+    await app.stop()
+    if app.streams is not None:
+        await app.streams.close()
+    await app.broker.close()
+    if app.tracer is not None:
+        app.tracer.close()
 
 
 def _asked_to_stop(stop: asyncio.Event, hurry: asyncio.Event) -> None:

@@ -1,0 +1,160 @@
+"""Penstock inside your own ASGI application, and workers beside it.
+
+queues = penstock.asgi.app("sqlite:///tasks.db", auth_token="…")
+api = FastAPI(lifespan=penstock.asgi.lifespan(queues, send_email))
+api.mount("/penstock", queues)
+
+`queues` is an ASGI application of its own, too: `uvicorn module:queues`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.config import Settings
+from penstock.errors import InvalidInput, MissingExtra
+from penstock.misfit import refusal
+
+if TYPE_CHECKING:
+    from penstock._sync.client.worker import Worker as SyncWorker
+    from penstock.client.worker import Worker
+    from penstock.server.app import App
+    from penstock.server.asgi import Receive, Scope, Send
+
+__all__ = ["Application", "app", "lifespan"]
+
+log = logging.getLogger("penstock.asgi")
+
+
+def app(store: str, **settings: Any) -> Application:
+    """Return Penstock as an ASGI application on `sqlite:///path` or `postgresql://…`.
+
+    `settings` are those of the server, for example `auth_token="…"`. Without a token it answers only with
+    `insecure=True`: then the application around it decides who may use it.
+    """
+    values = {"access_log": False, **settings, "store": store}
+    try:
+        checked = msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        raise refusal(error, "setting") from None
+    if not checked.auth_token and not checked.insecure:
+        raise InvalidInput(
+            "an application without a token would let everyone in",
+            field="auth_token",
+            hint="give auth_token=…, or insecure=True if your application checks who asks",
+        )
+    return Application(checked)
+
+
+class Application:
+    """An ASGI application that opens its store when it starts and closes it when it stops.
+
+    It starts with the lifespan of its server, with `lifespan` of the application that it is mounted in, or else with
+    its first request.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._starting = asyncio.Lock()
+        self._app: App | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start; stop at the end of the block."""
+        await self._start()
+        try:
+            yield
+        finally:
+            await self._stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._follow(receive, send)
+            return
+        await (self._app or await self._start())(scope, receive, send)
+
+    async def _follow(self, receive: Receive, send: Send) -> None:
+        """Start and stop with the server."""
+        await receive()
+        try:
+            await self._start()
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self) -> App:
+        async with self._starting:
+            if self._app is None:
+                try:
+                    from penstock.server.serve import build_app, opened
+                except ImportError:
+                    raise MissingExtra("server") from None
+                found = build_app(self._settings, *opened(self._settings))
+                found.start()
+                self._app = found
+            return self._app
+
+    async def _stop(self) -> None:
+        from penstock.server.serve import close_app
+
+        async with self._starting:
+            stopped, self._app = self._app, None
+            if stopped is not None:
+                await close_app(stopped)
+
+
+def lifespan(*parts: Application | Worker | SyncWorker) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """Return a lifespan for FastAPI or Starlette that runs Penstock applications and workers beside them.
+
+    Workers of `penstock.aio` run in the event loop, those of `penstock` in threads. At shutdown they lease no more and
+    finish the messages they are working on.
+    """
+    for part in parts:
+        if not isinstance(part, Application) and not hasattr(part, "stop"):
+            raise InvalidInput(
+                f"lifespan() takes applications and workers, not {type(part).__name__}",
+                field="parts",
+                hint="decorate the function with @queue.worker()",
+            )
+
+    @asynccontextmanager
+    async def run(_application: Any) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for part in parts:
+                beside = part.running() if isinstance(part, Application) else _working(part)
+                await stack.enter_async_context(beside)
+            yield
+
+    return run
+
+
+@asynccontextmanager
+async def _working(worker: Worker | SyncWorker) -> AsyncIterator[None]:
+    running = asyncio.ensure_future(_run(worker))
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running
+
+
+async def _run(worker: Any) -> None:
+    """Run a worker until it is stopped. The application goes on when one fails, and the failure is logged."""
+    try:
+        if inspect.iscoroutinefunction(worker.run):
+            await worker.run()
+        else:
+            await asyncio.to_thread(worker.run)
+    except Exception:
+        log.exception("the worker of queue %r has failed and handles no more messages", worker.queue.name)
