@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from penstock.commands import (
     AddKey,
+    AddStreamKey,
     Beaten,
     CatchUp,
     CatchUpJournal,
@@ -25,6 +26,7 @@ from penstock.commands import (
     Redriven,
     Remove,
     RemoveKey,
+    RemoveStreamKeys,
     SetSecret,
     Sweep,
     Swept,
@@ -258,6 +260,18 @@ class Administration:
 
     async def remove_key(self, queue: str, key_id: str) -> bool:
         return (await self._commit(RemoveKey(queue=check_queue_name(queue), id=key_id))).removed > 0
+
+    async def add_stream_key(self, stream: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
+        command = AddStreamKey(stream=check_queue_name(stream), id=id, name=name, hash=hash, rights=rights)
+        return await self._commit(command)
+
+    async def remove_stream_keys(self, stream: str, key_id: str | None = None) -> bool:
+        """Revoke one key, or all of them; returns whether there was one."""
+        return (await self._commit(RemoveStreamKeys(stream=check_queue_name(stream), id=key_id))).removed > 0
+
+    async def list_stream_keys(self, stream: str) -> list[ApiKey]:
+        check_queue_name(stream)
+        return await self._committer.call(lambda: self.store.list_stream_keys(stream))
 
     async def find_key(self, key_id: str) -> ApiKey | None:
         return await self._committer.call(lambda: self.store.find_key(key_id))

@@ -224,6 +224,21 @@ class RemoveKey(Command[Removed], kw_only=True):
     id: str
 
 
+class AddStreamKey(Command[ApiKey], kw_only=True):
+    stream: str
+    id: str
+    name: str
+    hash: bytes
+    rights: Sequence[str]
+
+
+class RemoveStreamKeys(Command[Removed], kw_only=True):
+    """Revoke one key of a stream; without an id, all of them."""
+
+    stream: str
+    id: str | None = None
+
+
 class SetSecret(Command[None], kw_only=True):
     """From now on the queue takes only messages signed with this; None: any message."""
 

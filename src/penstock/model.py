@@ -209,14 +209,15 @@ class Totals(Struct, kw_only=True, gc=False):
 
 
 class ApiKey(Struct, gc=False):
-    """A right to use one queue. The secret itself is shown once and never stored."""
+    """A right to use one queue or one stream. The secret itself is shown once and never stored."""
 
     id: str
-    queue: str
+    queue: str | None
     name: str
     hash: bytes
     rights: list[str]
     created_at: int
+    stream: str | None = None
 
 
 class Ages(Struct, frozen=True, gc=False):

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Raw, Struct
 
 Data = dict[str, Any]
 Verb = Literal["ack", "nack", "extend"]
+
+
+class KeyOwner(NamedTuple):
+    """The queue or the stream that API keys open."""
+
+    queue: str | None
+    stream: str | None
+
+    @property
+    def name(self) -> str:
+        return self.queue or self.stream or ""
 
 
 class Outgoing(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,11 +83,11 @@ class Backend(Protocol):
     def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
         """One request's worth of lines."""
 
-    def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data: ...
+    def add_key(self, owner: KeyOwner, *, name: str, rights: Sequence[str]) -> Data: ...
 
-    def list_keys(self, queue: str) -> list[Data]: ...
+    def list_keys(self, owner: KeyOwner) -> list[Data]: ...
 
-    def remove_key(self, queue: str, key_id: str) -> None: ...
+    def remove_key(self, owner: KeyOwner, key_id: str) -> None: ...
 
     def workers(self) -> Iterator[Data]: ...
 

@@ -1,25 +1,37 @@
-"""`penstock key …`: API keys of one queue."""
+"""`penstock key …`: API keys of one queue or one stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
+from typing import Any
 
 import click
 
-from penstock.cli.backend import Backend
-from penstock.cli.common import QUEUE, on_queues
+from penstock.cli.backend import Backend, KeyOwner
+from penstock.cli.common import QUEUE, Command, on_queues
 from penstock.cli.output import Output, note, when
 
-OF_QUEUE = click.option("--queue", type=QUEUE, required=True, help="The queue that the key opens.")
+
+def of_owner(command: Command) -> Command:
+    """Add --queue and --stream, of which one must be given, to a command."""
+
+    @wraps(command)
+    def run(*arguments: Any, queue: str | None, stream: str | None, **rest: Any) -> None:
+        if (queue is None) == (stream is None):
+            raise click.UsageError("give either --queue or --stream")
+        command(*arguments, owner=KeyOwner(queue, stream), **rest)
+
+    run = click.option("--stream", type=QUEUE, help="The stream that the key opens.")(run)
+    return click.option("--queue", type=QUEUE, help="The queue that the key opens.")(run)
 
 
 @click.group("key")
 def command() -> None:
-    """Make, list and revoke a queue's API keys."""
+    """Make, list and revoke API keys of a queue or a stream."""
 
 
 @command.command("add")
-@OF_QUEUE
 @click.option("--name", default="", help="What it is for.")
 @click.option(
     "--right",
@@ -29,9 +41,10 @@ def command() -> None:
     help="Repeatable.  [default: push and consume]",
 )
 @on_queues()
-def add(backend: Backend, out: Output, queue: str, name: str, rights: Sequence[str]) -> None:
-    """Make a key. It is shown this once. JSON: {"id", "queue", "name", "rights", "created_at", "key"}"""
-    key = backend.add_key(queue, name=name, rights=list(dict.fromkeys(rights)) or ["push", "consume"])
+@of_owner
+def add(backend: Backend, out: Output, owner: KeyOwner, name: str, rights: Sequence[str]) -> None:
+    """Make a key. It is shown this once. JSON: {"id", "queue" or "stream", "name", "rights", "created_at", "key"}"""
+    key = backend.add_key(owner, name=name, rights=list(dict.fromkeys(rights)) or ["push", "consume"])
     shown = {"id": key["id"], "rights": ", ".join(key["rights"]), "key": key["key"]}
     out.show(key, lambda: out.fields(shown))
     if not out.as_json:
@@ -39,21 +52,21 @@ def add(backend: Backend, out: Output, queue: str, name: str, rights: Sequence[s
 
 
 @command.command("list")
-@OF_QUEUE
 @on_queues()
-def list_keys(backend: Backend, out: Output, queue: str) -> None:
+@of_owner
+def list_keys(backend: Backend, out: Output, owner: KeyOwner) -> None:
     """List keys, without their secrets. JSON: {"keys": [...]}"""
-    keys = backend.list_keys(queue)
+    keys = backend.list_keys(owner)
     rows = [(key["id"], key["name"] or None, ", ".join(key["rights"]), when(key["created_at"])) for key in keys]
     headings = ("ID", "NAME", "RIGHTS", "CREATED")
-    out.show({"keys": keys}, lambda: out.table(headings, rows, empty=f"{queue} has no keys"))
+    out.show({"keys": keys}, lambda: out.table(headings, rows, empty=f"{owner.name} has no keys"))
 
 
 @command.command("rm")
-@OF_QUEUE
 @click.option("--id", "key_id", required=True, help="As `key list` shows it.")
 @on_queues()
-def remove(backend: Backend, out: Output, queue: str, key_id: str) -> None:
+@of_owner
+def remove(backend: Backend, out: Output, owner: KeyOwner, key_id: str) -> None:
     """Revoke a key. JSON: {"removed"}"""
-    backend.remove_key(queue, key_id)
+    backend.remove_key(owner, key_id)
     out.show({"removed": key_id}, lambda: out.fields({"removed": key_id}))

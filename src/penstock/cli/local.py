@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock._sync.broker import Broker
 from penstock.backup import Copied, back_up
-from penstock.cli.backend import Data, Outgoing, Verb, without_lease
+from penstock.cli.backend import Data, KeyOwner, Outgoing, Verb, without_lease
 from penstock.commands import Settled, SettleItem
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
 from penstock.model import NewMessage, QueueOptions, State, system_clock
@@ -195,25 +195,31 @@ class Local:
         added = sum(not receipt.duplicate for receipt in receipts)
         return {"imported": added, "duplicates": len(work) - added, "skipped": skipped}
 
-    def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data:
+    def add_key(self, owner: KeyOwner, *, name: str, rights: Sequence[str]) -> Data:
         from penstock.server.auth import new_key
 
         key_id, secret, digest = new_key()
-        key = self._broker.add_key(queue, id=key_id, name=name, hash=digest, rights=rights)
-        return _plain(
-            KeyView(id=key.id, queue=queue, name=key.name, rights=key.rights, created_at=key.created_at, key=secret)
-        )
+        if owner.queue is not None:
+            key = self._broker.add_key(owner.queue, id=key_id, name=name, hash=digest, rights=rights)
+        else:
+            key = self._broker.add_stream_key(owner.name, id=key_id, name=name, hash=digest, rights=rights)
+        return _plain(KeyView.of(key, secret))
 
-    def list_keys(self, queue: str) -> list[Data]:
-        self.show_queue(queue)
-        return [
-            _plain(KeyView(id=key.id, queue=key.queue, name=key.name, rights=key.rights, created_at=key.created_at))
-            for key in self._broker.list_keys(queue)
-        ]
+    def list_keys(self, owner: KeyOwner) -> list[Data]:
+        if owner.queue is not None:
+            self.show_queue(owner.queue)
+            keys = self._broker.list_keys(owner.queue)
+        else:
+            keys = self._broker.list_stream_keys(owner.name)
+        return [_plain(KeyView.of(key)) for key in keys]
 
-    def remove_key(self, queue: str, key_id: str) -> None:
-        if not self._broker.remove_key(queue, key_id):
-            raise NotFound("there is no such key on this queue")
+    def remove_key(self, owner: KeyOwner, key_id: str) -> None:
+        if owner.queue is not None:
+            removed = self._broker.remove_key(owner.queue, key_id)
+        else:
+            removed = self._broker.remove_stream_keys(owner.name, key_id)
+        if not removed:
+            raise NotFound(f"{owner.name} has no such key")
 
     def workers(self) -> Iterator[Data]:
         after = None

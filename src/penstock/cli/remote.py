@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.cli.backend import Data, Outgoing, Verb, without_lease
+from penstock.cli.backend import Data, KeyOwner, Outgoing, Verb, without_lease
 from penstock.cli.web import Refused, Unreachable, Web
 
 PAGE = 1_000
@@ -148,15 +148,15 @@ class Remote:
 
     # Keys, and what only a server has
 
-    def add_key(self, queue: str, *, name: str, rights: Sequence[str]) -> Data:
-        return self._data("POST", f"{_queue(queue)}/keys", {"name": name, "rights": rights})
+    def add_key(self, owner: KeyOwner, *, name: str, rights: Sequence[str]) -> Data:
+        return self._data("POST", _keys(owner), {"name": name, "rights": rights})
 
-    def list_keys(self, queue: str) -> list[Data]:
-        keys: list[Data] = self._web.ask("GET", f"{_queue(queue)}/keys")["keys"]
+    def list_keys(self, owner: KeyOwner) -> list[Data]:
+        keys: list[Data] = self._web.ask("GET", _keys(owner))["keys"]
         return keys
 
-    def remove_key(self, queue: str, key_id: str) -> None:
-        self._web.ask("DELETE", f"{_queue(queue)}/keys/{quote(key_id, safe='')}")
+    def remove_key(self, owner: KeyOwner, key_id: str) -> None:
+        self._web.ask("DELETE", f"{_keys(owner)}/{quote(key_id, safe='')}")
 
     def workers(self) -> Iterator[Data]:
         after = None
@@ -185,6 +185,11 @@ class Remote:
 
     def close(self) -> None:
         self._web.close()
+
+
+def _keys(owner: KeyOwner) -> str:
+    kind = "queues" if owner.queue else "streams"
+    return f"/{kind}/{quote(owner.name, safe='')}/keys"
 
 
 def _queue(name: str) -> str:

@@ -271,7 +271,7 @@ class PostgresSide:
 
 
 def _is_text(table: Table, name: str) -> bool:
-    return (table.name, name) in (("key", "key"), ("api_key", "id"))
+    return (table.name, name) in (("key", "key"), ("api_key", "id"), ("stream_key", "id"))
 
 
 def _levels(created_at: int, counts: Counts, changes: Sequence[Row]) -> list[tuple[int, Counts]]:

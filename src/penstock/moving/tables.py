@@ -51,6 +51,7 @@ TABLES = (
     _table("failure", "id at attempt", "error"),
     _table("key", "space key", "id place created_at expires_at check_at"),
     _table("api_key", "id", "queue_id name hash rights created_at"),
+    _table("stream_key", "id", "stream name hash rights created_at"),
 )
 """In this order: what refers to a queue comes after it."""
 LAST_QUEUE_ID = (

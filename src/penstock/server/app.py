@@ -24,6 +24,7 @@ from penstock.server.faces.lives import Lives
 from penstock.server.faces.overview import OverviewFace
 from penstock.server.faces.site import Site
 from penstock.server.faces.sparks import Sparks
+from penstock.server.faces.stream_keys import StreamKeys
 from penstock.server.faces.streams import StreamFace
 from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
@@ -107,7 +108,8 @@ class App:
             routes += Lives(self.broker, reader, asyncio.to_thread).routes()
             routes += LakeFace(lake_folder(self.settings, self.broker.store), reader).routes()
         if self.streams is not None:
-            routes += StreamFace(self.streams, self.settings).routes()
+            keys = StreamKeys(self.broker, self.gate, self.streams)
+            routes += [*StreamFace(self.streams, self.settings, keys).routes(), *keys.routes()]
             self.metrics.registry.register(StreamCollector(self.streams))
         operations.document = describe(routes, guarded=self.settings.auth_token is not None)
         return [*routes, *Site().routes()] if self.settings.dashboard else routes

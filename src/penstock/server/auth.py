@@ -30,24 +30,33 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 class Principal(Struct, frozen=True):
     name: str
     queue: str | None = None
-    """None: every queue."""
+    """The only queue that it may use. With no stream either: all of both."""
     rights: frozenset[str] = frozenset()
     reads_only: bool = False
+    stream: str | None = None
+    """The only stream that it may use."""
 
     @property
     def is_admin(self) -> bool:
-        return self.queue is None and not self.reads_only
+        return self.queue is None and self.stream is None and not self.reads_only
 
     def may_somewhere(self, right: Right) -> bool:
         """Return True if there may be a queue for which it has the right."""
-        if self.queue is None:
+        return self.stream is None and self._has(right)
+
+    def may(self, right: Right, queue: str | None, stream: str | None = None) -> bool:
+        if self.queue is None and self.stream is None:
+            return self._has(right)
+        if queue is not None:
+            is_own = queue.removesuffix(".dlq") == self.queue
+        else:
+            is_own = stream is not None and stream == self.stream
+        return is_own and self._has(right)
+
+    def _has(self, right: Right) -> bool:
+        if self.queue is None and self.stream is None:
             return right == "read" or not self.reads_only
         return right == "read" or right in self.rights or "admin" in self.rights
-
-    def may(self, right: Right, queue: str | None) -> bool:
-        if self.queue is not None and (queue is None or queue.removesuffix(".dlq") != self.queue):
-            return False
-        return self.may_somewhere(right)
 
 
 ADMIN = Principal("admin")
@@ -99,7 +108,7 @@ class Gate:
         if right == "known":
             allowed = route.least_right is None or principal.may_somewhere(route.least_right)
         else:
-            allowed = principal.may(right, request.params.get("queue"))
+            allowed = principal.may(right, request.params.get("queue"), request.params.get("stream"))
         if not allowed:
             raise HttpError(403, "forbidden", f"this key does not have the right to {route.least_right or right} here")
         return principal
@@ -116,7 +125,7 @@ class Gate:
         key = await self._find_key(credential.decode("latin-1"))
         if key is None:
             raise _unauthorized("this token is not known here", None)
-        return Principal(f"key:{key.id}", key.queue, frozenset(key.rights))
+        return Principal(f"key:{key.id}", key.queue, frozenset(key.rights), stream=key.stream)
 
     async def _find_key(self, secret: str) -> ApiKey | None:
         prefix, _, rest = secret.partition("_")

@@ -42,6 +42,8 @@ class ServerView(Struct, kw_only=True):
     """What this credential allows: all, looking, or what a key of one queue does."""
     queue: str | None
     """Of a key."""
+    stream: str | None
+    """Of a key."""
     guarded: bool
     """Whether it wants a token."""
     journal: bool
@@ -128,6 +130,7 @@ class Ops:
                 durability=self._settings.durability,
                 role="admin" if principal.is_admin else "reader" if principal.reads_only else "key",
                 queue=principal.queue,
+                stream=principal.stream,
                 guarded=self._settings.auth_token is not None,
                 journal=self._journal,
                 streams=self._streams,

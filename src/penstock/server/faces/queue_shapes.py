@@ -13,6 +13,7 @@ from penstock.model import (
     DELAY_MS_MAX,
     LEASE_MS_MAX,
     PRIORITY_MAX,
+    ApiKey,
     Content,
     Failure,
     Message,
@@ -344,13 +345,30 @@ class NewKey(Struct, forbid_unknown_fields=True):
     )
 
 
+new_key_body = msgspec.json.Decoder(NewKey)
+
+
 class KeyView(Struct, omit_defaults=True, kw_only=True):
     id: str
-    queue: str
+    queue: str | None = None
+    stream: str | None = None
     name: str
     rights: list[str]
     created_at: int
     key: str | None = None
+
+    @classmethod
+    def of(cls, key: ApiKey, secret: str | None = None) -> KeyView:
+        return cls(
+            id=key.id,
+            queue=key.queue,
+            stream=key.stream,
+            name=key.name,
+            rights=key.rights,
+            created_at=key.created_at,
+            key=secret,
+        )
+
     """Shown once."""
 
 

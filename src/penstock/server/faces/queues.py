@@ -48,6 +48,7 @@ from penstock.server.faces.queue_shapes import (
     TransactBody,
     TransactedView,
     message_view,
+    new_key_body,
     queue_view,
     stats_view,
 )
@@ -66,7 +67,6 @@ nack_body = msgspec.json.Decoder(NackBody)
 extend_body = msgspec.json.Decoder(ExtendBody)
 transact_body = msgspec.json.Decoder(TransactBody)
 requeue_body = msgspec.json.Decoder(RequeueBody)
-new_key_body = msgspec.json.Decoder(NewKey)
 
 
 class Queues:
@@ -329,15 +329,11 @@ class Queues:
         key_id, secret, digest = new_key()
         queue = request.params["queue"]
         key = await self._broker.add_key(queue, id=key_id, name=body.name, hash=digest, rights=body.rights)
-        view = KeyView(id=key.id, queue=queue, name=key.name, rights=key.rights, created_at=key.created_at, key=secret)
-        return reply(view, 201)
+        return reply(KeyView.of(key, secret), 201)
 
     async def list_keys(self, request: Request) -> Response:
         queue = await self._require_queue(request)
-        keys = [
-            KeyView(id=key.id, queue=key.queue, name=key.name, rights=key.rights, created_at=key.created_at)
-            for key in await self._broker.list_keys(queue)
-        ]
+        keys = [KeyView.of(key) for key in await self._broker.list_keys(queue)]
         return reply(KeyList(keys), rows=len(keys))
 
     async def remove_key(self, request: Request) -> Response:

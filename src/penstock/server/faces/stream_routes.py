@@ -9,19 +9,20 @@ from penstock.server.faces import stream_shapes as shapes
 from penstock.server.faces.pages import ARROW
 from penstock.server.faces.queue_shapes import Done
 from penstock.server.faces.stream_bodies import NDJSON
-from penstock.server.routing import Route
+from penstock.server.routing import Right, Route
 
 if TYPE_CHECKING:
     from penstock.server.faces.streams import StreamFace
 
 STREAM = "/streams/{stream}"
-CONSUMER = f"{STREAM}/consumers/{{consumer}}"
+CONSUMERS = f"{STREAM}/consumers"
+CONSUMER = f"{CONSUMERS}/{{consumer}}"
 BODIES = ("application/json", NDJSON, ARROW, "text/plain", "application/octet-stream")
 
 
 def stream_routes(face: StreamFace) -> list[Route]:
-    def call(method: str, path: str, handler: Any, summary: str, **rest: Any) -> Route:
-        return Route(method=method, path=path, handler=handler, summary=summary, right="admin", tag="streams", **rest)
+    def call(method: str, path: str, handler: Any, summary: str, right: Right = "admin", **rest: Any) -> Route:
+        return Route(method=method, path=path, handler=handler, summary=summary, right=right, tag="streams", **rest)
 
     return [
         call(
@@ -41,7 +42,9 @@ def stream_routes(face: StreamFace) -> list[Route]:
             query=shapes.StreamListQuery,
             answers={200: shapes.StreamList},
         ),
-        call("GET", STREAM, face.show, "Show a stream: segments, consumers", answers={200: shapes.StreamDetail}),
+        call(
+            "GET", STREAM, face.show, "Show a stream: segments, consumers", "read", answers={200: shapes.StreamDetail}
+        ),
         call(
             "PATCH",
             STREAM,
@@ -75,6 +78,7 @@ def stream_routes(face: StreamFace) -> list[Route]:
             f"{STREAM}/records",
             face.append,
             "Append one record, or many; answered when on disk, 200 if its key was there already",
+            "push",
             query=shapes.AppendQuery,
             body=shapes.AppendBody,
             body_types=BODIES,
@@ -88,6 +92,7 @@ def stream_routes(face: StreamFace) -> list[Route]:
             f"{STREAM}/records",
             face.read,
             "Records from an offset on, waiting for the first",
+            "consume",
             query=shapes.ReadQuery,
             answers={200: (shapes.PageView, ARROW)},
             errors=(406, 410),
@@ -97,30 +102,40 @@ def stream_routes(face: StreamFace) -> list[Route]:
             f"{STREAM}/next",
             face.next,
             "The records after a consumer's position, waiting for the first",
+            "consume",
             query=shapes.NextQuery,
             answers={200: (shapes.PageView, ARROW)},
             errors=(406, 410),
             safe=False,
         ),
-        call("GET", f"{STREAM}/consumers", face.list_consumers, "List consumers", answers={200: shapes.ConsumerList}),
+        call(
+            "GET",
+            CONSUMERS,
+            face.list_consumers,
+            "List consumers",
+            "read",
+            answers={200: shapes.ConsumerList},
+        ),
         call(
             "POST",
-            f"{STREAM}/consumers",
+            CONSUMERS,
             face.add_consumer,
             "Make a consumer, with a unique id unless one is given",
+            "consume",
             body=shapes.NewConsumer,
             body_required=False,
             answers={201: shapes.ConsumerView},
         ),
-        call("GET", CONSUMER, face.consumer, "A consumer's position", answers={200: shapes.ConsumerView}),
+        call("GET", CONSUMER, face.consumer, "A consumer's position", "read", answers={200: shapes.ConsumerView}),
         call(
             "PUT",
             CONSUMER,
             face.commit,
             "Commit a position: the last record processed; durable when answered",
+            "consume",
             body=shapes.Position,
             answers={200: shapes.ConsumerView},
             errors=(409,),
         ),
-        call("DELETE", CONSUMER, face.forget, "Forget a consumer", answers={200: Done}),
+        call("DELETE", CONSUMER, face.forget, "Forget a consumer", "consume", answers={200: Done}),
     ]

@@ -17,6 +17,7 @@ from penstock.server.faces.ndjson import after
 from penstock.server.faces.pages import PAGE_BYTES, answer_page, arrow_page, chosen, wants_arrow
 from penstock.server.faces.queue_shapes import Done
 from penstock.server.faces.stream_bodies import is_streamed, read_streamed, read_whole
+from penstock.server.faces.stream_keys import StreamKeys
 from penstock.server.faces.stream_routes import stream_routes
 from penstock.server.faces.stream_shapes import (
     ARROW_RECORDS_MAX,
@@ -56,8 +57,9 @@ _trim_body = msgspec.json.Decoder(TrimBody)
 
 
 class StreamFace:
-    def __init__(self, streams: StreamDesk, settings: Settings) -> None:
+    def __init__(self, streams: StreamDesk, settings: Settings, keys: StreamKeys) -> None:
         self._desk = streams
+        self._keys = keys
         self._streams = streams.streams
         self._settings = settings
 
@@ -79,7 +81,10 @@ class StreamFace:
             created = self._streams.create(body.name, options)
             return reply(stream_view(self._streams.show(body.name)), 201 if created else 200)
 
-        return await self._desk.call(create)
+        response = await self._desk.call(create)
+        if response.status == 201:
+            await self._keys.revoke_all(body.name)
+        return response
 
     async def list_all(self, request: Request) -> Response:
         query = request.query(StreamListQuery)
@@ -111,6 +116,7 @@ class StreamFace:
     async def drop(self, request: Request) -> Response:
         name = _stream(request)
         await self._desk.drop(name, force=request.query(DropStreamQuery).force)
+        await self._keys.revoke_all(name)
         return reply(DroppedStream(name))
 
     async def trim(self, request: Request) -> Response:

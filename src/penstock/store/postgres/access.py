@@ -1,8 +1,8 @@
-"""Who may use a queue: API keys, stored hashed, and the secret that its messages are signed with."""
+"""API keys of queues and streams, stored hashed, and the secrets that messages are signed with."""
 
 from __future__ import annotations
 
-from penstock.commands import AddKey, Removed, RemoveKey, SetSecret
+from penstock.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
 from penstock.errors import Conflict
 from penstock.model import ApiKey
 from penstock.store.postgres.transaction import Transaction
@@ -25,10 +25,24 @@ def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
     return Removed(len(tx.fetch("access.remove_key", command.id, tx.itself(command.queue).id)))
 
 
+def add_stream_key(tx: Transaction, command: AddStreamKey) -> ApiKey:
+    ((count,),) = tx.fetch("access.count_stream_keys", command.stream)
+    if count >= KEYS_MAX:
+        raise Conflict(f"stream {command.stream!r} has {KEYS_MAX} keys already", hint="remove some")
+    rights = ",".join(command.rights)
+    row = (command.id, command.stream, command.name, bytes(command.hash), rights, tx.now)
+    tx.write("access.add_stream_key", *row)
+    return ApiKey(command.id, None, command.name, command.hash, list(command.rights), tx.now, command.stream)
+
+
+def remove_stream_keys(tx: Transaction, command: RemoveStreamKeys) -> Removed:
+    return Removed(len(tx.fetch("access.remove_stream_keys", command.stream, command.id)))
+
+
 def set_secret(tx: Transaction, command: SetSecret) -> None:
     tx.write("access.set_secret", tx.itself(command.queue).id, command.secret)
 
 
 def api_key(row: Row) -> ApiKey:
-    key_id, queue, name, digest, rights, created_at = row
-    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at)
+    key_id, queue, name, digest, rights, created_at, stream = row
+    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at, stream)

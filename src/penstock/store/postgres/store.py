@@ -432,6 +432,9 @@ class PostgresStore:
         rows = self._read(lambda reader: reader.fetch("access.find_key", key_id))
         return api_key(rows[0]) if rows else None
 
+    def list_stream_keys(self, stream: str) -> list[ApiKey]:
+        return [api_key(row) for row in self._read(lambda reader: reader.fetch("access.list_stream_keys", stream))]
+
     def list_keys(self, queue: str) -> list[ApiKey]:
         return [api_key(row) for row in self._read(lambda reader: reader.fetch("access.list_keys", queue))]
 

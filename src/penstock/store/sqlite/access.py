@@ -1,11 +1,11 @@
-"""Who may use a queue: API keys, stored hashed, and the secret that its messages are signed with."""
+"""API keys of queues and streams, stored hashed, and the secrets that messages are signed with."""
 
 from __future__ import annotations
 
 import sqlite3
 from typing import Any
 
-from penstock.commands import AddKey, Removed, RemoveKey, SetSecret
+from penstock.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
 from penstock.errors import Conflict
 from penstock.model import ApiKey
 from penstock.store.migrate import load_sql
@@ -30,6 +30,23 @@ def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
     return Removed(tx.execute(SQL["remove_key"], (command.id, queue.id)).rowcount)
 
 
+def add_stream_key(tx: Transaction, command: AddStreamKey) -> ApiKey:
+    (count,) = tx.execute("SELECT count(*) FROM penstock_stream_key WHERE stream = ?", (command.stream,)).fetchone()
+    if count >= KEYS_MAX:
+        raise Conflict(f"stream {command.stream!r} has {KEYS_MAX} keys already", hint="remove some")
+    row = (command.id, command.stream, command.name, command.hash, ",".join(command.rights), tx.now)
+    tx.execute(SQL["add_stream_key"], row)
+    return ApiKey(command.id, None, command.name, command.hash, list(command.rights), tx.now, command.stream)
+
+
+def remove_stream_keys(tx: Transaction, command: RemoveStreamKeys) -> Removed:
+    return Removed(tx.execute(SQL["remove_stream_keys"], (command.stream, command.id)).rowcount)
+
+
+def list_stream_keys(connection: sqlite3.Connection, stream: str) -> list[ApiKey]:
+    return [_key(row) for row in connection.execute(SQL["list_stream_keys"], (stream,))]
+
+
 def set_secret(tx: Transaction, command: SetSecret) -> None:
     tx.execute(SQL["set_secret"], (command.secret, tx.queue(command.queue).id))
 
@@ -49,5 +66,5 @@ def find_secret(connection: sqlite3.Connection, queue: str) -> str | None:
 
 
 def _key(row: tuple[Any, ...]) -> ApiKey:
-    key_id, queue, name, digest, rights, created_at = row
-    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at)
+    key_id, queue, name, digest, rights, created_at, stream = row
+    return ApiKey(key_id, queue, name, digest, rights.split(","), created_at, stream)

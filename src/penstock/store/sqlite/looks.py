@@ -89,6 +89,9 @@ class Looks:
     def find_key(self, key_id: str) -> ApiKey | None:
         return self._see(lambda connection: access.find_key(connection, key_id))
 
+    def list_stream_keys(self, stream: str) -> list[ApiKey]:
+        return self._see(lambda connection: access.list_stream_keys(connection, stream))
+
     def list_keys(self, queue: str) -> list[ApiKey]:
         return self._see(lambda connection: access.list_keys(connection, queue))
 
