@@ -4,6 +4,7 @@
     bash background  lives until the page ends
     console          commands after `$ `, and what they print; `…` stands for anything
     python           runs in one namespace for the page; if its first line is `# name.py` it is written to that file
+    sql              is written to the file that its first line, `-- name.sql`, names
     text             after python: what that printed; elsewhere just shown
 
 Every port 88xx stands for a free one, `make` only says what it would do, and $STORE is an empty schema of PostgreSQL.
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md")])
 PATIENCE = 600.0
 BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
-FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
+FILE = re.compile(r"(?:#|--) ([\w.-]+\.\w+)\n")
 SPARK = re.compile(r"penstock[ .]pipeline|pyspark|penstock demo")
 
 

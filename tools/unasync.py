@@ -31,7 +31,7 @@ REPLACEMENTS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\b(Committer|Wakeups)\b", r"Thread\1"),
-    (r"\bpenstock\.(committer|wakeups)\b", r"penstock.thread_\1"),
+    (r"\bpenstock\.(committer|own_connection|wakeups)\b", r"penstock.thread_\1"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
     (r"from collections\.abc import Awaitable\n", ""),
     (r"\bAwaitable, ", ""),

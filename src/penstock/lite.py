@@ -6,7 +6,6 @@ Times are in seconds here. Threads, processes and a Penstock server may share on
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from penstock.model import (
 )
 from penstock.model import Message as StoredMessage
 from penstock.store.sqlite import Durability, SqliteStore
+from penstock.thread_own_connection import driver_connection
 
 DEFAULT_OPTIONS = QueueOptions(lease_ms=60_000, max_attempts=6)
 MAX_BYTES = 16 << 20
@@ -126,11 +126,12 @@ class LiteQueue:
         priority: int = 0,
         ttl: Seconds | None = None,
         key: str | None = None,
-        conn: sqlite3.Connection | None = None,
+        conn: Any = None,
     ) -> str:
         """Add a message; answered when it is on disk. A repeated `key` returns the first message's id instead.
 
-        With `conn`, a connection of yours to the same file, the message becomes part of your own transaction.
+        With `conn`, a connection of your own to the same file (of sqlite3, or SQLAlchemy's or Django's), the message
+        becomes part of your transaction: it is popped after your commit, and a rollback removes it.
         """
         plain = type(delay) is type(priority) is int and delay == priority == 0 and ttl is None and key is None
         if plain and type(data) is bytes:
@@ -142,7 +143,7 @@ class LiteQueue:
         commands: list[Command[Any]] = [self._broker.push_command(qname, [message], create=self._options)]
         if self._changes and qname not in self._known:
             commands.insert(0, Configure(queue=qname, changes=self._changes, create=self._options))
-        id_: str = self._store.apply_on(conn, commands)[-1].receipts[0].uuid
+        id_: str = self._store.apply_on(driver_connection(conn), commands)[-1].receipts[0].uuid
         return id_
 
     def put_many(self, data: Iterable[bytes], qname: str = "default", delay: Seconds = 0) -> list[str]:

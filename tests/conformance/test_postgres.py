@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from penstock.commands import Ack, Lease, SettleItem, Sweep
-from penstock.errors import InvalidInput, StoreUnreachable, UnknownQueue, Unsupported, WrongType
+from penstock.errors import InvalidInput, StoreUnreachable, Unsupported
 from penstock.model import NewMessage, system_clock
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.advance import PATIENCE_MS
@@ -40,41 +40,13 @@ def schema() -> Iterator[str]:
     drop_schema(name)
 
 
-def test_a_push_is_part_of_the_users_own_transaction(on_server: PostgresUnderTest, mine: psycopg.Connection) -> None:
-    mine.execute("INSERT INTO mine VALUES (1)")
-    on_server.apply_on(mine, [push_command("a"), push_command("b", "n/t/x")])
-    assert on_server.find_queue("q") is None
-    mine.commit()
-    on_server.apply_on(mine, [push_command("rolled back")])
-    mine.rollback()
-    on_server.push("c")
-    assert (on_server.drain(), texts(on_server.try_lease(scope="n").messages)) == (["a", "c"], ["b"])
-
-
-def test_a_push_on_a_connection_that_commits_itself_is_kept(on_server: PostgresUnderTest) -> None:
-    with psycopg.connect(cluster().url, autocommit=True) as connection:
-        on_server.apply_on(connection, [push_command("a")])
-    assert on_server.drain() == ["a"]
-
-
-def test_an_open_transaction_of_the_users_holds_nobody_up(
-    on_server: PostgresUnderTest, mine: psycopg.Connection
-) -> None:
-    on_server.make()
-    on_server.apply_on(mine, [push_command("late")])
-    on_server.push("early")
-    assert on_server.drain() == ["early"]
-    mine.commit()
-    assert on_server.drain() == ["late"]
-
-
 def test_what_is_committed_after_it_was_due_comes_at_once(
     on_server: PostgresUnderTest, mine: psycopg.Connection
 ) -> None:
     clock = on_server.clock
     on_server.make()
     another = on_server.open_another()
-    on_server.apply_on(mine, [push_command("late", delay_ms=1_000)])
+    on_server.push_on(mine, push_command("late", delay_ms=1_000))
     clock.advance(5_000)
     on_server.push("early")
     assert on_server.drain() == ["early"]
@@ -105,49 +77,6 @@ def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
     monkeypatch.setattr(Transaction, "commit", slowly)
     on_server.send(NewMessage(payload=b"late", delay_ms=1_000))
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
-
-
-def test_a_refused_command_leaves_the_users_transaction_usable(
-    on_server: PostgresUnderTest, mine: psycopg.Connection
-) -> None:
-    on_server.make()
-    mine.execute("INSERT INTO mine VALUES (1)")
-    with pytest.raises(UnknownQueue):
-        on_server.apply_on(mine, [push_command("undone"), Lease(queue="none")])
-    on_server.apply_on(mine, [push_command("kept")])
-    mine.commit()
-    assert mine.execute("SELECT count(*) FROM mine").fetchone() == (1,)
-    assert on_server.drain() == ["kept"]
-
-
-def test_the_users_own_way_of_reading_rows_does_no_harm(on_server: PostgresUnderTest, mine: psycopg.Connection) -> None:
-    mine.row_factory = psycopg.rows.dict_row
-    on_server.apply_on(mine, [push_command("a")])
-    (leased,) = on_server.apply_on(mine, [Lease(queue="q")])
-    mine.commit()
-    assert texts(leased.messages) == ["a"]
-
-
-def test_in_a_transaction_that_sees_an_old_moment_only_a_push_is_possible(
-    on_server: PostgresUnderTest, mine: psycopg.Connection
-) -> None:
-    on_server.push("a")
-    mine.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    mine.execute("SELECT 1")
-    with pytest.raises(InvalidInput):
-        on_server.apply_on(mine, [Lease(queue="q")])
-    on_server.apply_on(mine, [push_command("b")])
-    mine.commit()
-    assert on_server.drain() == ["a", "b"]
-
-
-def test_another_connection_than_one_to_the_database_is_refused(on_server: PostgresUnderTest, schema: str) -> None:
-    with pytest.raises(WrongType):
-        on_server.apply_on(object(), [push_command("a")])
-    other = PostgresStore(cluster().url, schema=schema)
-    with psycopg.connect(cluster().url) as connection, connection.pipeline(), pytest.raises(InvalidInput):
-        other.apply_on(connection, [push_command("a")])
-    other.close()
 
 
 def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:

@@ -125,7 +125,7 @@ def test_a_push_in_a_users_transaction_is_found_though_its_queue_left_the_list_m
         on_server.push("old", queue=name)
         on_server.ack(on_server.lease_one(name))
     with psycopg.connect(str(on_server.path)) as connection:
-        on_server.apply_on(connection, [push_command("late", names[3])])
+        on_server.push_on(connection, push_command("late", names[3]))
         assert on_server.try_lease(scope="n").messages == []
     on_server.sweep()
     assert texts(on_server.try_lease(scope="n").messages) == ["late"]

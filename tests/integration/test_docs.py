@@ -15,9 +15,10 @@ from tools import site
 
 RUN = {"bash", "console", "python"}
 SHOWN = {"text", "toml", "yaml", "json", "ini", "sql", "js", "html"}
-APART = {"scale-out.md", "back-up.md", "migrate-store.md"}
-"""A fleet's commands are only checked, by test_deploy.py. Backup and migration are run by test_howto_back_up.py and
-test_cli_migrate_store.py, which look at what is in the stores afterwards; blocks of JavaScript by test_js_client.py."""
+APART = {"scale-out.md", "back-up.md", "migrate-store.md", "outbox.md"}
+"""A fleet's commands are only checked, by test_deploy.py. Backup, migration and the outbox are run by
+test_howto_back_up.py, test_cli_migrate_store.py and test_howto_outbox.py, which look at what is in the stores
+afterwards; blocks of JavaScript by test_js_client.py."""
 
 
 def walks(*, spark: bool) -> list[Any]:

@@ -204,7 +204,7 @@ def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> N
             start = log.next_offset
             with psycopg.connect(str(work.path)) as late:
                 # A push within a program's own transaction is numbered before those that commit first.
-                work.apply_on(late, [push_command("late")])
+                work.push_on(late, push_command("late"))
                 work.push("soon")
                 work.drained()
                 assert _bodies(log, start) == [b"soon"]

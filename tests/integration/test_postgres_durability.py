@@ -101,7 +101,7 @@ def test_a_push_in_a_transaction_of_the_users_survives_a_crash_once_that_commits
         writer = wal_writer(careless)
         os.kill(writer, signal.SIGSTOP)
         with psycopg.connect(url_of(careless)) as connection:
-            store.apply_on(connection, [push_command("inside")])
+            store.push_on(connection, push_command("inside"))
         crash(careless, writer)
     with closing(PostgresStore(url_of(careless), schema="own")) as store:
         assert texts(store.peek("q", limit=9)[0]) == ["before", "inside"]

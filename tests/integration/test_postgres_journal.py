@@ -121,7 +121,7 @@ def test_a_transaction_that_is_held_open_holds_nobody_up(store: str, schema: str
 
     with closing(PostgresStore(store, journal=True)) as one, psycopg.connect(cluster().url) as connection:
         one.apply([push(b"first")])
-        one.apply_on(connection, [push(b"held")])
+        one.push_on(connection, push(b"held"))
         one.apply([push(b"free")])
         with closing(PostgresStreams(store)) as streams:
             PostgresDrain(streams.database).drain()
@@ -144,7 +144,7 @@ def test_a_transaction_that_is_open_through_several_looks_is_told_when_it_ends(s
         one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
         drain, journal = PostgresDrain(streams.database), PostgresJournal(streams.database)
         drain.drain()
-        one.apply_on(connection, [Push(queue="q", messages=[NewMessage(payload=b"late")])])
+        one.push_on(connection, Push(queue="q", messages=[NewMessage(payload=b"late")]))
         for _ in range(4):
             drain.step()
         connection.commit()

@@ -110,7 +110,7 @@ def test_the_lake_of_a_database_is_exact_though_transactions_commit_late(
     database.some(60)
     with psycopg.connect(str(database.path)) as late:
         # It happened some minutes before what is committed, and read, first.
-        database.apply_on(late, [push_command("late", "mail")])
+        database.push_on(late, push_command("late", "mail"))
         database.clock.advance(7 * MINUTE_MS)
         database.some(60, seed=1, queues=("shop/orders/paid", "q"))
         run(spark, database.drained(), lake)

@@ -43,6 +43,7 @@ from penstock.model import (
     State,
     system_clock,
 )
+from penstock.thread_own_connection import push_on
 from penstock.store.protocol import Store
 
 AWAY_MS = 500
@@ -80,6 +81,12 @@ class Broker(Administration):
         if self.events.listened:
             self.events.publish(queue, "pushed", count=len(messages))
         return pushed.receipts
+
+    def push_on(self, connection: Any, queue: str, messages: Sequence[NewMessage]) -> list[Receipt]:
+        """Push in a transaction of the caller's own. Waiting polls hear of its commit as of another process's."""
+        command = self.push_command(queue, messages)
+        self._check_pressure()
+        return push_on(self.store, connection, command)
 
     def _check_pressure(self) -> None:
         if self.pressure is not None:

@@ -29,6 +29,7 @@ from penstock.errors import InvalidInput, WrongType
 from penstock.identity import DLQ_SUFFIX, ID_MAX, check_queue_name
 from penstock.limits import check_flag, check_many, check_range, check_text
 from penstock.model import BATCH_MAX, DELAY_MS_MAX, ERROR_TEXT_MAX, LEASE_MS_MAX, QueueInfo, State
+from penstock.model import NewMessage as StoredNewMessage
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
@@ -64,19 +65,27 @@ class Queue:
         ttl: Seconds | None = None,
         key: str | None = None,
         headers: dict[str, str] | None = None,
+        conn: Any = None,
     ) -> Receipt:
         """Add a message: a JSON value, or bytes. Answered when it is on disk.
 
-        A repeated `key` adds nothing and answers the first message's id, with `duplicate` set.
+        A repeated `key` adds nothing and answers the first message's id, with `duplicate` set. With `conn`, your own
+        connection to the same file or database, the message is part of your transaction: consumers get it after your
+        commit, and a rollback removes it.
         """
         message = NewMessage(payload=payload, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
-        return (await self._transport.push(self.name, [message.to_store()]))[0]
+        return (await self._push([message.to_store()], conn))[0]
 
-    async def push_many(self, messages: Iterable[Any]) -> list[Receipt]:
-        """Add messages, all or none: payloads, or `NewMessage` where one has options of its own."""
+    async def push_many(self, messages: Iterable[Any], *, conn: Any = None) -> list[Receipt]:
+        """Add messages, all or none: payloads, or `NewMessage` where one has options of its own. `conn`: see `push`."""
         some = check_many("messages", messages, BATCH_MAX)
         new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in some]
-        return await self._transport.push(self.name, [each.to_store() for each in new]) if new else []
+        return await self._push([each.to_store() for each in new], conn) if new else []
+
+    def _push(self, messages: list[StoredNewMessage], conn: Any) -> Awaitable[list[Receipt]]:
+        if conn is None:
+            return self._transport.push(self.name, messages)
+        return self._transport.push_on(conn, self.name, messages)
 
     # Consuming
 

@@ -29,6 +29,7 @@ from penstock.errors import (
     QueueFull,
     RateLimited,
     UnknownMessage,
+    Unsupported,
 )
 from penstock.identity import check_new_queue_name, check_queue_name
 from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, State
@@ -78,6 +79,12 @@ class Remote:
                 linger=self._linger,
             )
         return joiner.join(messages)
+
+    def push_on(self, conn: Any, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
+        raise Unsupported(
+            "a server cannot push in a transaction of your own (conn)",
+            hint="connect to the queue's own sqlite:///… file or postgresql://… database, or push after the commit",
+        )
 
     async def _push_all(
         self, queue: str, path: str, batch: list[Messages], key: str

@@ -261,7 +261,7 @@ class PostgresSide:
         self.salt = salt
         if has_journal(self._connection, self._schema):
             tx = Transaction(Wire(self._connection, lasting=False), Context(self._schema, salt, None))
-            tx.join({}, durable=False)
+            tx.join({})
             note_all_held(tx, entered=True)
             tx.write_journal()
             tx.flush()

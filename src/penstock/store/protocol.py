@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from penstock.commands import Command
+from penstock.commands import Command, Push
 from penstock.errors import PenstockError
-from penstock.model import Ages, ApiKey, Clock, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window, Worker
+from penstock.model import (
+    Ages,
+    ApiKey,
+    Clock,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueStats,
+    Receipt,
+    RollUp,
+    State,
+    Window,
+    Worker,
+)
 
 Outcome = Any
 BATCH_COMMANDS_MAX = 512
@@ -121,6 +134,9 @@ class Store(Applies, Protocol):
     def salt(self) -> int:
         """Drawn once for each database; part of every message's UUID."""
 
+    def push_on(self, connection: Any, command: Push) -> list[Receipt]:
+        """Push in the transaction of a connection of the caller's own, of a synchronous driver."""
+
     def version(self) -> int:
         """Changes whenever another than this store may have changed the database. Never waits."""
 
@@ -187,6 +203,25 @@ class Store(Applies, Protocol):
         """Make what is written ahead of the database short again, as far as readers allow."""
 
     def close(self) -> None: ...
+
+
+class PushStatement(NamedTuple):
+    sql: str
+    """With parameters as $1, $2 and so on."""
+    params: tuple[Any, ...]
+
+
+@runtime_checkable
+class PushesByStatement(Store, Protocol):
+    """A store whose pushes on a connection of the caller's own are one statement, which any driver can execute."""
+
+    def push_statement(self, command: Push) -> PushStatement: ...
+
+    def pushed(self, command: Push, answer: str) -> list[Receipt]:
+        """What the statement answered; an error if the push was refused, and then it changed nothing."""
+
+    def driver_error(self, error: Exception) -> Exception:
+        """An error of the driver as the caller should see it."""
 
 
 class Journalled(Store, Protocol):

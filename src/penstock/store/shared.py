@@ -98,7 +98,11 @@ NOTHING_MOVED = Moved()
 
 def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> None:
     if options.max_size is not None and undone + count > options.max_size:
-        raise QueueFull(f"queue {queue!r} holds {undone} of at most {options.max_size} messages", retry_after_ms=1_000)
+        raise queue_full(queue, undone, options.max_size)
+
+
+def queue_full(queue: str, undone: int, max_size: int) -> QueueFull:
+    return QueueFull(f"queue {queue!r} holds {undone} of at most {max_size} messages", retry_after_ms=1_000)
 
 
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:
@@ -109,12 +113,14 @@ def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed
     tokens = burst if tokens is None else min(burst, tokens + abs(elapsed_ms) * options.push_rate / 1000)
     lacking = min(count, burst) - tokens
     if lacking > 0:
-        # A rate may be as small as a number can be, and the wait then longer than one.
-        wait_ms = min(lacking * 1000 / options.push_rate, DAY_MS)
-        raise RateLimited(
-            f"queue {queue!r} takes {options.push_rate:g} messages a second", retry_after_ms=int(wait_ms) + 1
-        )
+        raise rate_limited(queue, options.push_rate, lacking)
     return tokens - count
+
+
+def rate_limited(queue: str, push_rate: float, lacking: float) -> RateLimited:
+    # A rate may be as small as a number can be, and the wait then longer than one.
+    wait_ms = min(lacking * 1000 / push_rate, DAY_MS)
+    return RateLimited(f"queue {queue!r} takes {push_rate:g} messages a second", retry_after_ms=int(wait_ms) + 1)
 
 
 def ages_of(candidates: Iterable[tuple[int, int, int, int]], now: int) -> Ages:

@@ -41,6 +41,11 @@ class Local:
                 retry = retry or Retry(self._retry_for)
                 retry.wait(error)
 
+    def push_on(self, conn: Any, queue: str, messages: Sequence[NewMessage]) -> list[Receipt]:
+        # Not tried again when the queue is full: the caller's transaction would stay open meanwhile.
+        receipts = self._broker.push_on(conn, queue, messages)
+        return [Receipt(receipt.id, receipt.duplicate) for receipt in receipts]
+
     def lease(
         self,
         queue: str,

@@ -311,8 +311,7 @@ def _insert(tx: Transaction, writing: Writing, queue: Queue, space: int, message
     delay_ms = options.delay_ms if message.delay_ms is None else message.delay_ms
     ttl_ms = options.ttl_ms if message.ttl_ms is None else message.ttl_ms
     priority, headers, number = message.priority, message.headers, writing.count
-    # In a transaction of the user's, commits may come in another order than ids: none of the plain lane.
-    if priority == 0 and delay_ms == 0 and ttl_ms is None and tx.own:
+    if priority == 0 and delay_ms == 0 and ttl_ms is None:
         lane, available_at = queue.plain_start, moved_at
     else:
         lane = queue.plain_end

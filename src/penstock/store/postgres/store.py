@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import psycopg
-from psycopg import pq
+from psycopg.rows import scalar_row
 
 from penstock import forks
 from penstock.commands import (
@@ -24,7 +24,7 @@ from penstock.commands import (
     Release,
     SwitchJournal,
 )
-from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
+from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
 from penstock.model import (
     Ages,
     ApiKey,
@@ -33,13 +33,14 @@ from penstock.model import (
     Message,
     QueueInfo,
     QueueStats,
+    Receipt,
     RollUp,
     State,
     Window,
     Worker,
 )
 from penstock.store.postgres.access import api_key
-from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, or_raise, runs
+from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, runs
 from penstock.store.postgres.connection import (
     OUTCOME_SECONDS,
     Pool,
@@ -51,6 +52,13 @@ from penstock.store.postgres.connection import (
     unsafe_settings,
 )
 from penstock.store.postgres.context import SLACK_MS, Context
+from penstock.store.postgres.own_transaction import (
+    NO_PENSTOCK,
+    POSTGRES_DRIVERS,
+    other_database,
+    push_statement,
+    receipts,
+)
 from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
 from penstock.store.postgres.schema import has_journal, migrate
@@ -61,7 +69,7 @@ from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wake import Waker
 from penstock.store.postgres.wire import Restart, Statement, Wire
 from penstock.store.postgres.workers import list_workers
-from penstock.store.protocol import Asked, Prepared, Progress
+from penstock.store.protocol import Asked, Prepared, Progress, PushStatement
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
@@ -324,62 +332,31 @@ class PostgresStore:
         short = plan(self._context, commands)
         return None if short is None else self._short_way.ask(short, commands)
 
-    def apply_on(self, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
-        """Carry out commands inside a transaction of the caller's own, on the caller's own connection."""
+    def push_statement(self, command: Push) -> PushStatement:
+        """A push in a transaction of the caller's own, for any driver; `pushed` reads its answer."""
         self._pool.check_open()
+        return push_statement(self._context, command, durable=self.durability == "full")
+
+    def pushed(self, command: Push, answer: str) -> list[Receipt]:
+        return receipts(self._context, self.target, command, answer)
+
+    def driver_error(self, error: Exception) -> Exception:
+        """An error of any driver, on the caller's connection: as it is, unless the database is another one."""
+        return other_database(self.target) if getattr(error, "sqlstate", None) in NO_PENSTOCK else error
+
+    def push_on(self, connection: psycopg.Connection[Any], command: Push) -> list[Receipt]:
+        """Push in the transaction of the caller's own connection."""
         if not isinstance(connection, psycopg.Connection):
-            raise WrongType(f"conn is a psycopg.Connection, not {type(connection).__name__}", field="conn")
-        if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            raise InvalidInput("conn is in pipeline mode", field="conn", hint="leave the pipeline first")
-        with connection.lock:
-            wire = Wire(connection, lasting=False)
-            try:
-                return self._apply_on(wire, connection, commands)
-            except psycopg.Error as error:
-                raise translate(error, self.target) from error
-
-    def _apply_on(self, wire: Wire, connection: psycopg.Connection[Any], commands: Sequence[Command[Any]]) -> list[Any]:
-        sql = self._context.sql
-        alone = not wire.in_transaction
-        durable = self.durability == "full" and is_durable(commands)
-        wire.run([Statement(sql["begin.begin"])] if alone else [])
-        self._check_same_database(wire, commands)
-        wire.run([Statement(sql["begin.savepoint"])])
-        try:
-            tx = Transaction(wire, self._context)
-            try:
-                tx.join(needs_of(commands), durable=durable)
-            except Restart:
-                # What was known of a queue is right now.
-                wire.run([Statement(sql["begin.undo"])])
-                tx = Transaction(wire, self._context)
-                tx.join(needs_of(commands), durable=durable)
-            outcomes = carry_out(tx, runs(commands))
-            or_raise(outcomes)
-            # Nobody knows when the user commits.
-            tx.write("begin.notify", self._waker.channel, self._waker.word(late=tx.schedules))
-            tx.write_journal()
-            tx.release()
-            tx.flush()
-        except BaseException:
-            if not wire.broken and wire.in_transaction:
-                undone = ("begin.rollback",) if alone else ("begin.undo", "begin.release")
-                wire.run([Statement(sql[name]) for name in undone])
-            raise
-        if alone and connection.autocommit:
-            wire.run([Statement(sql["begin.commit"])])
-        return outcomes
-
-    def _check_same_database(self, wire: Wire, commands: Sequence[Command[Any]]) -> None:
-        (((isolation, salt),),) = wire.run([Statement(self._context.sql["begin.surroundings"])])
-        if salt != self.salt:
-            raise InvalidInput(f"conn is not open on {self.target.shown}", field="conn", hint="use the same database")
-        if isolation != "read committed" and not all(isinstance(command, Push) for command in commands):
-            raise InvalidInput(
-                f"in a transaction that is {isolation} only a push is possible",
-                field="conn",
-                hint="others' leases since its begin are not seen there",
+            raise WrongType(
+                f"conn is a PostgreSQL connection, not {type(connection).__name__}", field="conn", hint=POSTGRES_DRIVERS
             )
+        statement = self.push_statement(command)
+        try:
+            with psycopg.RawCursor(connection, row_factory=scalar_row) as cursor:
+                answer: Any = cursor.execute(statement.sql.encode(), statement.params).fetchone()
+        except psycopg.Error as error:
+            raise self.driver_error(error) from error
+        return self.pushed(command, answer)
 
     def version(self) -> int:
         self._pool.check_open()

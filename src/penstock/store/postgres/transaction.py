@@ -50,8 +50,6 @@ class Transaction:
         """Known while the outcome may come to matter."""
         self.first: list[Rows] = []
         """What the statements that went along with `begin` answered; for the first command alone."""
-        self.own = True
-        """Not inside a transaction of the user's, which may last: then nobody must wait for it."""
         self.wakes = False
         self.schedules = False
         """Whether it wrote times at which messages become due."""
@@ -75,10 +73,9 @@ class Transaction:
             start.append(self._statement("begin.without_waiting"))
         self._enter(start, needs, durable, along)
 
-    def join(self, needs: Needs, *, durable: bool) -> None:
-        """As `begin`, inside a transaction that there is. Its session may not wait for the disk when it commits."""
-        self.own = False
-        self._enter([self._statement("begin.wait_for_disk")] if durable else [], needs, False, ())
+    def join(self, needs: Needs) -> None:
+        """As `begin`, inside a transaction that there is."""
+        self._enter([], needs, False, ())
 
     def _enter(self, start: list[Statement], needs: Needs, durable: bool, along: Sequence[Statement]) -> None:
         context = self.context
@@ -120,7 +117,7 @@ class Transaction:
                 keys[ALIVE, alive] = alive
             else:
                 keys[ALIVE, alive] = -alive
-            if flags & PUSH and self.own:
+            if flags & PUSH:
                 pushing = self.context.lock_key(PUSHING, queue_id)
                 keys[PUSHING, pushing] = pushing
             if flags & LEASE:

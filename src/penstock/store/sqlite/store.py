@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock import forks
-from penstock.commands import Command, ForgetJournal, SwitchJournal
+from penstock.commands import Command, ForgetJournal, Push, Pushed, SwitchJournal
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, WrongType
-from penstock.model import Clock, system_clock
+from penstock.model import Clock, Receipt, system_clock
 from penstock.store.protocol import OneLane, Progress
 from penstock.store.requests import PastRequests
 from penstock.store.sqlite.alone import ALONE, Alone, prepare_acks
@@ -49,6 +49,7 @@ BUSY_MS = 30_000
 LOCKED_OUT = "another process holds the write lock of the file"
 JOURNAL_BACKLOG_BYTES = 2 << 20
 UNSYNCED_MAX = 1_000
+SQLITE_DRIVERS = "of sqlite3 or aiosqlite, or SQLAlchemy's or Django's over one of them"
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
@@ -345,11 +346,18 @@ class SqliteStore(Looks, OneLane):
             self._writer.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
             self._synchronous = durable
 
+    def push_on(self, connection: sqlite3.Connection, command: Push) -> list[Receipt]:
+        """Push in the transaction of the caller's own connection to this file."""
+        pushed: Pushed = self.apply_on(connection, [command])[0]
+        return pushed.receipts
+
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
         self._check_open()
         if not isinstance(connection, sqlite3.Connection):
-            raise WrongType(f"conn is a sqlite3.Connection, not {type(connection).__name__}", field="conn")
+            raise WrongType(
+                f"conn is a SQLite connection, not {type(connection).__name__}", field="conn", hint=SQLITE_DRIVERS
+            )
         with translated(self.path), as_we_read(connection):
             self._check_same_file(connection)
             alone = not connection.in_transaction
@@ -367,7 +375,8 @@ class SqliteStore(Looks, OneLane):
                     connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
-                    connection.execute("ROLLBACK" if alone else "ROLLBACK TO penstock")
+                    for undo in ("ROLLBACK",) if alone else ("ROLLBACK TO penstock", "RELEASE penstock"):
+                        connection.execute(undo)
                 raise
             return outcomes
 

@@ -13,9 +13,6 @@ ROLLBACK
 -- :without_waiting
 SET LOCAL synchronous_commit = off
 
--- :wait_for_disk
-SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
-
 -- :move_clock
 SELECT set_config('penstock_clock.now_ms', ($1::bigint)::text, true)
 
@@ -72,6 +69,3 @@ SELECT penstock.now_ms()
 
 -- :notify
 SELECT pg_notify($1::text, $2::text)
-
--- :surroundings
-SELECT current_setting('transaction_isolation'), (SELECT value FROM penstock.setting WHERE name = 'salt')

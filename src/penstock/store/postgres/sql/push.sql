@@ -58,3 +58,7 @@ SELECT tokens, tokens_at FROM penstock.bucket WHERE queue_id = $1::bigint
 -- :keep_tokens
 INSERT INTO penstock.bucket (queue_id, tokens, tokens_at) VALUES ($1::bigint, $2::double precision, $3::bigint)
 ON CONFLICT (queue_id) DO UPDATE SET tokens = excluded.tokens, tokens_at = excluded.tokens_at
+
+-- :own_transaction
+SELECT penstock.push_messages($1::bigint, $2::bigint, $3::boolean, $4::text, $5::bytea[], $6::bigint[], $7::bigint[],
+                              $8::bigint[], $9::bigint[], $10::text[], $11::text[])::text

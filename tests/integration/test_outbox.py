@@ -1,0 +1,235 @@
+"""A push is part of the application's own transaction, on every driver's connection, in threads and in coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+import penstock
+from penstock import InvalidInput, LiteQueue, Unsupported, WrongType, aio
+from tests.conformance.support import eventually
+from tests.integration.own_connections import OWN, Own, Place, done
+from tests.integration.serving import Running
+from tests.postgres import cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    place = Place(request.param, tmp_path)
+    yield place
+    place.close()
+
+
+EACH_DRIVER = pytest.mark.parametrize(
+    ("place", "kind"), OWN, ids=[f"{store}-{kind.__name__}" for store, kind in OWN], indirect=["place"]
+)
+
+
+@asynccontextmanager
+async def opened(kind: type[Own], place: Place) -> AsyncIterator[tuple[Own, Any]]:
+    """A connection of the application's, and the queue as its client knows it."""
+    own = kind(place)
+    await own.open()
+    client: Any = aio.connect(place.url) if own.is_async else penstock.connect(place.url)
+    try:
+        yield own, client.queue("q")
+    finally:
+        await own.close()
+        await done(client.close())
+
+
+@pytest.fixture(autouse=True)
+def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Django's connections are used here while an event loop runs."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+
+
+def ready(place: Place) -> int:
+    """How many messages others can see. It needs no lock, which an open transaction may have."""
+    with penstock.connect(place.url) as client:
+        return client.queue("q").info().ready
+
+
+def payloads(place: Place) -> list[Any]:
+    with penstock.connect(place.url) as client:
+        return [message.payload for message in client.queue("q").peek(100)]
+
+
+@EACH_DRIVER
+def test_a_push_is_committed_and_rolled_back_with_what_belongs_to_it(place: Place, kind: type[Own]) -> None:
+
+    async def use() -> None:
+        async with opened(kind, place) as (own, queue):
+            # The push comes first, and begins the transaction where the driver does that by itself.
+            await own.begin()
+            receipt = await done(queue.push("rolled back", key="k", conn=own.conn))
+            assert not receipt.duplicate
+            await own.execute(place.insert)
+            await own.rollback()
+            assert payloads(place) == place.rows() == []
+            await own.begin()
+            first, second = await done(queue.push_many(["first", "second"], conn=own.conn))
+            assert second.id == first.id + 1
+            await own.save()
+            await done(queue.push("undone", conn=own.conn))
+            await own.undo()
+            await own.execute(place.insert)
+            again = await done(queue.push("third", key="k", headers={"a": "b"}, conn=own.conn))
+            assert not again.duplicate
+            assert (ready(place), place.rows()) == (0, [])
+            await own.commit()
+            assert (payloads(place), place.rows()) == (["first", "second", "third"], [1])
+
+    asyncio.run(use())
+
+
+@EACH_DRIVER
+def test_a_poll_that_waits_is_woken_by_the_commit(place: Place, kind: type[Own]) -> None:
+
+    async def use() -> None:
+        with penstock.connect(place.url) as other, ThreadPoolExecutor(1) as pool:
+            async with opened(kind, place) as (own, queue):
+                here = asyncio.ensure_future(_wait_for(queue)) if own.is_async else None
+                there = pool.submit(other.queue("q").lease, 1, wait=60)
+                await own.begin()
+                await done(queue.push_many(["a", "b"] if here else ["a"], conn=own.conn))
+                await asyncio.sleep(0.1)
+                assert not there.done()
+                assert here is None or not here.done()
+                await own.commit()
+                found = [await asyncio.wrap_future(there), *([await here] if here else [])]
+                assert sorted(message.payload for (message,) in found) == (["a", "b"] if here else ["a"])
+
+    asyncio.run(use())
+
+
+async def _wait_for(queue: Any) -> Any:
+    return await queue.lease(1, wait=60)
+
+
+def test_a_server_cannot_join_a_transaction(server: Running) -> None:
+    with penstock.connect(f"http://127.0.0.1:{server.port}") as client:
+        queue = client.create_queue("outbox")
+        with pytest.raises(Unsupported, match="postgresql://"):
+            queue.push(1, conn=sqlite3.connect(":memory:"))
+
+
+def test_another_kind_of_connection_is_refused_by_name(place: Place) -> None:
+    async def use() -> None:
+        sqlite: Any = await aiosqlite.connect(":memory:")
+        psycopg_async: Any = await psycopg.AsyncConnection.connect(cluster().url)
+        engine = sa.create_engine("sqlite://")
+        async with aio.connect(place.url) as client:
+            with penstock.connect(place.url) as in_threads:
+                for conn in (sqlite, psycopg_async):
+                    with pytest.raises(WrongType, match="asynchronous"):
+                        in_threads.queue("q").push(1, conn=conn)
+                for queue in (client.queue("q"), in_threads.queue("q")):
+                    for conn in (object(), engine, "postgresql://"):
+                        with pytest.raises(WrongType, match="conn is"):
+                            await done(queue.push(1, conn=conn))
+            with pytest.raises(InvalidInput):
+                await client.queue("q").push(1, conn=sqlite)
+            if place.kind == "sqlite":
+                with pytest.raises(WrongType, match="a SQLite connection"):
+                    await client.queue("q").push(1, conn=psycopg_async)
+        await sqlite.close()
+        await psycopg_async.close()
+
+    asyncio.run(use())
+
+
+def test_a_lite_queue_joins_a_transaction_of_sqlalchemy(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'lite.db'}")
+    with LiteQueue(tmp_path / "lite.db") as lite:
+        with engine.connect() as conn:
+            lite.put(b"rolled back", conn=conn)
+        with engine.begin() as conn:
+            lite.put(b"kept", conn=conn)
+        message = lite.pop()
+        assert message is not None
+        assert (message.data, lite.qsize()) == (b"kept", 0)
+    engine.dispose()
+
+
+WRITER = """
+import random, sqlite3, sys
+import penstock, psycopg
+url, table, seed = sys.argv[1:]
+chance = random.Random(int(seed))
+if url.startswith("sqlite"):
+    conn = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60)
+else:
+    conn = psycopg.connect(url.partition("&schema")[0], application_name="writer")
+queue = penstock.connect(url).queue("q")
+for number in range(1_000_000):
+    value = int(seed) * 1_000_000 + number
+    conn.execute(f"INSERT INTO {table} VALUES ({value})")
+    for _ in range(chance.randrange(3)):
+        conn.execute("SAVEPOINT mine")
+        queue.push(-1, conn=conn)
+        conn.execute("ROLLBACK TO SAVEPOINT mine")
+    queue.push(value, conn=conn, key=str(value), priority=chance.randrange(2), ttl=chance.choice([None, 600]))
+    print(number, flush=True)
+    if chance.random() < 0.3:
+        conn.rollback()
+    else:
+        conn.commit()
+"""
+
+
+def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Place) -> None:
+    """Each message goes with a row of the application's table: at the end there is one for each row, and no other."""
+    taken: list[int] = []
+    stop = threading.Event()
+
+    def consume() -> None:
+        with penstock.connect(place.url) as client:
+            queue = client.queue("q")
+            while messages := queue.lease(20, wait=0.05) or not stop.is_set():
+                if messages is not True:
+                    taken.extend(message.payload for message in messages)
+                    queue.ack_many(messages)
+
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    for each in consumers:
+        each.start()
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, place.url, f"{place.prefix}own", str(number)], stdout=subprocess.PIPE
+        )
+        for number in range(3)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        for _ in range(25):
+            assert writer.stdout.readline()
+        # It has pushed, and may or may not have come to its commit.
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+    if place.prefix:
+        open_still = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'writer'"
+        eventually(lambda: not place.query(open_still))
+    eventually(lambda: len(taken) >= len(place.rows()))
+    stop.set()
+    for each in consumers:
+        each.join()
+    assert sorted(taken) == place.rows()
+    assert len(taken) > 25
