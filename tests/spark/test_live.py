@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,20 @@ def test_every_message_is_told_with_where_it_stands(url: str, tmp_path: Path, mo
     queues = rows(url, LIVE_QUEUES, tmp_path / "queues.parquet")
     assert [row["queue"] for row in queues] == ["mail", "shop/orders/new"]
     assert queues[0] == {"queue": "mail", "paused": False} | dict.fromkeys(STATES, 1) | {"ready": 25}
+
+
+def test_messages_whose_lease_or_delay_has_ended_are_told_as_they_are(url: str, tmp_path: Path) -> None:
+    with connect(url) as client:
+        for queue, attempts in (("mail", 5), ("once", 1)):
+            client.create_queue(queue, max_attempts=attempts).push("leased")
+            client.queue(queue).lease(lease=0.05)
+            client.queue(queue).push("delayed", delay=0.05)
+    time.sleep(0.1)
+    queues = {row["queue"]: row for row in rows(url, LIVE_QUEUES, tmp_path / "queues.parquet")}
+    found = rows(url, LIVE_MESSAGES, tmp_path / "messages.parquet")
+    states = sorted((row["queue"], row["state"]) for row in found)
+    assert states == [("mail", "ready"), ("mail", "ready"), ("once", "dead"), ("once", "ready")]
+    assert (queues["mail"]["ready"], queues["once"]["ready"], queues["once"]["dead"]) == (2, 1, 1)
 
 
 def test_where_there_is_no_store_there_are_no_rows(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,25 @@ class Live(Struct, frozen=True):
 
 def _queue_rows(client: Client) -> Iterator[list[Row]]:
     for page in _queues(client):
-        yield [{**_fields(each, LIVE_QUEUES), "queue": each.name} for each in page]
+        yield [{**_fields(each, LIVE_QUEUES), "queue": each.name} for each in map(partial(_current, client), page)]
+
+
+def _current(client: Client, queue: QueueInfo) -> QueueInfo:
+    """Where no server runs, a look at messages moves those whose lease or delay has ended."""
+    if queue.leased or queue.scheduled:
+        with suppress(UnknownQueue):  # It was removed meanwhile.
+            client.transport.peek(queue.name, State.READY, 1, None)
+            return client.transport.info(queue.name)
+    return queue
 
 
 def _message_rows(client: Client) -> Iterator[list[Row]]:
     for page in _queues(client):
         for queue in page:
-            with suppress(UnknownQueue):  # It was removed meanwhile.
-                for state in STATES:
-                    if getattr(queue, state):
+            # The counts may be older than the messages: the first look moves those whose lease or delay has ended.
+            if any(getattr(queue, state) for state in STATES):
+                with suppress(UnknownQueue):  # It was removed meanwhile.
+                    for state in STATES:
                         yield from _held(client, queue.name, state)
 
 
