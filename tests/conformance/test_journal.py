@@ -12,6 +12,7 @@ import psycopg
 
 from penstock.commands import Drop
 from penstock.journal.drain import journal_folder
+from penstock.model import State
 from penstock.store.postgres.transaction import ALIVE, CREATING
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.postgres_support import PostgresUnderTest, events_of
@@ -44,12 +45,31 @@ def test_a_queue_tells_what_it_holds_as_it_leaves_the_journal_and_as_it_comes_ba
 
 def test_a_queue_that_is_removed_tells_what_it_held_if_the_journal_told_of_it(journalled: StoreUnderTest) -> None:
     fill(journalled)
+    alive = [*journalled.pages(State.READY), *journalled.pages(State.SCHEDULED), *journalled.pages(State.LEASED)]
+    alive_since = min(message.created_at for message in alive)
+    journalled.clock.advance(1_000)
     fill(journalled, "untold")
     journalled.make("untold", journal="off")
-    for queue in ("q", "untold"):
+    journalled.make("empty")
+    for queue in ("q", "untold", "empty"):
         journalled.do(Drop(queue=queue, force=True))
     held = sum(EVERY_STATE.values())
-    assert told(journalled)[1:] == [{"what": "removed", "held": held, **HELD}, {"what": "removed", "held": held}]
+    assert told(journalled)[1:] == [
+        {"what": "removed", "held": held, **HELD, "since": alive_since},
+        {"what": "removed", "held": held},
+        {"what": "removed", "held": 0, **NOTHING, "since": journalled.clock()},
+    ]
+
+
+def test_the_error_of_a_nacked_dead_letter_is_in_the_journal(journalled: StoreUnderTest) -> None:
+    journalled.make("q", max_attempts=1)
+    journalled.bury("a", "b", "c", queue="q")
+    leased = journalled.lease("q.dlq", limit=3)
+    journalled.nack(*leased[:2], error="still no such user")
+    journalled.release(leased[2])
+    found = {event.id: event.details for event in events_of(journalled) if event.kind == "released"}
+    error = {"error": "still no such user"}
+    assert found == {leased[0].id: error, leased[1].id: error, leased[2].id: {}}
 
 
 def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journalled: StoreUnderTest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,27 @@ pytestmark = pytest.mark.spark
 def run(spark: Any, work: Work, lake: Lake) -> None:
     with Pipeline(spark, work.drained(), lake) as pipeline:
         list(pipeline.steps())
+
+
+def test_a_removed_queue_costs_no_history_older_than_its_messages(spark: Any, work: Work, lake: Lake) -> None:
+    work.push("old", queue="other")
+    work.ack(*work.lease("other"))
+    run(spark, work, lake)
+    [old] = map(Path, lake[BRONZE].files())
+    aside = old.rename(old.with_name("aside"))
+    work.clock.advance(600_000)
+    work.make("empty")
+    work.push("late", queue="q")
+    run(spark, work, lake)
+    for queue in ("empty", "q"):
+        work.do(Drop(queue=queue, force=True))
+    run(spark, work, lake)
+    aside.rename(old)
+    assert [(life["outcome"], life["queue"]) for life in rows_of(lake, SILVER)] == [
+        ("acked", "other"),
+        ("removed", "q"),
+    ]
+    assert all(verdict.good for verdict in verify(spark, lake))
 
 
 def test_a_queue_that_is_removed_and_made_again_is_one_with_all_its_history(spark: Any, work: Work, lake: Lake) -> None:

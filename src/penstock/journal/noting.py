@@ -43,9 +43,13 @@ def note_changed(tx: Transaction, queue: Noted, before: QueueOptions, found: Que
         note_queue(tx, queue, "entered" if before.journal == "off" else "left", **_held(found))
 
 
-def note_dropped(tx: Transaction, queue: Noted, held: int, found: QueueInfo) -> None:
-    """With what it held by state, unless the journal did not tell of its messages."""
-    note_queue(tx, queue, "removed", held=held, **(_held(found) if queue.noted else {}))
+def note_dropped(tx: Transaction, queue: Noted, held: int, found: QueueInfo, oldest_at: int | None) -> None:
+    """Note what it held by state, unless the journal did not tell of its messages.
+
+    No message that ends with it was pushed before `since`, so that a reader need not look further back.
+    """
+    known = {**_held(found), "since": tx.now if oldest_at is None else oldest_at}
+    note_queue(tx, queue, "removed", held=held, **(known if queue.noted else {}))
 
 
 def _held(found: QueueInfo) -> dict[str, int]:

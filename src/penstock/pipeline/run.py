@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,8 @@ STEP_BYTES = 256 << 20
 """Of the journal, in one step."""
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
 """Minutes come after the totals of queues, which they need as of the same offset."""
+CLOCKS_APART = timedelta(minutes=1)
+"""An event may bear a slightly earlier time than the message that it tells of."""
 KINDS = frozenset(kind.name.lower() for kind in Kind)
 
 
@@ -197,11 +199,12 @@ class Pipeline:
     def _from(self, table: LakeTable) -> int:
         return table.position(self.app) or 0
 
-    def _events(self, start: int, end: int) -> DataFrame:
+    def _events(self, start: int, end: int, **least: datetime) -> DataFrame:
+        """Events between two offsets; `least` passes over files, not over rows."""
         bronze = self._lake[BRONZE]
-        events = bronze.read(self._spark, offset=start)
-        least = bronze.least_of("offset", offset=start)
-        if least is None or (least >= start and bronze.position(self.app) == end):
+        events = bronze.read(self._spark, offset=start, **least)
+        first = bronze.least_of("offset", offset=start)
+        if first is None or (first >= start and bronze.position(self.app) == end):
             # No file holds more than is wanted. A number in the plan would be compiled anew at every step.
             return events
         return events.where((events["offset"] >= start) & (events["offset"] < end))
@@ -217,8 +220,10 @@ class Pipeline:
         if kinds.intersection(silver.ENDS):
             files += write_files(silver.finished_lives(events), table.folder, SILVER, little=little)
         removals = silver.removal_events(events)
-        if "queue" in kinds and not removals.isEmpty():
-            lives = silver.lives_of_removed_queues(self._events(0, end), removals)
+        oldest_ms = silver.oldest_ms(removals) if "queue" in kinds else None
+        if oldest_ms is not None:
+            since = datetime.fromtimestamp(oldest_ms / 1000, UTC) - CLOCKS_APART
+            lives = silver.lives_of_removed_queues(self._events(0, end, at=since), removals)
             files += write_files(lives, table.folder, SILVER)
         table.append(files, self.app, end)
 

@@ -10,6 +10,8 @@ from penstock.pipeline.tables import SILVER
 
 ENDS = ("acked", "dead", "expired", "removed")
 STARTS = ("pushed", "redriven")
+_SINCE = "bigint(get_json_object(details, '$.since'))"
+"""Of a removal: when the oldest of the messages that it ended was pushed. Older releases kept none."""
 _DETAILS = "struct<reason: string, errors: array<struct<attempt: int, at: bigint, error: string>>>"
 
 
@@ -38,7 +40,8 @@ def finished_lives(events: DataFrame) -> DataFrame:
 def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFrame:
     """A row for each life that ended because its queue was removed.
 
-    `history` is all events up to these removals; of each message the last that begins or ends a life decides.
+    `history` is all events up to these removals, at least from `oldest_ms` on; of each message the last that begins or
+    ends a life decides.
     """
     wanted = history.join(F.broadcast(removals.select("queue").distinct()), "queue", "left_semi")
     newest = Window.partitionBy("id").orderBy(F.desc("offset"), F.desc("number"))
@@ -46,14 +49,18 @@ def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFram
     last = ends_or_begins.withColumn("rank", F.row_number().over(newest)).where("rank = 1").drop("rank")
     alive = last.where(F.col("kind").isin(*STARTS))
     every = removal_events(wanted).select(
-        "queue", F.col("offset").alias("gone"), F.col("number").alias("gone_number"), F.col("at").alias("gone_at")
+        "queue",
+        F.col("offset").alias("gone"),
+        F.col("number").alias("gone_number"),
+        F.col("at").alias("gone_at"),
+        F.expr(f"timestamp_millis({_SINCE})").alias("since"),
     )
     first_after = Window.partitionBy("id").orderBy("gone")
     ended = (
         alive.join(every, "queue")
         .where("gone > offset")
         .withColumn("rank", F.row_number().over(first_after))
-        .where("rank = 1")
+        .where("rank = 1 AND (since IS NULL OR pushed_at >= since)")
         .join(F.broadcast(removals.select(F.col("offset").alias("gone"))), "gone", "left_semi")
     )
     nothing = F.lit(None)
@@ -77,6 +84,12 @@ def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFram
 def removal_events(events: DataFrame) -> DataFrame:
     """That whole queues were removed."""
     return events.where((F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed"))
+
+
+def oldest_ms(removals: DataFrame) -> int | None:
+    """Return a time before which none of the lives that these removals ended began; None if there are no removals."""
+    [found] = removals.selectExpr("count(*) AS removals", f"min(coalesce({_SINCE}, 0)) AS ms").collect()
+    return found.ms if found.removals else None
 
 
 def _has(mark: Mark) -> Column:

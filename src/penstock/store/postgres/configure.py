@@ -87,18 +87,23 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     held = sum(getattr(found, state) for state in GAUGES)
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
+    oldest_at = tx.fetch("admin.oldest_alive", *_lanes(queue))[0][0] if queue.noted else None
     drop_queue(tx, queue)
     tx.write("admin.keep_last_queue_id", queue.id)
-    note_dropped(tx, queue, held, found)
+    note_dropped(tx, queue, held, found, oldest_at)
     tx.wakes = True
     return Removed(held)
 
 
+def _lanes(queue: Queue) -> tuple[int, int]:
+    """Return the first and the last place of its messages."""
+    return queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1
+
+
 def drop_queue(tx: Transaction, queue: Queue) -> None:
     queue.changes = {}
-    first, last = queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1
-    tx.write("admin.forget_failures_between", first, last)
-    tx.write("admin.forget_messages_between", first, last)
+    tx.write("admin.forget_failures_between", *_lanes(queue))
+    tx.write("admin.forget_messages_between", *_lanes(queue))
     for name in FORGET:
         tx.write(f"admin.forget_{name}", queue.id)
     tx.dropped(queue)

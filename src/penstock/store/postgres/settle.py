@@ -241,7 +241,7 @@ def _back_off(
 ) -> list[State | None]:
     options = queue.options
     states: list[State | None] = []
-    dead: list[Ended] = []
+    dead: list[tuple[Ended, str]] = []
     used_up: list[tuple[Ended, str]] = []
     again: list[tuple[Ended, str]] = []
     later: list[tuple[Ended, int]] = []
@@ -249,7 +249,7 @@ def _back_off(
     for lease, item in zip(leases, items, strict=True):
         error = item.error or ""
         if lease.from_dead:
-            dead.append(lease)
+            dead.append((lease, error))
             states.append(State.DEAD)
         elif lease.attempts >= options.max_attempts:
             used_up.append((lease, error))
@@ -264,7 +264,7 @@ def _back_off(
             states.append(State.SCHEDULED if delay_ms else State.READY)
     if queue.noted:
         _note_nacked(tx, queue, dead, used_up, again, dict(later))
-    return_to_dead(tx, queue, dead)
+    return_to_dead(tx, queue, [lease for lease, _ in dead])
     die(tx, queue, [lease for lease, _ in used_up], "nacked", [error for _, error in used_up])
     remember_failures(tx, [lease for lease, _ in again], [error for _, error in again])
     schedule(tx, queue, [lease for lease, _ in later], [at for _, at in later])
@@ -280,12 +280,14 @@ def _back_off(
 def _note_nacked(
     tx: Transaction,
     queue: Queue,
-    dead: Sequence[Ended],
+    dead: Sequence[tuple[Ended, str]],
     used_up: Sequence[tuple[Ended, str]],
     again: Sequence[tuple[Ended, str]],
     later: Mapping[Ended, int],
 ) -> None:
-    note_ended(tx, queue, Kind.RELEASED, dead, marks=Mark.DEAD_LETTER)
+    told = [encode_detail(error=error) if error else b"" for _, error in dead]
+    released = [lease for lease, _ in dead]
+    note_ended(tx, queue, Kind.RELEASED, released, marks=Mark.DEAD_LETTER, details=told if any(told) else None)
     at_once = max(tx.now, queue.newest_at)
     nacked = [*used_up, *again]
     leases = [lease for lease, _ in nacked]

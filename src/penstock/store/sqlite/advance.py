@@ -158,11 +158,13 @@ def file_again(tx: Transaction, queue: Queue, lease: Ended) -> None:
         queue.expiry_at = min(queue.expiry_at, lease.expires_at)
 
 
-def return_to_dead(tx: Transaction, queue: Queue, lease: Ended) -> None:
+def return_to_dead(tx: Transaction, queue: Queue, lease: Ended, error: str | None = None) -> None:
+    """End the lease of a dead letter; the journal keeps the error that a consumer gave."""
     tx.execute(SETTLE["return_dead"], (lease.id,))
     queue.dead += 1
     if queue.noted:
-        note_ended(tx, queue, Kind.RELEASED, lease, marks=Mark.DEAD_LETTER)
+        detail: dict[str, Any] = {"error": error} if error else {}
+        note_ended(tx, queue, Kind.RELEASED, lease, marks=Mark.DEAD_LETTER, **detail)
 
 
 def die(tx: Transaction, queue: Queue, lease: Ended, reason: str, error: str) -> None:

@@ -76,12 +76,13 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
+    oldest_at = tx.execute(SQL["oldest_alive"], lanes).fetchone()[0] if queue.noted else None
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
     tx.execute(SQL["keep_last_id"], (queue.last_id,))
     tx.execute(SQL["keep_last_queue_id"], (queue.id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
-    note_dropped(tx, queue, held, found)
+    note_dropped(tx, queue, held, found, oldest_at)
     tx.dropped(queue)
     return Removed(held)

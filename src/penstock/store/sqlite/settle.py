@@ -159,7 +159,7 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
     queue.leased -= 1
     tx.touch(queue)
     if lease.from_dead:
-        return_to_dead(tx, queue, lease)
+        return_to_dead(tx, queue, lease, item.error)
         return State.DEAD
     queue.n_nacked += 1
     error = item.error or ""

@@ -33,6 +33,12 @@ UPDATE penstock.queue SET options = $2::text, limited = $3::boolean WHERE id = $
 -- :set_paused
 UPDATE penstock.queue SET paused = $2::boolean WHERE id = $1::bigint
 
+-- :oldest_alive
+-- Neither dead nor archived.
+SELECT min(created_at) FROM penstock.message m WHERE place BETWEEN $1::bigint AND $2::bigint
+   AND NOT EXISTS (SELECT 1 FROM penstock.dead d WHERE d.id = m.place & 17592186044415)
+   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
+
 -- :forget_failures_between
 DELETE FROM penstock.failure f USING penstock.message m
  WHERE m.place BETWEEN $1::bigint AND $2::bigint AND f.id = m.place & 17592186044415

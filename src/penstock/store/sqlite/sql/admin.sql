@@ -22,6 +22,12 @@ UPDATE penstock_queue SET options = ? WHERE id = ?
 -- :set_paused
 UPDATE penstock_queue SET paused = ? WHERE id = ?
 
+-- :oldest_alive
+-- Neither dead nor archived.
+SELECT min(created_at) FROM penstock_message m WHERE place BETWEEN ? AND ?
+   AND NOT EXISTS (SELECT 1 FROM penstock_dead d WHERE d.id = m.place & 17592186044415)
+   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & 17592186044415)
+
 -- :forget_failures_between
 DELETE FROM penstock_failure WHERE id IN (SELECT place & 17592186044415 FROM penstock_message
                                            WHERE place BETWEEN ? AND ?)
