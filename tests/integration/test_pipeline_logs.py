@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -173,6 +174,44 @@ def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypa
     with running(tmp_path) as server:
         asked = Server(f"http://127.0.0.1:{server.port}", None, away_seconds=0)
         assert b"uid" in asked.ask("GET", "/journal")[0]
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """Answers with a redirect to another host, and keeps what it is sent."""
+
+    target: ClassVar[str] = ""
+    tokens: ClassVar[list[str | None]]
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers["Authorization"])
+        self.send_response(302)
+        self.send_header("Location", self.target + self.path)
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
+    class Other(Redirecting):
+        tokens: ClassVar[list[str | None]] = []
+
+    class First(Redirecting):
+        tokens: ClassVar[list[str | None]] = []
+
+    with ExitStack() as stack:
+        for handler in (Other, First):
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+            First.target = First.target or f"http://localhost:{server.server_port}"
+            threading.Thread(target=server.serve_forever).start()
+            stack.callback(server.shutdown)
+        with pytest.raises(InvalidInput, match=f"redirects to '{First.target}/journal'"):
+            Server(f"http://127.0.0.1:{server.server_port}", TOKEN, away_seconds=0).ask(method, "/journal", b"x")
+    assert First.tokens == [f"Bearer {TOKEN}"]
+    assert Other.tokens == []
 
 
 @pytest.mark.parametrize("where", ["mysql://me:secret@db/queues", "s3a://bucket/data", "http:/host"])

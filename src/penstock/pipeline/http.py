@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPMessage
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener, urlopen
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from penstock.errors import InvalidInput, PenstockError, ServerFault, Unauthorized, Unreachable
+from penstock.redact import without_password
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -18,8 +20,19 @@ AWAY_SECONDS_MAX = 60.0
 PAUSE_SECONDS = (0.05, 5.0)
 """Between attempts: the first, and the longest."""
 PASSING = (429, 502, 503, 504)
+REDIRECTS = (301, 302, 303, 307, 308)
 HERE = ("localhost", "127.0.0.1", "::1")
-_past_proxies = build_opener(ProxyHandler({}))
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Leaves a redirect to the caller, as an answer: followed, it would take the token to another host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_through_proxies = build_opener(_NoRedirects)
+_past_proxies = build_opener(_NoRedirects, ProxyHandler({}))
 
 
 class Refused(Exception):
@@ -58,6 +71,11 @@ class Server:
             try:
                 return self._ask_once(method, path, body, headers or {})
             except HTTPError as error:
+                if error.code in REDIRECTS:
+                    place = without_password(error.headers.get("Location", ""))
+                    raise InvalidInput(
+                        f"the server redirects to {place!r}", field="url", hint="use that address if you trust it"
+                    ) from None
                 if error.code not in PASSING or time.monotonic() > deadline:
                     raise Refused(error.code, error.read(2000).decode(errors="replace")) from None
                 told = error.headers.get("Retry-After", "")
@@ -74,6 +92,6 @@ class Server:
         request = Request(self.url + path, body, dict(headers), method=method)
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
-        ask = _past_proxies.open if urlsplit(self.url).hostname in HERE else urlopen
-        with ask(request, timeout=ANSWER_SECONDS_MAX) as response:
+        opener = _past_proxies if urlsplit(self.url).hostname in HERE else _through_proxies
+        with opener.open(request, timeout=ANSWER_SECONDS_MAX) as response:
             return response.read(), response.headers
