@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from penstock import connect
 from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable, WrongType
 from penstock.log.model import StreamOptions
+from penstock.model import State
 from penstock.pipeline import targets
 from penstock.pipeline.http import Server
 from penstock.pipeline.logs import place_of
@@ -56,9 +56,8 @@ def options(where: str, tmp_path: Path) -> WriteOptions:
 
 def staged(options: WriteOptions, rows: list[Any]) -> Batch:
     table = pa.table({"data": rows})
-    file, count = stage(table.to_batches(max_chunksize=10), options)
     batch = Batch(options, "run 1")
-    batch.decide([file] if file else [], count)
+    batch.decide([stage(table.to_batches(max_chunksize=10), options)])
     return batch
 
 
@@ -129,8 +128,8 @@ def test_a_row_that_is_no_record_is_refused_before_it_is_staged(tmp_path: Path, 
 def test_a_record_larger_than_the_stream_takes_is_left_out_and_told_once(where: str, options: WriteOptions) -> None:
     rows = [b"a", b"b" * (StreamOptions().record_bytes + 1), b"c"]
     with pytest.raises(PayloadTooLarge, match="1 records are larger than the stream 'a/b/c'"):
-        staged(options, rows).publish([], 0)
-    Batch(options, "run 1").publish([], 0)
+        staged(options, rows).publish([])
+    Batch(options, "run 1").publish([])
     assert records(where) == [b"a", b"c"]
 
 
@@ -161,15 +160,14 @@ def test_a_queue_that_is_smaller_than_a_chunk_makes_it_slower_not_fail(tmp_path:
         url = f"http://127.0.0.1:{server.port}"
         options = write_options({"url": url, "queue": "small", "staging": str(tmp_path / "staging")})
         table = pa.table({"payload": [str(number) for number in range(30)]})
-        file, count = stage(table.to_batches(), options)
         batch = Batch(options, "run")
-        batch.decide([str(file)], count)
+        batch.decide([stage(table.to_batches(), options)])
         sending = threading.Thread(target=batch.send)
         sending.start()
         found: list[str] = []
         while len(found) < 30:
             polled = client.post(f"{path}/poll?batch=5&wait_ms=20000").json["messages"]
-            found += [b64decode(message["payload"]).decode() for message in polled]
+            found += [message["payload"] for message in polled]
             acked = [{"id": message["id"], "token": message["token"]} for message in polled]
             assert client.post(f"{path}/ack", {"items": acked}).status == 200
         sending.join()
@@ -180,16 +178,16 @@ def test_what_killed_tasks_left_behind_is_removed_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = write_options({"url": str(tmp_path), "stream": "s", "staging": str(tmp_path / "staging")})
-    left, _ = stage(pa.table({"data": [b"left"]}).to_batches(), options)
-    wanted, rows = stage(pa.table({"data": [b"wanted"]}).to_batches(), options)
-    Batch(options, "one").decide([str(wanted)], rows)
+    left = stage(pa.table({"data": [b"left"]}).to_batches(), options)
+    wanted = stage(pa.table({"data": [b"wanted"]}).to_batches(), options)
+    Batch(options, "one").decide([wanted])
     monkeypatch.setattr("penstock.pipeline.staging.STALE_SECONDS", -1)
-    file, rows = stage(pa.table({"data": [b"now"]}).to_batches(), options)
+    now = stage(pa.table({"data": [b"now"]}).to_batches(), options)
     other = Batch(options, "other")
-    other.decide([str(file)], rows)
+    other.decide([now])
     other.send()
-    assert [each.name for each in options.staging.glob("*.arrow")] == [wanted]
-    assert left != wanted
+    assert [each.name for each in options.staging.glob("*.arrow")] == [wanted.file]
+    assert left.file != wanted.file
 
 
 def test_a_repeat_is_known_from_an_offset_on_however_long_ago_it_was(tmp_path: Path) -> None:
@@ -297,8 +295,7 @@ def test_numbers_may_be_texts_as_in_a_file_of_texts() -> None:
 def test_a_message_as_large_as_a_program_may_push_is_pushed_with_no_server_between(where: str, tmp_path: Path) -> None:
     options = queue_of(where, tmp_path)
     large = b"a" * (8 << 20)
-    file, count = stage(pa.table({"payload": [b"small", large]}).to_batches(), options)
-    Batch(options, "run").publish([str(file)], count)
+    Batch(options, "run").publish([stage(pa.table({"payload": [b"small", large]}).to_batches(), options)])
     with connect(options.url) as client:
         assert {message.payload for message in client.queue("mail").peek(limit=10)} == {b"small", large}
 
@@ -308,10 +305,10 @@ def test_what_is_larger_than_the_server_takes_is_left_out_and_told_once(tmp_path
         url = f"http://127.0.0.1:{server.port}"
         options = queue_of(url, tmp_path)
         rows = [b"a" * (2_000 if number in (3, 250) else 1 + number) for number in range(300)]
-        file, count = stage(pa.table({"payload": rows}).to_batches(), options)
+        found = stage(pa.table({"payload": rows}).to_batches(), options)
         with pytest.raises(PayloadTooLarge, match="2 messages"):
-            Batch(options, "run").publish([str(file)], count)
-        Batch(options, "run").publish([], 0)
+            Batch(options, "run").publish([found])
+        Batch(options, "run").publish([])
         with connect(url) as client:
             found = sorted(len(message.payload) for message in client.queue("mail").peek(limit=1_000))
     assert found == sorted(len(row) for row in rows if len(row) < 1_000)
@@ -322,8 +319,7 @@ def test_a_name_belongs_to_one_place(tmp_path: Path) -> None:
     for place in places:
         place.mkdir()
     here, there = (queue_of(str(place), tmp_path) for place in places)
-    file, count = stage(pa.table({"payload": ["a"]}).to_batches(), here)
-    Batch(here, "run").publish([str(file)], count)
+    Batch(here, "run").publish([stage(pa.table({"payload": ["a"]}).to_batches(), here)])
     with pytest.raises(Conflict, match=r"went into the queue 'mail' of .*/one/penstock.db"):
         Batch(there, "run").manifest()
 
@@ -331,10 +327,10 @@ def test_a_name_belongs_to_one_place(tmp_path: Path) -> None:
 def test_a_manifest_that_says_nothing_of_the_place_is_still_read(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     options = queue_of(str(tmp_path / "data"), tmp_path)
-    file, count = stage(pa.table({"payload": ["a"]}).to_batches(), options)
-    Batch(options, "run").decide([str(file)], count)
+    found = stage(pa.table({"payload": ["a"]}).to_batches(), options)
+    Batch(options, "run").decide([found])
     [manifest] = options.staging.glob("run-*/*/manifest")
-    manifest.write_text(f"""{{"into":"queue 'mail'","files":["{file}"],"rows":1,"done":0,"since":null}}""")
+    manifest.write_text(f"""{{"into":"queue 'mail'","files":["{found.file}"],"rows":1,"done":0,"since":null}}""")
     assert Batch(options, "run").send().done == 1
 
 
@@ -349,3 +345,45 @@ def test_a_manifest_that_says_nothing_of_the_place_is_still_read(tmp_path: Path)
 )
 def test_a_place_is_named_without_who_goes_there(url: str, place: str) -> None:
     assert place_in(url) == place
+
+
+def test_a_payload_is_what_its_column_says_wherever_it_is_pushed(where: str, tmp_path: Path) -> None:
+    rows = [
+        {"payload": b"text", "content": "text"},
+        {"payload": "söß".encode(), "content": None},
+        {"payload": b'{"n": 1.50}', "content": "json"},
+        {"payload": b"\xff", "content": "text"},
+    ]
+    options = write_options({"url": where, "queue": "mail", "staging": str(tmp_path / "staging")})
+    Batch(options, "run").publish([stage(pa.Table.from_pylist(rows).to_batches(), options)])
+    url = where if "://" in where else f"sqlite:///{where}/penstock.db"
+    with connect(url) as client:
+        found = client.transport.peek("mail", State.READY, 10, None)
+    assert [message.payload for message in found] == [row["payload"] for row in rows]
+    assert [message.content for message in found][:3] == ["text", "bytes", "json"]
+
+
+def test_a_named_write_has_the_rows_of_its_first_time(tmp_path: Path) -> None:
+    options = write_options({"url": str(tmp_path), "queue": "mail", "name": "daily"})
+
+    def write(*parts: list[str]) -> None:
+        tables = [pa.table({"payload": part, "headers": [{"a": "1", "b": "2"}] * len(part)}) for part in parts]
+        Batch(options, "daily").publish([stage(table.to_batches(), options) for table in tables], checked=True)
+
+    write(["a", "b"], ["c"])
+    write(["c", "a"], [], ["b"])
+    for other in (["a", "b", "d"], ["a", "b"], ["a", "b", "c", "c"], []):
+        with pytest.raises(Conflict, match="an earlier write of this name added 3 other rows"):
+            write(other)
+    with connect(f"sqlite:///{tmp_path}/penstock.db") as client:
+        assert [message.payload for message in client.queue("mail").peek(limit=10)] == ["a", "b", "c"]
+    assert not list(options.staging.glob("*.arrow"))
+
+
+def test_a_write_cut_short_is_finished_before_other_rows_are_refused(tmp_path: Path) -> None:
+    options = write_options({"url": str(tmp_path), "queue": "mail", "name": "daily"})
+    Batch(options, "daily").decide([stage(pa.table({"payload": ["a", "b"]}).to_batches(), options)])
+    with pytest.raises(Conflict, match="none of these 1 were added"):
+        Batch(options, "daily").publish([stage(pa.table({"payload": ["c"]}).to_batches(), options)], checked=True)
+    with connect(f"sqlite:///{tmp_path}/penstock.db") as client:
+        assert [message.payload for message in client.queue("mail").peek(limit=10)] == ["a", "b"]

@@ -29,7 +29,7 @@ def into(work: Work) -> WriteOptions:
 
 def loaded(spark: Any, work: Work, file: Path) -> list[LeasedMessage]:
     options = into(work)
-    Batch(options, file.name).publish(*stage_frame(rows_of_files(spark, str(file)), options))
+    Batch(options, file.name).publish(stage_frame(rows_of_files(spark, str(file)), options))
     found = work.lease("mail", 100)
     work.ack(*found)
     return sorted(found, key=lambda message: message.payload)
@@ -161,7 +161,7 @@ def test_packed_files_are_read(spark: Any, work: Work, tmp_path: Path) -> None:
 def test_a_rate_is_kept_evenly_and_not_by_bursts(spark: Any, work: Work) -> None:
     options, chunks = into(work), list[int]()
     batch = Batch(options, "slowly")
-    batch.decide(*stage_frame(spark.range(7).selectExpr("cast(id AS string) AS payload").coalesce(1), options))
+    batch.decide(stage_frame(spark.range(7).selectExpr("cast(id AS string) AS payload").coalesce(1), options))
     batch.send(rate=20, advance=chunks.append)
     assert chunks == [2, 2, 2, 1]
     assert len(work.lease("mail", 100)) == 7

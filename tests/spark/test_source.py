@@ -10,7 +10,10 @@ from pyspark.errors import PySparkException
 
 from penstock import connect
 from penstock.log.streams import FileStreams
+from penstock.pipeline.options import write_options
+from penstock.pipeline.replay import stage_frame
 from penstock.pipeline.source import PenstockSource
+from penstock.pipeline.staging import Batch
 from tests.integration.serving import running
 from tests.spark.support import Work, events_in
 
@@ -127,6 +130,29 @@ def test_a_name_that_another_queues_write_had_is_refused(spark: Any, work: Work)
     frame.write.format("penstock").options(queue="one", name="import").mode("append").save(str(work.data))
     with pytest.raises(PySparkException, match="went into the queue 'one'"):
         frame.write.format("penstock").options(queue="two", name="import").mode("append").save(str(work.data))
+
+
+def test_a_name_that_other_rows_had_is_refused(spark: Any, work: Work) -> None:
+    writer = spark.range(5).selectExpr("cast(id AS string) AS payload").write.format("penstock")
+    writer.options(queue="mail", name="daily").mode("append").save(str(work.data))
+    writer = spark.range(10).selectExpr("cast(id AS string) AS payload").write.format("penstock")
+    with pytest.raises(PySparkException, match="an earlier write of this name added 5 other rows"):
+        writer.options(queue="mail", name="daily").mode("append").save(str(work.data))
+    assert [message.payload for message in work.lease("mail", 100)] == [b"%d" % number for number in range(5)]
+
+
+def test_rows_arrive_in_the_order_of_partitions_and_rows(spark: Any, work: Work) -> None:
+    expected = [str(number).encode() for number in range(40)]
+    rows = spark.range(0, 40, 1, 8).selectExpr("cast(id AS string) AS payload")
+    rows.write.format("penstock").options(queue="mail").mode("append").save(str(work.data))
+    assert [message.payload for message in work.lease("mail", 100)] == expected
+    records = rows.selectExpr("cast(payload AS binary) AS data")
+    records.write.format("penstock").options(stream="s").mode("append").save(str(work.data))
+    found = spark.read.format("penstock").option("stream", "s").load(str(work.data)).orderBy("offset").collect()
+    assert [bytes(row.data) for row in found] == expected
+    options = write_options({"url": str(work.data), "queue": "replayed"})
+    Batch(options, "run").publish(stage_frame(rows, options))
+    assert [message.payload for message in work.lease("replayed", 100)] == expected
 
 
 def test_a_streaming_sink_pushes_each_row_once(spark: Any, work: Work, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.common import QUEUE
 from penstock.cli.output import Output, note
-from penstock.cli.pipeline import Places, asking, on_spark, session
+from penstock.cli.pipeline import Places, SparkOptions, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
 from penstock.redact import place_in
 
@@ -87,8 +87,7 @@ def _push(
     rate: float | None,
     dry_run: bool,
     as_json: bool,
-    master: str,
-    memory: str,
+    spark_options: SparkOptions,
 ) -> None:
     out = Output(as_json)
     options = _options(places, to, run)
@@ -98,17 +97,18 @@ def _push(
         batch = Batch(options, run)
         manifest = batch.manifest()
         if manifest is None:
-            with session(places, display, master, memory, brief=True) as spark:
+            with session(places, display, spark_options, brief=True) as spark:
                 from penstock.pipeline.replay import stage_frame
 
                 display.doing("gathering")
                 with asking():
                     frame = rows(spark)
-                    files, matched = ([], frame.count()) if dry_run else stage_frame(frame, options)
-            if not files:
+                    staged = [] if dry_run else stage_frame(frame, options)
+                    matched = frame.count() if dry_run else sum(each.rows for each in staged)
+            if dry_run or not matched:
                 _tell(out, matched, 0, run)
                 return
-            manifest = batch.decide(files, matched)
+            manifest = batch.decide(staged)
         elif manifest.finished:
             note("this run is done already; --run NAME makes another")
         before, left_out = manifest.done, manifest.left_out

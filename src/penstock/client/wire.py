@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -219,10 +220,10 @@ _problem = msgspec.json.Decoder(Problem)
 
 
 def push_one(message: NewMessage, queue: str | UnsetType = UNSET) -> PushOne:
-    is_json = message.content is Content.JSON
+    payload, encoding = _sent(message)
     return PushOne(
-        payload=msgspec.Raw(message.payload) if is_json else base64.b64encode(message.payload).decode(),
-        encoding=None if is_json else "base64",
+        payload=payload,
+        encoding=encoding,
         priority=message.priority,
         delay_ms=message.delay_ms,
         ttl_ms=message.ttl_ms,
@@ -230,6 +231,16 @@ def push_one(message: NewMessage, queue: str | UnsetType = UNSET) -> PushOne:
         headers=message.headers,
         queue=queue,
     )
+
+
+def _sent(message: NewMessage) -> tuple[msgspec.Raw | str, str | None]:
+    """Return the payload as JSON carries it, and its encoding: text stays text unless it is not UTF-8."""
+    if message.content is Content.JSON:
+        return msgspec.Raw(message.payload), None
+    if message.content is Content.TEXT:
+        with suppress(UnicodeDecodeError):
+            return message.payload.decode(), "text"
+    return base64.b64encode(message.payload).decode(), "base64"
 
 
 def sendable(options: dict[str, Any]) -> dict[str, Any]:

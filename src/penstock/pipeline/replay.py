@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.errors import InvalidInput
 from penstock.pipeline.options import WriteOptions
 from penstock.pipeline.rows import QUEUE_COLUMNS, check_columns
-from penstock.pipeline.staging import stage
+from penstock.pipeline.staging import Staged, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ WITH_NULLS = {
 _BODY_BYTES = "get_json_object(details, '$.body_bytes')"
 """Of a body that was too large for the journal, which has an empty one instead."""
 _UNREADABLE = "{"
-_TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("wrong", pa.string())])
+_TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("digest", pa.string()), ("wrong", pa.string())])
 
 
 def run_name(*parts: str) -> str:
@@ -167,22 +167,23 @@ def _messages_of(frame: DataFrame, *, as_json: bool) -> DataFrame:
     return frame.withColumn("content", F.lit("json"))
 
 
-def stage_frame(frame: DataFrame, options: WriteOptions) -> tuple[list[str], int]:
+def stage_frame(frame: DataFrame, options: WriteOptions) -> list[Staged]:
+    """Stage all rows, in the order of partitions, which is the one in which Spark collects."""
     check_columns(frame.columns)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        file, rows, wrong = None, 0, None
+        told: dict[str, Any] = {}
         try:
-            file, rows = stage(batches, options)
+            told = msgspec.structs.asdict(stage(batches, options))
         except InvalidInput as error:
-            wrong = str(error)  # Raised, it would be tried again, and shown with a stack.
-        yield pa.RecordBatch.from_pylist([{"file": file, "rows": rows, "wrong": wrong}], schema=_TOLD)
+            told["wrong"] = str(error)  # Raised, it would be tried again, and shown with a stack.
+        yield pa.RecordBatch.from_pylist([told], schema=_TOLD)
 
-    told = frame.mapInArrow(write, "file string, rows bigint, wrong string").collect()
-    files = [row.file for row in told if row.file]
+    told = frame.mapInArrow(write, "file string, rows bigint, digest string, wrong string").collect()
     wrong = [row.wrong for row in told if row.wrong]
     if wrong:
-        for file in files:
-            (options.staging / file).unlink(missing_ok=True)
+        for row in told:
+            if row.file:
+                (options.staging / row.file).unlink(missing_ok=True)
         raise InvalidInput(f"nothing was pushed: {wrong[0]}", field="rows")
-    return files, sum(row.rows for row in told)
+    return [Staged(row.file, row.rows, row.digest) for row in told]

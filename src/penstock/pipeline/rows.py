@@ -44,12 +44,13 @@ def check_columns(names: Iterable[str], *, stream: bool = False) -> None:
         raise InvalidInput(text, field="schema", hint=hint)
 
 
-def check_rows(batch: pa.RecordBatch, *, stream: bool = False) -> None:
+def checked_rows(batch: pa.RecordBatch, *, stream: bool = False) -> Iterator[Row]:
     for row in rows_in(batch):
         if stream:
             record_of(row)
         else:
             _check_message(message_of(row, _ANY_KEY))
+        yield row
 
 
 def rows_in(batch: pa.RecordBatch, start: int = 0) -> Iterator[Row]:

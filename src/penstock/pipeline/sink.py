@@ -14,15 +14,17 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidInput
 from penstock.pipeline.options import WriteOptions
 from penstock.pipeline.rows import check_columns
-from penstock.pipeline.staging import Batch, stage
+from penstock.pipeline.staging import Batch, Staged, stage
 
 Messages = list[WriterCommitMessage | None]
 
 
-@dataclass
-class Staged(WriterCommitMessage):
-    file: str | None
-    rows: int
+@dataclass(frozen=True)
+class Task(WriterCommitMessage):
+    """What one task has done."""
+
+    partition: int
+    staged: Staged
     query: str | None
 
 
@@ -35,23 +37,23 @@ class _Writing:
         self.options = options
         self.run = options.name or uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        file, rows = stage(iterator, self.options)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Task:
         context = TaskContext.get()
-        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-        return Staged(file, rows, query)
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        return Task(context.partitionId(), stage(iterator, self.options), query)
 
 
 class Writer(_Writing, DataSourceArrowWriter):
     def commit(self, messages: Messages) -> None:
         batch = self._batch()
-        batch.publish(*_staged(messages))
+        batch.publish(_staged(messages), checked=True)
         self._forget_unnamed(batch)
 
     def abort(self, messages: Messages) -> None:
         batch = self._batch()
         self._forget_unnamed(batch)
-        batch.discard(_staged(messages)[0])
+        batch.discard(_staged(messages))
 
     def _batch(self) -> Batch:
         return Batch(self.options, self.run)
@@ -64,18 +66,18 @@ class Writer(_Writing, DataSourceArrowWriter):
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def commit(self, messages: Messages, batchId: int) -> None:
-        self._batch(messages, batchId).publish(*_staged(messages))
+        self._batch(messages, batchId).publish(_staged(messages))
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        self._batch(messages, batchId).discard(_staged(messages)[0])
+        self._batch(messages, batchId).discard(_staged(messages))
 
     def _batch(self, messages: Messages, number: int) -> Batch:
         """Of the query that a checkpoint knows: batches of a new one have the same numbers, and other rows."""
-        query = next((each.query for each in messages if isinstance(each, Staged) and each.query), None)
+        query = next((each.query for each in messages if isinstance(each, Task) and each.query), None)
         return Batch(self.options, query or self.run, number)
 
 
-def _staged(messages: Messages) -> tuple[list[str], int]:
-    """The files there are, and how many rows they hold."""
-    found = [each for each in messages if isinstance(each, Staged)]
-    return [each.file for each in found if each.file is not None], sum(each.rows for each in found)
+def _staged(messages: Messages) -> list[Staged]:
+    """Return what tasks have staged, in the order of their partitions. Of a task that failed there is nothing."""
+    tasks = [each for each in messages if isinstance(each, Task)]
+    return [each.staged for each in sorted(tasks, key=lambda task: task.partition)]

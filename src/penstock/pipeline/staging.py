@@ -7,6 +7,7 @@ of the first time, and goes on where that one had come to.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -22,7 +23,7 @@ from msgspec import Struct
 from penstock.errors import Conflict, PayloadTooLarge
 from penstock.log.files import DISK, replace
 from penstock.pipeline.options import WriteOptions, check_write_name
-from penstock.pipeline.rows import Row, check_rows, rows_in
+from penstock.pipeline.rows import Row, checked_rows, rows_in
 from penstock.pipeline.targets import Chunk, Target, target_of
 
 BATCHES_REMEMBERED = 16
@@ -41,7 +42,10 @@ class Manifest(Struct):
 
     into: str
     files: list[str]
+    """In the order in which they are sent."""
     rows: int
+    digest: str | None = None
+    """Of all rows, whatever their order; older releases kept none."""
     done: int = 0
     since: int | None = None
     """Of a stream, the offset from which on to look for a chunk that was sent and is not known to be done."""
@@ -53,27 +57,56 @@ class Manifest(Struct):
         return self.done >= self.rows
 
 
-def stage(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> tuple[str | None, int]:
-    """One file of these rows, each checked, on disk, and how many there are."""
+class Staged(Struct, frozen=True):
+    """What a task has staged."""
+
+    file: str | None
+    """None if there were no rows."""
+    rows: int
+    digest: str
+
+
+class RowsDigest:
+    """A digest of rows that does not depend on their order: Spark may cut the same rows into other tasks."""
+
+    def __init__(self, digests: Iterable[str] = ()) -> None:
+        self._sum = sum(int(each, 16) for each in digests)
+
+    def add(self, row: Row) -> None:
+        """Add a row as it would be sent: columns that are null, or absent, are the same."""
+        given = {name: value for name, value in row.items() if value is not None}
+        if isinstance(given.get("headers"), list):  # A map, whose order means nothing.
+            given["headers"] = dict(given["headers"])
+        self._sum += int.from_bytes(hashlib.sha256(_ordered.encode(given)).digest())
+
+    def __str__(self) -> str:
+        return f"{self._sum % 2**256:064x}"
+
+
+_ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=str)
+
+
+def stage(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Staged:
+    """Write one file of these rows, each checked, to disk."""
     options.staging.mkdir(parents=True, exist_ok=True)
     path = options.staging / f"{uuid.uuid4().hex}{_STAGED}"
     try:
-        rows = _write(path, batches, stream=options.stream is not None)
+        rows, digest = _write(path, batches, stream=options.stream is not None)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
     if rows == 0:
         path.unlink()
-        return None, 0
-    return path.name, rows
+    return Staged(path.name if rows else None, rows, digest)
 
 
-def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> int:
-    rows = 0
+def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> tuple[int, str]:
+    rows, digest = 0, RowsDigest()
     writer: pa.RecordBatchStreamWriter | None = None
     with path.open("wb") as file:
         for batch in batches:
-            check_rows(batch, stream=stream)
+            for row in checked_rows(batch, stream=stream):
+                digest.add(row)
             if writer is None:
                 writer = pa.ipc.new_stream(file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
             writer.write_batch(batch)
@@ -82,7 +115,7 @@ def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> in
             writer.close()
         file.flush()
         os.fsync(file.fileno())
-    return rows
+    return rows, str(digest)
 
 
 class Batch:
@@ -103,33 +136,57 @@ class Batch:
             raise Conflict(f"a write of this name went into the {found.into}", hint="give this one a name of its own")
         return found
 
-    def publish(self, files: Sequence[str], rows: int) -> None:
-        if files or self.manifest() is not None:
-            before = self.decide(files, rows).left_out
-            left_out = self.send().left_out - before
-            if left_out:
-                # Asked again, it is done: a streaming query can go on without them.
-                what = "messages" if self._options.queue is not None else "records"
-                text = f"{left_out} {what} are larger than the {self._options.into} takes; all others are in it"
-                raise PayloadTooLarge(text, field="payload")
+    def publish(self, staged: Sequence[Staged], *, checked: bool = False) -> None:
+        """Send these rows, unless this batch was decided before: that one is finished then.
 
-    def discard(self, files: Iterable[str]) -> None:
-        """What was staged for nothing. Spark says so after a failed push, too: what was decided on is still wanted."""
+        If it is `checked`, it must have had the same rows. Spark computes a micro-batch again from the same input, and
+        what differs then (a random id) is no other write; a named write is what its user says it is.
+        """
+        if not any(each.rows for each in staged) and self.manifest() is None:
+            return
+        decided = self.decide(staged)
+        before = decided.left_out
+        left_out = self.send().left_out - before
+        if left_out:
+            # Asked again, it is done: a streaming query can go on without them.
+            what = "messages" if self._options.queue is not None else "records"
+            text = f"{left_out} {what} are larger than the {self._options.into} takes; all others are in it"
+            raise PayloadTooLarge(text, field="payload")
+        if checked:
+            self._check_same(decided, staged)
+
+    def _check_same(self, decided: Manifest, staged: Sequence[Staged]) -> None:
+        rows = sum(each.rows for each in staged)
+        digest = str(RowsDigest(each.digest for each in staged))
+        if rows != decided.rows or decided.digest not in (None, digest):
+            raise Conflict(
+                f"an earlier write of this name added {decided.rows} other rows; none of these {rows} were added",
+                hint="give this write a name of its own",
+            )
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        """Remove what was staged for nothing.
+
+        Spark asks for it after a failed push, too: what was decided on is still wanted.
+        """
         decided = self._decided()
-        self._remove(set(files) - set(decided.files if decided else ()))
+        files = {each.file for each in staged if each.file is not None}
+        self._remove(files.difference(decided.files if decided else ()))
 
     def forget(self) -> None:
         shutil.rmtree(self._runs, ignore_errors=True)
 
-    def decide(self, files: Sequence[str], rows: int) -> Manifest:
-        """These files it is, unless it was decided before."""
+    def decide(self, staged: Sequence[Staged]) -> Manifest:
+        """Return the manifest of an earlier time, or one of these files, in their order."""
+        files = [each.file for each in staged if each.file is not None]
         decided = self.manifest()
         if decided is not None:
             self._remove(set(files) - set(decided.files))
             return decided
         self._folder.mkdir(parents=True, exist_ok=True)
         DISK.sync_folder(self._options.staging)
-        decided = Manifest(self._options.into, sorted(files), rows)
+        digest = str(RowsDigest(each.digest for each in staged))
+        decided = Manifest(self._options.into, files, sum(each.rows for each in staged), digest)
         self._save(decided)
         return decided
 

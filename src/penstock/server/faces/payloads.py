@@ -33,6 +33,8 @@ def read(payload: msgspec.Raw, encoding: str | None) -> tuple[bytes, Content]:
     raw = bytes(payload)
     if encoding is None:
         return raw, Content.JSON
+    if encoding == "text":
+        return read_text(raw), Content.TEXT
     try:
         text = msgspec.json.decode(raw, type=str)
         return base64.b64decode(text, validate=True), Content.BYTES

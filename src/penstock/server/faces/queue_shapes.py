@@ -73,7 +73,8 @@ class QueueList(Struct):
 
 class PushOne(Struct, forbid_unknown_fields=True, kw_only=True):
     payload: msgspec.Raw
-    encoding: Literal["base64"] | None = None
+    encoding: Literal["base64", "text"] | None = None
+    """Of a payload that is no JSON: bytes as base64, or text as a string."""
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     delay_ms: DelayMs | None = None
     ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
@@ -90,7 +91,8 @@ class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """One message, or many under `messages`."""
 
     payload: msgspec.Raw | UnsetType = UNSET
-    encoding: Literal["base64"] | None = None
+    encoding: Literal["base64", "text"] | None = None
+    """Of a payload that is no JSON: bytes as base64, or text as a string."""
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     delay_ms: DelayMs | None = None
     ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
