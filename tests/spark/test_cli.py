@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import pipeline_replay
+from penstock.cli import pipeline_replay, pipeline_sql
 from penstock.cli.pipeline_sql import _show, _told_apart
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.report import report
@@ -67,10 +67,23 @@ def test_every_table_has_come_to_the_journals_end_and_stays_so_when_compacted(fi
 
 
 def test_sql_joins_the_lake_with_the_live_store(filled: Work) -> None:
-    query = "SELECT queue, ready, pushed FROM gold.queues JOIN live.queues USING (queue) ORDER BY queue"
-    rows = told(filled.data, "sql", query, "--master", "local[1]")
+    columns = "queue, ready, pushed, current_timezone() AS zone"
+    query = f"SELECT {columns} FROM gold.queues JOIN live.queues USING (queue) ORDER BY queue"
+    zone = ("--conf", "spark.sql.session.timeZone=Asia/Tokyo")
+    rows = told(filled.data, "sql", query, "--master", "local[1]", *zone)
+    assert {row["zone"] for row in rows} == {"Asia/Tokyo"}
     expected = [info for info in filled.store.list_queues() if info.totals.pushed]
     assert [(row["queue"], row["ready"]) for row in rows] == [(info.name, info.ready) for info in expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [("driver.cores=1", "expected spark.KEY=VALUE"), ("spark.x", "expected"), ("spark.master=yarn", "--master")],
+)
+def test_a_setting_that_is_none_of_sparks_is_refused(given: str, hint: str) -> None:
+    ran = CliRunner().invoke(pipeline_sql.sql, ["SELECT 1", "--conf", given])
+    assert ran.exit_code == 2
+    assert hint in ran.output
 
 
 def test_on_a_terminal_a_bar_moves_and_the_log_is_named(filled: Work) -> None:

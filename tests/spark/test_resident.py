@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
@@ -22,6 +23,7 @@ from penstock.pipeline import classes
 from penstock.pipeline.java import cache_folder, find_java
 from penstock.pipeline.resident import Borrowed, Resident, borrow, stop_resident
 from tests.integration.command_line import PENSTOCK, clean_environment
+from tests.spark.strangers import DESERIALISED, REFUSED, answers_to_a_stranger
 from tests.spark.support import Work
 
 pytestmark = pytest.mark.spark
@@ -94,6 +96,11 @@ def test_one_that_was_killed_leaves_it_to_the_next(commands: Commands) -> None:
     beside = commands.start("sql", WHOSE)
     process_of_its_own, _ = beside.communicate()
     assert json.loads(process_of_its_own) == {"java": "null"}
+    keeper = psutil.Process(json.loads((commands._cache / "penstock/resident.json").read_bytes())["pid"])
+    [java] = (each for each in keeper.children(recursive=True) if "SparkSubmit" in " ".join(each.cmdline()))
+    answers = answers_to_a_stranger(java.pid)
+    assert not any(DESERIALISED in answer for answer in answers.values())
+    assert any(REFUSED in answer for answer in answers.values())
     process.kill()
     process.communicate()
     assert commands.told("sql", WHOSE) == {"java": "the one that stays"}

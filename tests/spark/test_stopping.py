@@ -113,6 +113,30 @@ def test_a_continuous_run_finds_what_nobody_drained_and_ends_when_asked(tmp_path
     assert line.startswith(FIRST_LINE)
 
 
+def test_a_run_goes_on_with_another_java_when_its_own_is_killed(tmp_path: Path) -> None:
+    database, lake = tmp_path / "tasks.db", Lake(tmp_path / "lake")
+
+    def rows() -> int:
+        return lake[BRONZE].refresh().size("").rows if lake.exists() else 0
+
+    with LiteQueue(str(database), journal=True) as queue:
+        queue.put(b"first")
+        with typed("run", "--every", "100ms", "--db", str(database)) as process:
+            before = wait_until(rows, process)
+            java = wait_until(lambda: java_of(process), process)
+            java.kill()
+            queue.put(b"second")
+            wait_until(lambda: rows() > before, process)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out)["events"] == rows()
+    first, again = err.splitlines()
+    assert first.startswith(FIRST_LINE)
+    assert again.startswith("Spark's Java has ended")
+    assert again.endswith("starting it again")
+
+
 class Counting:
     """A drainer that counts what is asked of it."""
 

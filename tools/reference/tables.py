@@ -99,6 +99,7 @@ def lake() -> str:
     for found in (tables.TABLES | tables.LIVE).values():
         keys = ", ".join(map(code, found.keys))
         parts.append(f"\n## {found.name}\n\n{found.about[0].upper()}{found.about[1:]}. Key: {keys}.\n\n")
+        parts.append(f"{found.note}\n\n" if found.note else "")
         own = comments(arrow) if found is tables.BRONZE else notes
         parts.append(_columns(found.schema, own, "SCHEMA" if found is tables.BRONZE else names[id(found)]))
     return "".join(parts)

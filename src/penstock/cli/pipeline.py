@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -123,8 +123,36 @@ def on_lake(command: Command) -> Command:
     return with_options(run, [DATA, DB, STORE, URL, TOKEN, LAKE, JSON])
 
 
+class SparkOptions(NamedTuple):
+    master: str
+    memory: str
+    settings: dict[str, str]
+
+
 def on_spark(command: Command) -> Command:
-    return with_options(on_lake(command), [MASTER, MEMORY])
+    """A command that is given places and what Spark is started with."""
+
+    @wraps(command)
+    def run(places: Places, *, master: str, memory: str, conf: Sequence[tuple[str, str]], **given: Any) -> None:
+        command(places, spark_options=SparkOptions(master, memory, dict(conf)), **given)
+
+    return with_options(on_lake(run), [MASTER, MEMORY, CONF])
+
+
+class Setting(click.ParamType[tuple[str, str]]):
+    """A setting of Spark's: KEY=VALUE."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, setting = value.partition("=")
+        if not equals or not name.startswith("spark."):
+            self.fail(f"expected spark.KEY=VALUE, got {name!r}", param, ctx)
+        if name in CHOSEN_ELSEWHERE:
+            self.fail(f"{name} is set with {CHOSEN_ELSEWHERE[name]}", param, ctx)
+        return name, setting
 
 
 DATA = click.option("--data", type=click.Path(file_okay=False), help=f"A server's folder.  [default: {DEFAULT_DATA}]")
@@ -133,33 +161,42 @@ URL = click.option("--url", help="A server, whose journal is read over HTTP.")
 TOKEN = click.option("--token", help="Its admin token.  [env: PENSTOCK_TOKEN]")
 LAKE = click.option("--lake", type=click.Path(file_okay=False), help="The tables.  [default: lake, beside the file]")
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+CHOSEN_ELSEWHERE = {"spark.master": "--master", "spark.driver.memory": "--memory"}
+CONF = click.option("--conf", type=Setting(), multiple=True, help="Set an option of Spark; may be given several times.")
 MEMORY = click.option("--memory", default="1g", show_default=True, help="Of Spark's driver.")
 
 
 @contextmanager
-def session(
-    places: Places, display: Display, master: str, memory: str, *, brief: bool = False
-) -> Iterator[SparkSession]:
+def session(places: Places, display: Display, options: SparkOptions, *, brief: bool = False) -> Iterator[SparkSession]:
     """Spark, with a word about it from the first moment."""
+    master, memory, settings = options
     display.tell(f"Spark's own log: {places.log}")
     display.doing("starting Spark")
     from penstock.pipeline.classes import keep_soon
+    from penstock.pipeline.gateway import JavaEnded, forget_java, has_java_ended
     from penstock.pipeline.resident import borrow
     from penstock.pipeline.session import open_session
 
     places.log.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=places.log)  # Where py4j would print how an interrupt cut it short.
-    borrowed = borrow(memory) if brief and master.startswith("local") else None
-    spark = open_session(places.log, master=master, memory=memory, brief=brief, borrowed=borrowed)
+    # A Java that runs already has most settings.
+    borrowed = borrow(memory) if brief and master.startswith("local") and not settings else None
+    spark = open_session(places.log, master=master, memory=memory, brief=brief, settings=settings, borrowed=borrowed)
+    ended = False
     try:
         yield spark
     except Exception as error:
         if _was_interrupted(error):
             raise KeyboardInterrupt from None
+        if ended := has_java_ended(spark, error):
+            raise JavaEnded("Spark's Java has ended", hint=f"was it killed? see {places.log}") from error
         raise
     finally:
         display.doing("stopping Spark")
-        spark.stop()
+        if ended:
+            forget_java(spark)
+        else:
+            spark.stop()
         if borrowed is not None:
             atexit.unregister(spark.stop)  # It is the next one's by then.
             borrowed.give_back()

@@ -5,21 +5,27 @@ from __future__ import annotations
 import re
 import sys
 import time
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.output import Output, note
-from penstock.cli.pipeline import Places, on_spark, session
+from penstock.cli.pipeline import Places, SparkOptions, on_spark, session
 from penstock.cli.pipeline_progress import Display
 from penstock.stopping import Stop, stop_on_signals
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.pipeline.draining import Drainer
     from penstock.pipeline.run import Pipeline, Step
 
 IDLE_SECONDS = 1.0
+RESTARTS = 3
+"""Of Spark's Java, one after another, until a step is finished."""
 
 
 class Every(click.ParamType[float]):
@@ -42,24 +48,25 @@ class Every(click.ParamType[float]):
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, help="If the journal was trimmed too soon.")
 @on_spark
 def run(
-    places: Places, mode: str, every: float | None, fail_on_data_loss: bool, as_json: bool, master: str, memory: str
+    places: Places, mode: str, every: float | None, fail_on_data_loss: bool, as_json: bool, spark_options: SparkOptions
 ) -> None:
     """Bring the lake up to date with the journal.
 
     It may be killed at any time: the next run goes on where the tables end. With --every and --continuous, Ctrl-C or
-    SIGTERM lets it finish the step at hand.
+    SIGTERM lets it finish the step at hand, and Spark is started again if its Java is killed.
 
     JSON: {"events", "steps", "offset", "lag", "lost", "seconds"}
     """
     out = Output(as_json)
     began = time.monotonic()
     told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
+    once = mode == "once" and every is None
     with Display("pipeline") as display, closing(places.drainer()) as drainer:
         if not sys.stderr.isatty():  # There it is told anyway.
             note(f"Spark's own log: {places.log}")
         drainer.drain()
-        once = mode == "once" and every is None
-        with session(places, display, master, memory, brief=once and _is_little(places)) as spark:
+
+        def work(spark: SparkSession) -> None:
             from penstock.pipeline.run import Pipeline
 
             lake = places.lake(existing=False)
@@ -69,16 +76,45 @@ def run(
                 if once:
                     _catch_up(pipeline, display, told, Stop())
                 else:
-                    with stop_on_signals() as stop:
-                        while not stop.told:
-                            _catch_up(pipeline, display, told, stop)
-                            display.doing("waiting")
-                            wait_for_more(pipeline, drainer, every, stop)
+                    _follow(pipeline, display, told, drainer, every)
             display.clear()
             told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
             if told["offset"] == 0:
                 note("the journal is empty; a file that LiteQueue made has one only with journal=True")
             out.show(told, lambda: out.fields(told))  # Spark takes its time to stop.
+
+        open_spark = partial(session, places, display, spark_options, brief=once and _is_little(places))
+        _persist(open_spark, work, told, restarts=0 if once else RESTARTS)
+
+
+def _persist(
+    open_spark: Callable[[], AbstractContextManager[SparkSession]],
+    work: Callable[[SparkSession], None],
+    told: Mapping[str, int],
+    restarts: int,
+) -> None:
+    """Start Spark again if its Java was killed, but not for ever where no step is finished in between."""
+    from penstock.pipeline.gateway import JavaEnded
+
+    left, steps = restarts, told["steps"]
+    while True:
+        try:
+            with open_spark() as spark:
+                work(spark)
+            return
+        except JavaEnded as error:
+            left, steps = (restarts if told["steps"] > steps else left) - 1, told["steps"]
+            if left < 0:
+                raise
+            note(f"{error}; starting it again")
+
+
+def _follow(pipeline: Pipeline, display: Display, told: dict[str, int], drainer: Drainer, every: float | None) -> None:
+    with stop_on_signals() as stop:
+        while not stop.told:
+            _catch_up(pipeline, display, told, stop)
+            display.doing("waiting")
+            wait_for_more(pipeline, drainer, every, stop)
 
 
 def _is_little(places: Places) -> bool:

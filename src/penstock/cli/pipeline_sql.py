@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.cli.common import WRONG, Failed
 from penstock.cli.output import Output, note, write
-from penstock.cli.pipeline import Places, asking, on_spark, session
+from penstock.cli.pipeline import Places, SparkOptions, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ ROWS_SHOWN = 1_000
 @click.option("--parquet", type=click.Path(dir_okay=False, path_type=Path), help="Into this file.")
 @on_spark
 def sql(
-    places: Places, query: str, as_csv: bool, parquet: Path | None, as_json: bool, master: str, memory: str
+    places: Places, query: str, as_csv: bool, parquet: Path | None, as_json: bool, spark_options: SparkOptions
 ) -> None:
     """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues and live.messages.
 
@@ -40,7 +40,7 @@ def sql(
         raise Failed("--json, --csv and --parquet exclude each other", WRONG)
     with Display("sql") as display:
         lake = places.lake()
-        with session(places, display, master, memory, brief=True) as spark:
+        with session(places, display, spark_options, brief=True) as spark:
             from penstock.pipeline.sql import answer, is_question, tables_for
             from penstock.pipeline.tables import LIVE, TABLES
 

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli.common import QUEUE, Failed
 from penstock.cli.output import Output, when
-from penstock.cli.pipeline import Places, on_lake, on_spark, session
+from penstock.cli.pipeline import Places, SparkOptions, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
 MINUTE = timedelta(minutes=1)
@@ -91,7 +91,7 @@ def compact(places: Places, vacuum_hours: int, as_json: bool) -> None:
 
 @click.command("verify")
 @on_spark
-def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
+def verify(places: Places, as_json: bool, spark_options: SparkOptions) -> None:
     """Compute silver and gold anew from bronze and compare. Exit code 1 if a row differs.
 
     JSON: [{"table", "rows", "missing", "unexpected"}]
@@ -102,7 +102,7 @@ def verify(places: Places, as_json: bool, master: str, memory: str) -> None:
         lake = places.lake()
         lock = lake.lock()
         try:
-            with session(places, display, master, memory) as spark:
+            with session(places, display, spark_options) as spark:
                 from penstock.pipeline.verify import verify as verdicts
 
                 display.doing("comparing")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.02
+END_SECONDS = 1.0
+"""A process may answer no more a moment before it has ended."""
 SURROUNDINGS = {"SPARK_CONNECT_MODE": "0", "LC_ALL": "C.UTF-8"}
 """Java takes the letters of file names from the locale."""
 
@@ -69,6 +72,50 @@ def gateway_at(port: int, secret: str) -> Any:
     finally:
         for name in told:
             del os.environ[name]
+
+
+class JavaEnded(CannotOpen):
+    """Spark's Java was killed, or ran out of memory."""
+
+
+def has_java_ended(session: SparkSession, error: BaseException) -> bool:
+    """Return True if what was asked of Spark failed because its Java is no more."""
+    java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    if java is None:  # It is another process's.
+        return _is_lost_connection(error)
+    if not _is_lost_connection(error):
+        return java.poll() is not None
+    try:
+        java.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _is_lost_connection(error: BaseException | None) -> bool:
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError | ConnectionResetError | EOFError):
+            return True
+        if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+            return True
+        error = error.__context__
+    return False
+
+
+def forget_java(session: SparkSession) -> None:
+    """Stop a session whose Java has ended, so that this process can start another."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    atexit.unregister(session.stop)
+    with warnings.catch_warnings(action="ignore"), suppress(Exception):  # Each call of Java fails.
+        session.stop()
+    with suppress(Exception):
+        session.sparkContext._gateway.shutdown()  # type: ignore[union-attr]
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def close_java(session: SparkSession) -> None:

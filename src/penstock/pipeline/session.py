@@ -11,8 +11,9 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from _thread import start_new_thread
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -35,6 +36,23 @@ DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
 UNCHECKED_ARROW = ("-Darrow.enable_unsafe_memory_access=true", "-Darrow.enable_null_check_for_get=false")
 """Spark asks of each value whether it is null, and Arrow checks that and the bounds once more: a fifth of reading."""
+LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+SECURED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
+"""The driver listens even if nobody else takes part, and would read objects of any local user. Where one process is all
+there is, Spark makes a random secret; a cluster needs its own."""
+JOINTS = {
+    "spark.jars": ",",
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+}
+CANCEL_SECONDS = 0.1
+AT_WORK = ("py4j.", "pyspark.", "penstock.pipeline.")
+"""Modules whose calls may wait for a job."""
 _LOG4J = """\
 status = off
 appender.file.type = File
@@ -63,8 +81,8 @@ def open_session(
 ) -> SparkSession:
     """A session of this process; there is one at a time. `log` takes all that Spark and its workers print.
 
-    A `brief` one answers sooner and computes slower. `keep_classes` is where its Java leaves them when it ends. With a
-    `borrowed` Java that answers none is started.
+    A `brief` one answers sooner and computes slower. `settings` are Spark's own, and come before those chosen here.
+    `keep_classes` is where its Java leaves them when it ends. With a `borrowed` Java that answers none is started.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -75,15 +93,20 @@ def open_session(
     logging.getLogger("SQLQueryContextLogger").disabled = True  # It prints what the exception says anyway.
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf = SparkConf(loadDefaults=False)
     conf.setMaster(_repeating(master)).setAppName("penstock")
-    conf.set("spark.driver.memory", memory)
     log4j = _write_log4j(log)
-    conf.set("spark.driver.extraJavaOptions", shlex.join(_java_options(java, log4j, brief, keep_classes)))
-    for name, value in {**_settings(master), **reader_settings(), **(settings or {})}.items():
+    ours = {
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": shlex.join(_java_options(java, log4j, brief, keep_classes)),
+        **_settings(master),
+        **reader_settings(),
+    }
+    for name, value in _joined(ours, settings or {}).items():
         conf.set(name, value)
     gateway = None if borrowed is None else borrowed.gateway(log4j)
     context = SparkContext(gateway=start_java(conf, log), conf=conf) if gateway is None else _within(gateway, conf)
@@ -110,17 +133,40 @@ def _within(gateway: Any, conf: SparkConf) -> SparkContext:
 
 
 def _interrupting(context: SparkContext) -> Callable[[int, FrameType | None], None]:
-    """As Spark takes a Ctrl-C, but on a thread of its own: this one may be in the midst of a talk with Java."""
+    """As Spark takes a Ctrl-C, but on a thread of its own: this one may be in the midst of a talk with Java.
 
-    def cancel() -> None:
-        with suppress(Exception):  # It may have been stopped.
-            context.cancelAllJobs()
+    What was asked for may not be a job yet, and PySpark waits for its end all the same: jobs are cancelled until the
+    call that was interrupted is over.
+    """
+
+    def cancel(call: FrameType | None) -> None:
+        while True:
+            with suppress(Exception):  # It may have been stopped.
+                context.cancelAllJobs()
+            if call is None or call not in _frames(sys._current_frames().get(threading.main_thread().ident or 0)):
+                return
+            time.sleep(CANCEL_SECONDS)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        start_new_thread(cancel, ())
+        calls = [each for each in _frames(frame) if each.f_globals.get("__name__", "").startswith(AT_WORK)]
+        start_new_thread(cancel, (calls[-1] if calls else None,))
         raise KeyboardInterrupt
 
     return interrupt
+
+
+def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
+    while innermost is not None:
+        yield innermost
+        innermost = innermost.f_back
+
+
+def _joined(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Given values win over ours, but where both can stand: dropped, ours would take the log or the reader away."""
+    both = {
+        name: f"{ours[name]}{JOINTS[name]}{value}" for name, value in given.items() if name in JOINTS and name in ours
+    }
+    return {**ours, **given, **both}
 
 
 def _repeating(master: str) -> str:
@@ -135,19 +181,23 @@ def cores_of(session: SparkSession) -> int:
 
 def _settings(master: str) -> dict[str, str]:
     local = master.startswith("local")
-    return {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "false" if local else "true",
-        "spark.sql.shuffle.partitions": "2" if local else "32",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
-        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.executor.extraJavaOptions": " ".join(UNCHECKED_ARROW),
-        "spark.sql.warehouse.dir": str(cache_folder() / "warehouse"),
-    } | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
+    return (
+        {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.adaptive.enabled": "false" if local else "true",
+            "spark.sql.shuffle.partitions": "2" if local else "32",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+            "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.executor.extraJavaOptions": " ".join(UNCHECKED_ARROW),
+            "spark.sql.warehouse.dir": str(cache_folder() / "warehouse"),
+        }
+        | (LOCAL_SETTINGS if local else {})
+        | (SECURED if re.match(r"local(\[|$)", master) else {})
+    )
 
 
 def _write_log4j(log: Path) -> Path:

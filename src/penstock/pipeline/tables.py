@@ -14,6 +14,10 @@ from penstock.journal.arrow import TIME
 ERRORS = pa.list_(pa.struct([("attempt", pa.int32()), ("at", TIME), ("error", pa.string())]))
 COUNTS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "removed", "redriven", "released")
 """Events by kind, in gold."""
+EVENTS_COUNTED = (
+    "Counts are of events: `acked` includes dead letters that a consumer leased from the dead-letter queue and "
+    "acknowledged. In silver.messages these are no lives that ended with an ack."
+)
 STATES = ("waiting", "leased", "dead")
 LATENCIES = ("wait", "service", "total")
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -29,6 +33,8 @@ class Table(Struct, frozen=True):
     about: str
     changes: bool = False
     """Its rows are put in the place of others."""
+    note: str = ""
+    """What a reader may get wrong."""
 
 
 BRONZE = Table(
@@ -65,6 +71,8 @@ SILVER = Table(
     ("offset", "number", "id"),
     ("offset", "finished_at"),
     "one row per finished life of a message",
+    note="The life of a dead letter ended when it died. If a consumer leases it from the dead-letter queue and "
+    "acknowledges it, that adds no row here, but it is counted as `acked` in gold.queues and gold.queue_minutes.",
 )
 
 QUEUES = Table(
@@ -82,6 +90,7 @@ QUEUES = Table(
     (),
     "one row per queue: totals since the journal began, and what it holds now",
     changes=True,
+    note=EVENTS_COUNTED,
 )
 
 QUEUE_MINUTES = Table(
@@ -102,6 +111,7 @@ QUEUE_MINUTES = Table(
     ("minute",),
     "one row per queue and minute in which something happened",
     changes=True,
+    note=EVENTS_COUNTED,
 )
 
 QUEUE_ERRORS = Table(
