@@ -14,6 +14,7 @@ from penstock.backup import back_up
 from penstock.errors import CannotOpen, CorruptRecord
 from penstock.journal.drain import journal_folder
 from penstock.journal.reading import JournalReader
+from penstock.log.head import HEAD_BYTES
 from penstock.log.manifest import STREAM
 from penstock.log.record import HEADER_BYTES
 from penstock.log.streams import FLAT, FileStreams, streams_beside
@@ -141,11 +142,11 @@ def test_damage_does_not_keep_the_rest_from_being_saved_and_put_back(tmp_path: P
         for name in ("first", "middle", "nameless", "sound"):
             client.create_stream(name).append_many(["a", "b", "c"])
             client.stream(name).commit("reader", 0)
-    spoil(stream_file(path, "first"), 0, HEADER_BYTES)
-    spoil(stream_file(path, "middle"), 2 * HEADER_BYTES + 1)
+    spoil(stream_file(path, "first"), HEAD_BYTES, HEAD_BYTES + HEADER_BYTES)
+    spoil(stream_file(path, "middle"), HEAD_BYTES + 2 * HEADER_BYTES + 1)
     spoil(stream_file(path, "nameless").with_name(STREAM), 5)
     [journal] = journal_folder(path).glob("*.log")
-    spoil(journal, HEADER_BYTES)
+    spoil(journal, HEAD_BYTES + HEADER_BYTES)
     made = command("backup", str(copy), "--db", str(path), "--json")
     assert made.code == 3, made.err
     assert (made.json["streams"], made.json["stream_records"]) == (4, 2 + 2 + 3)

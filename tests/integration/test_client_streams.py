@@ -294,7 +294,7 @@ def test_damage_is_told_with_its_place(sdk: Sdk, url: str, name: str, tmp_path: 
             log.write_bytes(content)
             with pytest.raises(CorruptRecord) as corrupt:
                 await stream.read(1)
-            assert (corrupt.value.offset, corrupt.value.segment, corrupt.value.position) == (1, log.name, 30)
+            assert (corrupt.value.offset, corrupt.value.segment, corrupt.value.position) == (1, log.name, 94)
 
     asyncio.run(main())
 

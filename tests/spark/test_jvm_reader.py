@@ -30,7 +30,7 @@ from penstock.pipeline.java import find_java
 from penstock.pipeline.logs import FolderPlace, place_of
 from penstock.pipeline.source import PenstockSource
 from tests.spark.support import Work
-from tests.unit.log.support import flip, index_of, log_of
+from tests.unit.log.support import flip, index_of, log_of, write_as_0_1_0
 
 pytestmark = pytest.mark.spark
 
@@ -245,6 +245,31 @@ def test_an_index_that_is_missing_or_wrong_is_not_believed(
     expected = reading.check("offset bigint, number int, id bigint")
     damage(index_of(journal, firsts_in(journal)[place]))
     assert reading.check_with_help("offset bigint, number int, id bigint") == expected
+
+
+def test_segments_of_0_1_0_which_have_no_heads_are_the_same(reading: Reading, tmp_path: Path) -> None:
+    encoded, folder = records(random.Random(3), 60), journal_folder(tmp_path / "penstock.db")
+    parts = [encoded[:25], encoded[25:]]
+    write_as_0_1_0(folder, [(b"".join(part), [len(record) for record in part]) for part in parts], "journal")
+    assert {row[0] for row in reading.check("offset bigint")} == set(range(60))
+    with Log(folder) as log, log.turn:
+        log.roll()
+    with Log(folder) as log:
+        log.append_encoded(encoded[0])
+    assert {row[0] for row in reading.check("offset bigint")} == set(range(61))
+
+
+def test_swapped_segments_are_not_believed(reading: Reading, tmp_path: Path) -> None:
+    folder = tmp_path / "penstock.db.streams" / "flat" / "clicks"
+    with Log.create(folder, "clicks", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
+        for number in range(30):
+            log.append([b"%08d" % (100 * number + place) + bytes(92) for place in range(100)])
+    one, two = (log_of(folder, first) for first in firsts_in(folder)[:2])
+    one.rename(folder / "between")
+    two.rename(one)
+    (folder / "between").rename(two)
+    found = reading.check_with_help("offset bigint, data binary", stream="clicks")
+    assert [int(data[:8]) for _, data in found] == list(range(3_000))
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])

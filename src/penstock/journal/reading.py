@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.errors import OffsetBeyondEnd
 from penstock.journal.drain import NAME
 from penstock.journal.events import Event, decode_events
 from penstock.log.consumers import CommitPosition, Consumers, ForgetConsumer, Kind
@@ -108,6 +109,8 @@ class JournalReader:
         return [] if positions is None else [_with_lag(each, first, end) for each in positions.all().values()]
 
     def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer:
+        if offset >= (end := self.next_offset()):
+            raise OffsetBeyondEnd(NAME, offset, end)
         positions = self._positions(make=True)
         assert positions is not None
         committed: Consumer = positions.submit(CommitPosition(consumer=consumer, offset=offset, force=force, kind=kind))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,8 +12,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from penstock.log.files import Files
+from penstock.log.head import head_of
 from penstock.log.index import BLOCK_RECORDS, ENDS_AT, IndexHeader
-from penstock.log.manifest import Manifest
+from penstock.log.manifest import Identity, Manifest
 from penstock.log.record import crc32
 from penstock.log.segment import INDEX, LOG, SUMS, file_name
 
@@ -36,7 +39,7 @@ class Active:
     sealed: bool = False
 
     @classmethod
-    def create(cls, files: Files, folder: Path, uid: int, first: int) -> Active:
+    def create(cls, files: Files, folder: Path, identity: Identity, first: int) -> Active:
         """New files, which are still there after a power cut; none if the disk refuses one of them."""
         paths = [folder / file_name(first, suffix) for suffix in (LOG, INDEX, SUMS)]
         opened: list[int] = []
@@ -45,6 +48,10 @@ class Active:
                 opened.append(files.open(path))
                 files.truncate(opened[-1], 0)
             log_fd, index_fd, sums_fd = opened
+            uid, start = identity.uid, identity.start_of(first)
+            if start:
+                # The first append syncs it; until then there is nothing that it could belong to.
+                files.write(log_fd, head_of(uid, first), 0)
             files.write(index_fd, IndexHeader(uid, first).pack(), 0)
             files.sync(index_fd)
             files.sync_folder(folder)
@@ -56,7 +63,7 @@ class Active:
                 for path in paths:
                     files.remove(path)
             raise
-        return cls(files, folder, uid, first, log_fd, index_fd, sums_fd)
+        return cls(files, folder, uid, first, log_fd, index_fd, sums_fd, size=start)
 
     @property
     def next(self) -> int:
@@ -67,6 +74,8 @@ class Active:
         self.files.write(self.log_fd, data, self.size)
 
     def sync(self) -> None:
+        if not os.fstat(self.log_fd).st_nlink:
+            raise OSError(errno.ENOENT, f"{file_name(self.first)} was removed while it was open")
         self.files.sync(self.log_fd)
 
     def undo(self) -> None:
@@ -110,7 +119,13 @@ class Active:
     def manifest(self, first: int) -> Manifest:
         self.files.sync(self.index_fd)
         return Manifest(
-            first=first, next=self.next, active=self.first, count=self.count, bytes=self.size, ends_sum=self.ends_sum
+            first=first,
+            next=self.next,
+            active=self.first,
+            count=self.count,
+            bytes=self.size,
+            ends_sum=self.ends_sum,
+            uid=self.uid,
         )
 
     def close(self) -> None:

@@ -129,16 +129,23 @@ def mapped(log: LogReader, offset: int, end: int | None = None) -> Iterator[Mapp
         raise OffsetTrimmed(log.name, offset, log.first_offset)
     while offset < last:
         segment = log.segment_of(offset)
-        start = offset - segment.first
-        stop = min(segment.count, start + BATCH_RECORDS - start % BLOCK_RECORDS, last - segment.first)
-        if start >= stop:
-            raise CorruptRecord(log.name, offset, segment.path.name, None)
-        ends = segment.ends(start, stop)
-        # So that offsets into a column stay far below what an int32 holds.
-        fitting = int(np.searchsorted(np.frombuffer(ends, dtype=np.uint32), ends[0] + BATCH_BYTES, "right")) - 1
-        stop = start + max(1, min(fitting, stop - start))
-        yield Mapped(segment, start, stop)
-        offset = segment.first + stop
+        try:
+            piece = _piece(segment, offset, last)
+        except CorruptRecord:
+            piece = _piece(log.look_closer(segment), offset, last)
+        yield piece
+        offset += len(piece)
+
+
+def _piece(segment: Segment, offset: int, last: int) -> Mapped:
+    start = offset - segment.first
+    stop = min(segment.count, start + BATCH_RECORDS - start % BLOCK_RECORDS, last - segment.first)
+    if start >= stop:
+        raise CorruptRecord(segment.stream, offset, segment.path.name, None)
+    ends = segment.ends(start, stop)
+    # So that offsets into a column stay far below what an int32 holds.
+    fitting = int(np.searchsorted(np.frombuffer(ends, dtype=np.uint32), ends[0] + BATCH_BYTES, "right")) - 1
+    return Mapped(segment, start, start + max(1, min(fitting, stop - start)))
 
 
 def batches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from secrets import randbits
@@ -13,25 +14,32 @@ from penstock.errors import Damaged, StoreBusy
 from penstock.log.active import Active
 from penstock.log.consumers import FILE as CONSUMERS
 from penstock.log.consumers import Consumers
+from penstock.log.cuts import cut_files, restore_cuts
 from penstock.log.files import DISK, Files, FolderLock, replace, typed_errors
 from penstock.log.findings import Finding, Report, Trouble
+from penstock.log.head import head_of
 from penstock.log.index import BLOCK_RECORDS, IndexHeader
 from penstock.log.log import Log
 from penstock.log.manifest import (
+    HEADED_VERSION,
     MANIFEST,
+    MANIFEST_COPY,
     STREAM,
+    VERSION,
     Identity,
     Manifest,
     load_identity,
     load_manifest,
-    save,
+    load_one_manifest,
     save_identity,
+    save_manifest,
 )
 from penstock.log.model import SEGMENT_BYTES_MAX, StreamOptions
+from penstock.log.placing import check_identity, uids_in
 from penstock.log.reader import LOCK
 from penstock.log.record import HEADER_BYTES, LOST, crc32, intact, kind_at, time_at, tombstones
 from penstock.log.recovery import gaps
-from penstock.log.segment import INDEX, SUMS, Handle, Segment, file_name, firsts_in
+from penstock.log.segment import INDEX, SUMS, Handle, Segment, file_name, firsts_in, owners_of
 from penstock.model import Clock, system_clock
 from penstock.store.protocol import Progress
 
@@ -41,10 +49,14 @@ def check(folder: Path, name: str, progress: Progress | None = None) -> Report:
     report = Report(stream=name, findings=[])
     try:
         identity = load_identity(folder)
+        check_identity(folder, identity)
     except Damaged as error:
         report.findings.append(Finding(trouble=Trouble.IDENTITY, text=str(error.args[0])))
         return report
     Checker(folder, identity, report).run(progress)
+    for path in cut_files(folder):
+        text = "whole records were cut off the log"
+        report.findings.append(Finding(trouble=Trouble.CUT, text=text, segment=path.name))
     _check_consumers(folder, name, report)
     return report
 
@@ -72,15 +84,16 @@ class Checker:
         self.report = report
 
     def run(self, progress: Progress | None) -> None:
-        report, manifest = self.report, load_manifest(self.folder)
+        report, manifest = self.report, load_manifest(self.folder, self.identity.uid)
         firsts = firsts_in(self.folder)
         first = manifest.first if manifest else firsts[0] if firsts else 0
-        if manifest is None:
-            self._find(Trouble.MANIFEST, None, "the manifest is missing or damaged")
+        for name in (MANIFEST, MANIFEST_COPY):
+            if load_one_manifest(self.folder / name, self.identity.uid) is None:
+                self._find(Trouble.MANIFEST, None, f"{name} is missing or damaged")
         while len(firsts) > 1 and firsts[1] <= first:
             firsts.pop(0)
         report.first = report.next = max(first, firsts[0]) if firsts else first
-        report.findings += gaps(self.folder, first, firsts)
+        report.findings += gaps(self.folder, self.identity, first, firsts)
         for place, one in enumerate(firsts):
             following = firsts[place + 1] if place + 1 < len(firsts) else None
             self._segment(one, following, manifest)
@@ -92,6 +105,10 @@ class Checker:
 
     def _segment(self, first: int, following: int | None, manifest: Manifest | None) -> None:
         segment, report = self._open(first, following), self.report
+        if segment.misplaced:
+            self._misplaced(first, following, manifest)
+            return
+        self._head(segment)
         claimed = segment.count
         if following is None and not segment.sealed and not segment.index_holds(manifest):
             claimed = segment.scan(manifest)
@@ -113,7 +130,28 @@ class Checker:
 
     def _open(self, first: int, following: int | None) -> Segment:
         expected = None if following is None else following - first
-        return Segment(self.folder, self.identity.name, self.identity.uid, first, expected=expected)
+        return Segment(self.folder, self.identity, first, expected=expected)
+
+    def _misplaced(self, first: int, following: int | None, manifest: Manifest | None) -> None:
+        end = following if following is not None else max(first, manifest.next if manifest else 0)
+        owners = sorted(owners_of(Handle(self.folder / file_name(first))))
+        whose = f"offset {owners[0][1]} of stream id {owners[0][0]}" if owners else "a stream that 0.1.0 wrote"
+        self.report.findings.append(
+            Finding(
+                trouble=Trouble.MISPLACED,
+                text=f"the file belongs to {whose}, and nothing of it is served",
+                segment=file_name(first),
+                first=first,
+                last=max(first, end - 1),
+            )
+        )
+        self.report.segments += 1
+        self.report.next = end
+
+    def _head(self, segment: Segment) -> None:
+        view = segment.log.map()
+        if segment.start and view and view[: segment.start] != head_of(*self.identity.owner_of(segment.first)):
+            self._find(Trouble.HEAD, segment.first, "the head is damaged", position=0)
 
     def _records(self, segment: Segment, view: memoryview, ends: array[int]) -> list[int]:
         bad, given_up = [], []
@@ -186,9 +224,9 @@ def repair(
     with typed_errors(f"repairing stream {name!r}"):
         report = check(folder, name)
         _mend_small_files(folder, name, report, files, clock)
-        log = Log(folder, files=files, clock=clock)
-        findings = log.findings
-        log.close()
+        with Log(folder, files=files, clock=clock) as log:
+            findings = log.findings
+        restored = restore_cuts(files, folder, clock)
         lock = FolderLock(folder / LOCK)
         try:
             _Mender(folder, load_identity(folder), files).run(progress)
@@ -199,6 +237,7 @@ def repair(
     both = report.findings + [
         each for each in findings if (each.trouble, each.segment, each.first, each.position) not in seen
     ]
+    both = [each for each in both if each.trouble is not Trouble.CUT] + restored
     left = {(each.trouble, each.segment, each.first) for each in after.findings}
     after.findings = [
         Finding(
@@ -219,12 +258,27 @@ def repair(
 def _mend_small_files(folder: Path, name: str, report: Report, files: Files, clock: Clock) -> None:
     troubles = {finding.trouble for finding in report.findings}
     if Trouble.IDENTITY in troubles:
-        files.rename(folder / STREAM, folder / f"{STREAM}.bad")
-        identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=StreamOptions())
-        save_identity(files, folder, identity)
+        if (folder / STREAM).exists():
+            files.rename(folder / STREAM, folder / f"{STREAM}.bad")
+        save_identity(files, folder, _restored_identity(folder, name, clock))
     if Trouble.CONSUMERS in troubles:
         files.rename(folder / CONSUMERS, folder / f"{CONSUMERS}.bad")
         files.sync_folder(folder)
+
+
+def _restored_identity(folder: Path, name: str, clock: Clock) -> Identity:
+    """The id from the segments, because they and their indexes are known by it; options are the defaults."""
+    uids = Counter(uids_in(folder)).most_common(1)
+    uid = uids[0][0] if uids else randbits(63)
+    headed = [first for first in firsts_in(folder) if (uid, first) in owners_of(Handle(folder / file_name(first)))]
+    return Identity(
+        name=name,
+        uid=uid,
+        created_ms=clock(),
+        options=StreamOptions(),
+        version=HEADED_VERSION if headed else VERSION,
+        headed_from=min(headed, default=None),
+    )
 
 
 class _Mender:
@@ -236,7 +290,7 @@ class _Mender:
         self.files = files
 
     def run(self, progress: Progress | None) -> None:
-        manifest = load_manifest(self.folder)
+        manifest = load_manifest(self.folder, self.identity.uid)
         firsts = firsts_in(self.folder)
         for one, following in pairwise(firsts):
             self._fill(one, following)
@@ -247,16 +301,16 @@ class _Mender:
                 progress(place + 1, len(firsts))
         if manifest is not None and firsts and firsts[0] > manifest.first:
             # Nothing before it is left, so that is where the stream begins now.
-            save(self.files, self.folder / MANIFEST, msgspec.structs.replace(manifest, first=firsts[0]))
+            save_manifest(self.files, self.folder, msgspec.structs.replace(manifest, first=firsts[0]))
 
     def _fill(self, first: int, following: int) -> None:
         """Markers for the records that are missing between two segments."""
-        segment = Segment(self.folder, self.identity.name, self.identity.uid, first, expected=following - first)
+        segment = Segment(self.folder, self.identity, first, expected=following - first)
         at = first + segment.count
         while at < following:
             count = min(following - at, SEGMENT_BYTES_MAX // HEADER_BYTES)
             data, _ = tombstones(count, count * HEADER_BYTES)
-            filler = Active.create(self.files, self.folder, self.identity.uid, at)
+            filler = Active.create(self.files, self.folder, self.identity, at)
             filler.write(data)
             filler.sync()
             filler.publish(data, [HEADER_BYTES] * count, 0)
@@ -265,16 +319,25 @@ class _Mender:
             at += count
 
     def _segment(self, first: int, following: int | None) -> None:
-        segment = Segment(
-            self.folder, self.identity.name, self.identity.uid, first, expected=following and following - first
-        )
+        segment = Segment(self.folder, self.identity, first, expected=following and following - first)
         view, ends = segment.log.map(), segment.ends(0, segment.count)
         bad = [number for number, (start, end) in enumerate(pairwise(ends)) if not intact(view, start, end)]
         if bad:
             self._mark(segment, view, ends, bad)
             segment.log = Handle(segment.path)
             view = segment.log.map()
+        self._head(segment, view)
         self._index(segment, view, ends, sealed=following is not None)
+
+    def _head(self, segment: Segment, view: memoryview) -> None:
+        head = head_of(*self.identity.owner_of(segment.first))
+        if segment.start and view[: segment.start] != head:
+            fd = self.files.open(segment.path)
+            try:
+                self.files.write(fd, head, 0)
+                self.files.sync(fd)
+            finally:
+                self.files.close(fd)
 
     def _mark(self, segment: Segment, view: memoryview, ends: array[int], bad: list[int]) -> None:
         """A marker is as long as what it stands for, so that no other record moves."""

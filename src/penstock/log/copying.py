@@ -19,6 +19,7 @@ from penstock.log.files import sync_path
 from penstock.log.log import Log
 from penstock.log.model import MIB
 from penstock.log.reader import LogReader
+from penstock.log.segment import Segment
 
 CHUNK_RECORDS = 10_000
 CHUNK_BYTES = 4 * MIB
@@ -90,24 +91,37 @@ def raw_records(
     """
     while offset < stop:
         segment = reader.segment_of(offset)
-        start = offset - segment.first
-        count = min(segment.count, stop - segment.first, start + CHUNK_RECORDS)
-        if start >= count:
-            # What was lost before it was copied to the log left a gap.
-            following = [info.first for info in reader.segments() if info.first > offset]
-            offset = min(following, default=stop)
-            continue
-        ends = segment.ends(start, count)
-        taken = max(1, bisect_right(ends, ends[0] + CHUNK_BYTES) - 1)
         try:
-            records = segment.read(start, start + taken, 2 * CHUNK_BYTES)
+            try:
+                found = _raw(segment, offset, stop)
+            except CorruptRecord:
+                found = _raw(reader.look_closer(segment), offset, stop)
         except CorruptRecord as error:
             if leave_out is None:
                 raise
             leave_out(error)
             offset += 1
             continue
-        ends = ends[: len(records) + 1]
-        data = os.pread(segment.log.fd, ends[-1] - ends[0], ends[0])
-        yield offset, data, [high - low for low, high in pairwise(ends)]
-        offset += len(records)
+        if found is None:
+            # What was lost before it was copied to the log left a gap.
+            following = [info.first for info in reader.segments() if info.first > offset]
+            offset = min(following, default=stop)
+            continue
+        data, sizes = found
+        yield offset, data, sizes
+        offset += len(sizes)
+
+
+def _raw(segment: Segment, offset: int, stop: int) -> tuple[bytes, list[int]] | None:
+    """Some records of a segment from an offset on; None if it ends before."""
+    start = offset - segment.first
+    count = min(segment.count, stop - segment.first, start + CHUNK_RECORDS)
+    if segment.misplaced:
+        raise CorruptRecord(segment.stream, offset, segment.path.name, None)
+    if start >= count:
+        return None
+    ends = segment.ends(start, count)
+    taken = max(1, bisect_right(ends, ends[0] + CHUNK_BYTES) - 1)
+    ends = ends[: len(segment.read(start, start + taken, 2 * CHUNK_BYTES)) + 1]
+    data = os.pread(segment.log.fd, ends[-1] - ends[0], ends[0])
+    return data, [high - low for low, high in pairwise(ends)]

@@ -20,6 +20,12 @@ class Trouble(StrEnum):
     """An index that is missing, short, damaged or from elsewhere. It can be rebuilt."""
     SUMS = "sums"
     """Sums of blocks that do not fit. Bulk reads are slower there."""
+    HEAD = "head"
+    """A head of a segment that is damaged. It can be rewritten."""
+    MISPLACED = "misplaced"
+    """A file that belongs to another stream or offset than its name says. None of it is served."""
+    CUT = "cut"
+    """Whole records that were cut off a log, because their offsets could not be told; they are kept beside it."""
     MANIFEST = "manifest"
     IDENTITY = "identity"
     CONSUMERS = "consumers"
@@ -39,7 +45,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     @property
     def loses(self) -> bool:
         """Does it concern records that were acknowledged?"""
-        return self.trouble in (Trouble.CORRUPT, Trouble.LOST)
+        return self.trouble in (Trouble.CORRUPT, Trouble.LOST, Trouble.MISPLACED, Trouble.CUT)
 
 
 class Report(Struct, kw_only=True):

@@ -11,14 +11,32 @@ from pathlib import Path
 from secrets import randbits
 from typing import Any
 
+import msgspec
+
 from penstock import forks
 from penstock.commands import Command
-from penstock.errors import BatchTooLarge, InvalidInput, LogFailed, PenstockError, StoreClosed, UnknownStream
+from penstock.errors import (
+    BatchTooLarge,
+    CorruptRecord,
+    InvalidInput,
+    LogFailed,
+    PenstockError,
+    StoreClosed,
+    UnknownStream,
+)
 from penstock.log.active import Active
 from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, typed_errors
 from penstock.log.findings import Finding
-from penstock.log.manifest import MANIFEST, Identity, Manifest, load_identity, save, save_identity
-from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, StreamOptions, check_payloads
+from penstock.log.manifest import (
+    HEADED_VERSION,
+    Identity,
+    Manifest,
+    load_identity,
+    save_identity,
+    save_manifest,
+    with_heads,
+)
+from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, Record, StreamOptions, check_payloads
 from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
 from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
 from penstock.log.recovery import recover
@@ -123,11 +141,17 @@ class Log(OneLane, LogReader):
     ) -> Log:
         """A new log in a folder that is empty or not there, whose first record will have the offset `first`."""
         folder = Path(folder)
-        identity = Identity(name=name, uid=randbits(63), created_ms=clock(), options=options or StreamOptions())
+        identity = Identity(
+            name=name,
+            uid=randbits(63),
+            created_ms=clock(),
+            options=options or StreamOptions(),
+            version=HEADED_VERSION,
+            headed_from=0,
+        )
         with typed_errors(f"creating stream {name!r}"):
             folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            if first:
-                save(files, folder / MANIFEST, Manifest(first=first, next=first, active=first))
+            save_manifest(files, folder, Manifest(first=first, next=first, active=first, uid=identity.uid))
             # Last: where it is, all of it is.
             save_identity(files, folder, identity)
             files.sync_folder(folder.parent)
@@ -144,9 +168,10 @@ class Log(OneLane, LogReader):
         with typed_errors(f"opening stream {self.name!r}"):
             recovered = recover(self.files, self.folder, self.identity)
         self._active = recovered.active
+        self.identity = recovered.identity
         self.findings = recovered.findings
         self._first, self._firsts = recovered.first, recovered.firsts
-        self._last = Segment(self.folder, self.name, self.identity.uid, self._active.first)
+        self._last = Segment(self.folder, self.identity, self._active.first)
         self._next = self._active.next
         self._checkpointed()
         return True
@@ -162,6 +187,15 @@ class Log(OneLane, LogReader):
     def _end_for(self, wanted: int) -> int:
         self._last_segment()
         return self._next
+
+    def _published(self, last: Segment) -> int:
+        return self._next - last.first
+
+    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[Record]:
+        if segment is self._last and segment.count < self._published(segment):
+            # The index was cut short or replaced while the log is open.
+            raise CorruptRecord(self.name, offset, segment.path.name, None)
+        return super()._from(segment, offset, limit, bytes_max)
 
     @property
     def active(self) -> Active:
@@ -282,7 +316,7 @@ class Log(OneLane, LogReader):
 
     def _checkpoint(self) -> None:
         try:
-            save(self.files, self.folder / MANIFEST, self.active.manifest(self._first))
+            save_manifest(self.files, self.folder, self.active.manifest(self._first))
         except OSError as error:
             # The records are safe without it, and it is tried again with the next append.
             self.checkpoint_error = error
@@ -308,9 +342,11 @@ class Log(OneLane, LogReader):
         active = self.active
         with typed_errors(f"beginning a new segment of stream {self.name!r}"):
             active.seal()
-            fresh = Active.create(self.files, self.folder, self.identity.uid, active.next if first is None else first)
+            begin = active.next if first is None else first
+            self.identity = with_heads(self.files, self.folder, self.identity, begin)
+            fresh = Active.create(self.files, self.folder, self.identity, begin)
         fresh.last_time_ms = active.last_time_ms
-        last = Segment(self.folder, self.name, self.identity.uid, fresh.first)
+        last = Segment(self.folder, self.identity, fresh.first)
         with self._mutex:
             self._firsts = [*self._firsts, fresh.first]
             self._last = last
@@ -321,7 +357,7 @@ class Log(OneLane, LogReader):
     def forget_before(self, first: int, removed: int) -> None:
         """The first `removed` segments are no longer kept. The caller has the turn, and removes the files."""
         with typed_errors(f"trimming stream {self.name!r}"):
-            save(self.files, self.folder / MANIFEST, self.active.manifest(first))
+            save_manifest(self.files, self.folder, self.active.manifest(first))
         with self._mutex:
             self._first, self._firsts = first, self._firsts[removed:]
             for each in [each for each in self._open if each < first]:
@@ -336,9 +372,7 @@ class Log(OneLane, LogReader):
 
     def configure(self, options: StreamOptions) -> None:
         with self.turn, typed_errors(f"configuring stream {self.name!r}"):
-            identity = Identity(
-                name=self.name, uid=self.identity.uid, created_ms=self.identity.created_ms, options=options
-            )
+            identity = msgspec.structs.replace(self.identity, options=options)
             save_identity(self.files, self.folder, identity)
             self.identity = identity
 

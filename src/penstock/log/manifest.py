@@ -1,7 +1,7 @@
-"""Two small files of a log: `stream`, which says what it is, and `manifest`, which says how far it had come.
+"""Small files of a log: `stream`, which says what it is, and `manifest`, which says how far it had come.
 
-Both are replaced whole and end in a checksum. The manifest is renewed on roll-over and at intervals: it spares
-opening a scan, and it is the witness when a tail or a segment has vanished.
+Each is replaced whole and ends in a checksum. The manifest is renewed on roll-over and at intervals: it spares
+opening a scan, and it is the witness when a tail or a segment has vanished. So there are two copies of it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,37 @@ from msgspec import Struct
 
 from penstock.errors import CannotOpen, Damaged
 from penstock.log.files import Files, replace
+from penstock.log.head import HEAD_BYTES, Owner
 from penstock.log.model import StreamOptions
 from penstock.log.record import crc32
 from penstock.options import encode_options
 
 STREAM = "stream"
 MANIFEST = "manifest"
+MANIFEST_COPY = "manifest.copy"
 VERSION = 1
+HEADED_VERSION = 2
+"""Of a stream whose newer segments have a head: 0.1.0 cannot read it, and says so."""
+RESTORE = "`penstock stream repair` restores it from the segments"
 T = TypeVar("T")
 
 
 class Identity(Struct, frozen=True, kw_only=True):
     name: str
     uid: int
-    """Drawn once; stands in every index, so that one from elsewhere is known for what it is."""
+    """Drawn once; stands in every segment and index, so that one from elsewhere is known for what it is."""
     created_ms: int
     options: StreamOptions
     version: int = VERSION
+    headed_from: int | None = None
+    """Segments that begin at this offset or later have a head; None if none has."""
+
+    def start_of(self, first: int) -> int:
+        """Return where the records of a segment begin in its file."""
+        return HEAD_BYTES if self.headed_from is not None and first >= self.headed_from else 0
+
+    def owner_of(self, first: int) -> Owner:
+        return self.uid, first
 
 
 class _Stored(Struct, kw_only=True):
@@ -41,6 +55,7 @@ class _Stored(Struct, kw_only=True):
     created_ms: int
     options: msgspec.Raw
     version: int = VERSION
+    headed_from: int | None = None
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -53,6 +68,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     bytes: int = 0
     ends_sum: int = 0
     version: int = VERSION
+    uid: int = 0
+    """The stream's; 0 in one that 0.1.0 wrote."""
 
 
 def save(files: Files, path: Path, value: Struct) -> None:
@@ -69,6 +86,20 @@ def save_identity(files: Files, folder: Path, identity: Identity) -> None:
         stored = msgspec.Raw(b"{}")
     options = encode_options(identity.options, bytes(stored).decode())
     save(files, path, _Stored(**msgspec.structs.asdict(identity) | {"options": msgspec.Raw(options.encode())}))
+
+
+def save_manifest(files: Files, folder: Path, manifest: Manifest) -> None:
+    # The copy first: if the other is lost after a crash between the two, the copy is not the older one.
+    save(files, folder / MANIFEST_COPY, manifest)
+    save(files, folder / MANIFEST, manifest)
+
+
+def with_heads(files: Files, folder: Path, identity: Identity, first: int) -> Identity:
+    """Let the segments of a stream have heads from this offset on, if they have none yet."""
+    if identity.headed_from is None:
+        identity = msgspec.structs.replace(identity, version=HEADED_VERSION, headed_from=first)
+        save_identity(files, folder, identity)
+    return identity
 
 
 # Made here: threads that decode a nested type first, together, crash msgspec.
@@ -90,17 +121,24 @@ def load_identity(folder: Path) -> Identity:
     try:
         identity = _load(path, _identity)
     except FileNotFoundError as error:
+        if next(folder.glob("*.log"), None) is not None:
+            raise Damaged(f"{path} is missing", hint=RESTORE) from error
         raise CannotOpen(f"there is no log in {folder}") from error
     except ValueError as error:
-        raise Damaged(f"{path} is damaged: {error}", hint="`penstock stream repair` makes it anew") from error
-    if identity.version != VERSION:
+        raise Damaged(f"{path} is damaged: {error}", hint=RESTORE) from error
+    if identity.version > HEADED_VERSION:
         raise CannotOpen(f"{path} was written by a newer version of Penstock")
     return identity
 
 
-def load_manifest(folder: Path) -> Manifest | None:
-    """None if it is missing or damaged: then all that it could tell is found by scanning."""
+def load_manifest(folder: Path, uid: int) -> Manifest | None:
+    """Return the manifest, or its copy; None if both are missing, damaged or another stream's."""
+    return load_one_manifest(folder / MANIFEST, uid) or load_one_manifest(folder / MANIFEST_COPY, uid)
+
+
+def load_one_manifest(path: Path, uid: int) -> Manifest | None:
     try:
-        return _load(folder / MANIFEST, _manifest)
+        manifest = _load(path, _manifest)
     except (FileNotFoundError, ValueError):
         return None
+    return manifest if manifest.uid in (0, uid) else None

@@ -112,9 +112,21 @@ class LogReader:
         try:
             return self._from(segment, offset, limit, bytes_max)
         except CorruptRecord:
-            # A repair, or an index that went bad after it was checked: look once more with fresh eyes.
-            self._drop(segment.first)
-            return self._from(self.segment_of(offset), offset, limit, bytes_max)
+            return self._from(self.look_closer(segment), offset, limit, bytes_max)
+
+    def look_closer(self, segment: Segment) -> Segment:
+        """Return a segment that seems to be damaged as it is now: a repair, or its index, may be the reason."""
+        self._drop(segment.first)
+        if segment.misplaced and self._recover():
+            self._look_again()
+        again = self.segment_of(segment.first)
+        if again.sealed or again.rebuilt is not None:
+            return again
+        return again.by_its_records(self.identity, self._published(again))
+
+    def _published(self, last: Segment) -> int:
+        """How many records of the last segment can be read."""
+        return last.count
 
     def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[Record]:
         start = offset - segment.first
@@ -147,7 +159,7 @@ class LogReader:
                 return segment
         if place == len(firsts) - 1:
             return self._last_segment()
-        segment = Segment(self.folder, self.name, self.identity.uid, first, expected=firsts[place + 1] - first)
+        segment = Segment(self.folder, self.identity, first, expected=firsts[place + 1] - first)
         self._keep(segment)
         return segment
 
@@ -177,19 +189,23 @@ class LogReader:
             try:
                 if self._look():
                     return
-            except FileNotFoundError:
+            except (FileNotFoundError, CannotOpen) as error:
                 if not self.folder.is_dir():
                     raise UnknownStream(self.name) from None
+                if isinstance(error, CannotOpen):
+                    raise
             time.sleep(0.001 * min(attempt, 10))
         raise Damaged(f"the folder of stream {self.name!r} keeps changing", hint="is something else writing there?")
 
     def _look(self) -> bool:
-        manifest = load_manifest(self.folder)
+        manifest = load_manifest(self.folder, self.identity.uid)
         firsts = firsts_in(self.folder)
         first = manifest.first if manifest else firsts[0] if firsts else 0
         while len(firsts) > 1 and firsts[1] <= first:
             firsts.pop(0)
-        last = Segment(self.folder, self.name, self.identity.uid, firsts[-1]) if firsts else None
+        # After the names: a stream that 0.1.0 wrote is said to have heads before the first that has one appears.
+        self.identity = load_identity(self.folder)
+        last = Segment(self.folder, self.identity, firsts[-1]) if firsts else None
         if last is None or not last.sealed:
             holds = last is not None and last.index_holds(manifest)
             if last is None or not holds or last.has_tail():
@@ -230,6 +246,7 @@ class LogReader:
             except FileNotFoundError:
                 continue
             sealed = place + 1 < len(firsts)
+            size = max(0, size - self.identity.start_of(first))
             found.append(SegmentInfo(first=first, records=following - first, bytes=size, sealed=sealed, path=str(path)))
         return found
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
@@ -27,10 +28,14 @@ _LENGTH = Struct("<I")
 _LENGTH_KIND_TAG = Struct("<I12xB3xI")
 REST_AT = _SIZED.size
 
+LENGTH_MAX = RECORD_BYTES_MAX + 0xFFFF  # Fields of an event come on top of its payload's limit.
 USER = 0
 LOST = 255
 """The kind of a record that stands where a repair found one beyond help."""
 Bytes = bytes | bytearray | memoryview
+# What a record can begin with: a possible length, a time before the year 2248, and not only zeros. Without it, looking
+# for a record in damaged bytes would sum up millions of bytes for most of them.
+_CANDIDATE = re.compile(rb"(?s)(?!\0{8}).{3}[\0\1].{9}[\0-\7]\0\0")
 
 __all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode", "encode_event", "intact", "sizes_of"]
 
@@ -93,8 +98,7 @@ def end_at(buffer: Bytes, start: int) -> int | None:
         return None
     length, kind, tag = _LENGTH_KIND_TAG.unpack_from(buffer, start)
     end = start + HEADER_BYTES + length
-    # Fields of an event come on top of its payload's limit.
-    return int(end) if not (kind and tag) and length <= RECORD_BYTES_MAX + 0xFFFF and end <= len(buffer) else None
+    return int(end) if not (kind and tag) and length <= LENGTH_MAX and end <= len(buffer) else None
 
 
 def sizes_of(buffer: Bytes) -> list[int]:
@@ -117,17 +121,24 @@ def walk(buffer: memoryview, start: int) -> Iterator[int]:
         start, end = end, end_at(buffer, end)
 
 
-def find(buffer: memoryview, start: int) -> int | None:
-    """Where the next intact record begins, at this byte or later."""
-    for at in range(start, len(buffer) - HEADER_BYTES + 1):
+def find(buffer: memoryview, start: int, stop: int | None = None, *, followed: bool = True) -> int | None:
+    """Return where the next intact record begins, at this byte or later.
+
+    A payload may itself hold a record. What follows such a record is not a record again, so by default only those
+    count that another record, or the end, follows.
+    """
+    stop = len(buffer) if stop is None else min(stop, len(buffer))
+    buffer = buffer[:stop]
+    while candidate := _CANDIDATE.search(buffer, start):
+        at = candidate.start()
         end = end_at(buffer, at)
-        if end is not None and intact(buffer, at, end) and _goes_on(buffer, end):
+        if end is not None and intact(buffer, at, end) and (not followed or _goes_on(buffer, end)):
             return at
+        start = at + 1
     return None
 
 
 def _goes_on(buffer: memoryview, at: int) -> bool:
-    """A payload may itself hold a record; what follows that one is not a record again."""
     end = end_at(buffer, at)
     return at == len(buffer) or (end is not None and intact(buffer, at, end))
 

@@ -1,38 +1,52 @@
 """Opening a log for writing: find where it truly ends, cut what was never promised, and name what is missing.
 
-Nothing here reads more than the records since the last manifest, unless an index is gone.
+Nothing here reads more than the records since the last manifest, unless an index is gone. What is decided follows from
+records that pass their checksums; nothing that passes is discarded.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
+from penstock.errors import Damaged
 from penstock.log.active import Active
 from penstock.log.consumers import FILE as CONSUMERS
-from penstock.log.files import Files, replace
+from penstock.log.consumers import Consumers
+from penstock.log.files import DISK, Files, replace
 from penstock.log.findings import Finding, Trouble
+from penstock.log.head import head_of
 from penstock.log.index import (
     BLOCK_RECORDS,
     ENDS_AT,
     IndexHeader,
+    Located,
     count_in,
     find_ends,
     read_ends,
     read_header,
     sum_of,
 )
-from penstock.log.manifest import MANIFEST, Identity, Manifest, load_manifest, save
-from penstock.log.record import crc32, find, intact, time_at
-from penstock.log.segment import INDEX, LOG, SUMS, Handle, file_name, firsts_in
+from penstock.log.manifest import Identity, Manifest, load_manifest, save_manifest, with_heads
+from penstock.log.placing import put_in_place
+from penstock.log.record import HEADER_BYTES, crc32, end_at, find, intact, time_at
+from penstock.log.segment import INDEX, LOG, SUMS, Handle, Segment, file_name, firsts_in, index_header
+from penstock.model import system_clock
+
+CUT = ".cut"
+BAD = ".bad"
+log = logging.getLogger("penstock.log")
 
 
 @dataclass
 class Recovered:
+    identity: Identity
     first: int
     firsts: list[int]
     active: Active
@@ -45,36 +59,50 @@ def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
         # Positions are replaced under a lock of their own, perhaps at this moment.
         if left_over.stem != CONSUMERS:
             files.remove(left_over)
-    manifest = load_manifest(folder)
+    manifest = load_manifest(folder, identity.uid)
+    findings = put_in_place(files, folder, identity, manifest.first if manifest else 0)
     firsts = firsts_in(folder)
     first = manifest.first if manifest else firsts[0] if firsts else 0
     while len(firsts) > 1 and firsts[1] <= first:
         remove_segment(files, folder, firsts.pop(0))
-    findings = gaps(folder, first, firsts)
-    if manifest is None and firsts:
-        findings.append(Finding(trouble=Trouble.MANIFEST, text="the manifest is missing or damaged", mended=True))
-    known_end = max([manifest.next if manifest else 0, *_ends_of_vanished(folder, identity.uid, firsts)])
-    active = _tail(files, folder, identity, manifest, first, firsts, known_end, findings)
+    findings += gaps(folder, identity, first, firsts)
+    known_end = max(
+        manifest.next if manifest else 0,
+        _end_of_consumers(folder, identity.name),
+        *_ends_of_vanished(folder, identity.uid, firsts),
+    )
+    if manifest is None:
+        text = "the manifest is missing or damaged; the last offset is taken from the segments and the consumers"
+        findings.append(Finding(trouble=Trouble.MANIFEST, text=text, mended=True))
+    identity, active = _tail(files, folder, identity, manifest, first, firsts, known_end, findings)
     if active.first not in firsts:
         firsts.append(active.first)
-    recovered = Recovered(max(first, firsts[0]), firsts, active, findings)
-    save(files, folder / MANIFEST, active.manifest(recovered.first))
+    recovered = Recovered(identity, max(first, firsts[0]), firsts, active, findings)
+    save_manifest(files, folder, active.manifest(recovered.first))
+    for finding in findings:
+        place = f"{identity.name}, {finding.segment}" if finding.segment else identity.name
+        log.warning("stream %s: %s", place, finding.text)
     return recovered
 
 
-def gaps(folder: Path, first: int, firsts: list[int]) -> list[Finding]:
-    """Offsets that no segment can hold, by the sizes of the indexes alone."""
+def gaps(folder: Path, identity: Identity, first: int, firsts: list[int]) -> list[Finding]:
+    """Offsets that no segment holds."""
     findings = []
     if firsts and firsts[0] > first:
         findings.append(_lost(first, firsts[0] - 1))
     for one, following in pairwise(firsts):
-        try:
-            count = ((folder / file_name(one, INDEX)).stat().st_size - ENDS_AT) // 4
-        except FileNotFoundError:
-            continue
-        if 0 <= count < following - one:
-            findings.append(_lost(one + count, following - 1))
+        held = _count(folder, identity, one, following)
+        if held < following - one:
+            findings.append(_lost(one + held, following - 1))
     return findings
+
+
+def _count(folder: Path, identity: Identity, first: int, following: int) -> int:
+    """How many records a segment has that is not the last: as its seal says, or as there are."""
+    header = index_header(folder, identity, first)
+    if header is not None and header.sealed:
+        return header.count
+    return Segment(folder, identity, first, expected=following - first).count
 
 
 def _lost(first: int, last: int) -> Finding:
@@ -93,6 +121,15 @@ def _ends_of_vanished(folder: Path, uid: int, firsts: list[int]) -> list[int]:
     return ends
 
 
+def _end_of_consumers(folder: Path, name: str) -> int:
+    """The offset after the last that any consumer has processed: it was there once."""
+    try:
+        known = Consumers(folder, name, files=DISK, clock=system_clock).all()
+    except Damaged:
+        return 0
+    return max((each.offset + 1 for each in known.values() if each.offset is not None), default=0)
+
+
 def _tail(
     files: Files,
     folder: Path,
@@ -102,15 +139,15 @@ def _tail(
     firsts: list[int],
     known_end: int,
     findings: list[Finding],
-) -> Active:
+) -> tuple[Identity, Active]:
     """The segment to go on writing to."""
     if not firsts:
         if known_end > first:
             findings.append(_lost(first, known_end - 1))
-        return Active.create(files, folder, identity.uid, known_end)
+        return _new_tail(files, folder, identity, known_end)
     if len(firsts) > 1:
-        _finish_sealing(files, folder, identity.uid, firsts[-2], firsts[-1])
-    last = SegmentRecovery(files, folder, identity.uid, firsts[-1], manifest)
+        _finish_sealing(files, folder, identity, firsts[-2], firsts[-1])
+    last = SegmentRecovery(files, folder, identity, firsts[-1], manifest)
     active = last.run()
     findings += last.findings
     known_end = max(known_end, active.first + last.claimed)
@@ -120,25 +157,25 @@ def _tail(
             # An empty segment would take the new one's place among the names for nothing.
             active.close()
             remove_segment(files, folder, firsts.pop())
-            return Active.create(files, folder, identity.uid, known_end)
+            return _new_tail(files, folder, identity, known_end)
     elif not active.sealed:
-        return active
+        return identity, active
     if not active.sealed:
         active.seal()
     active.close()
-    return Active.create(files, folder, identity.uid, known_end)
+    return _new_tail(files, folder, identity, known_end)
 
 
-def _finish_sealing(files: Files, folder: Path, uid: int, first: int, following: int) -> None:
+def _new_tail(files: Files, folder: Path, identity: Identity, first: int) -> tuple[Identity, Active]:
+    identity = with_heads(files, folder, identity, first)
+    return identity, Active.create(files, folder, identity, first)
+
+
+def _finish_sealing(files: Files, folder: Path, identity: Identity, first: int, following: int) -> None:
     """A crash in the middle of a roll-over leaves the segment before the last unsealed."""
-    try:
-        index = Handle(folder / file_name(first, INDEX))
-    except FileNotFoundError:
-        header = None
-    else:
-        header = read_header(index.fd, uid, first)
+    header = index_header(folder, identity, first)
     if header is None or not header.sealed:
-        before = SegmentRecovery(files, folder, uid, first, None, expected=following - first)
+        before = SegmentRecovery(files, folder, identity, first, None, expected=following - first)
         active = before.run()
         active.seal()
         active.close()
@@ -154,14 +191,22 @@ class SegmentRecovery:
     """One segment that no seal vouches for."""
 
     def __init__(
-        self, files: Files, folder: Path, uid: int, first: int, manifest: Manifest | None, expected: int | None = None
+        self,
+        files: Files,
+        folder: Path,
+        identity: Identity,
+        first: int,
+        manifest: Manifest | None,
+        expected: int | None = None,
     ) -> None:
         self.files = files
         self.folder = folder
-        self.uid = uid
+        self.uid = identity.uid
         self.first = first
+        self.start = identity.start_of(first)
         self.manifest = manifest if manifest is not None and manifest.active == first else None
         self.expected = expected
+        """How many records it held, if another segment follows it."""
         self.findings: list[Finding] = []
         self.claimed = 0
         """How many records it is known to have had."""
@@ -173,41 +218,48 @@ class SegmentRecovery:
         log = Handle(self.folder / file_name(self.first))
         # After a failed fsync the cache may hold what the disk does not.
         os.posix_fadvise(log.fd, self.manifest.bytes if self.manifest else 0, 0, os.POSIX_FADV_DONTNEED)
+        self._restore_head(log.size)
         view = log.map()
         header = read_header(self.index_fd, self.uid, self.first)
-        ends = array("I") if header is None else read_ends(self.index_fd, 0, count_in(self.index_fd))
-        if header is not None and header.sealed and header.count == len(ends) and header.ends_sum == sum_of(ends):
-            self.claimed = len(ends)
-            good = bisect_right(ends, len(view))
-            return self._active(view, ends[:good], sealed=good == len(ends))
-        had = len(ends)
-        ends, vetted = find_ends(ends, view, self.first, self.manifest, self.expected)
-        self.claimed = max(vetted.claimed, len(ends))
-        self._report_index(header is not None, had, vetted.good)
-        self._cut(view, ends[-1] if ends else 0, ends[vetted.good - 1] if vetted.good else 0)
-        self._write_index(header is not None, ends, vetted.good)
+        hints = array("I") if header is None else read_ends(self.index_fd, 0, count_in(self.index_fd))
+        if header is not None and header.sealed and header.count == len(hints) and header.ends_sum == sum_of(hints):
+            self.claimed = len(hints)
+            good = bisect_right(hints, len(view))
+            return self._active(view, hints[:good], sealed=good == len(hints))
+        located = find_ends(hints, view, self.start, self.first, self.manifest, self.expected)
+        ends = located.ends[: self.expected]
+        self.claimed = located.claimed
+        agreed = _agreed(hints, ends)
+        self._report_index(header is not None, len(hints), agreed, located)
+        if self.expected is None:
+            known = min(len(hints), len(ends))
+            published = ends[known - 1] if known else self.manifest.bytes if self.manifest else self.start
+            self._cut(view, ends, min(published, len(view)))
+        self._write_index(header is not None, ends, agreed)
         return self._active(view, ends)
 
-    def _report_index(self, ours: bool, had: int, good: int) -> None:
-        if not ours and self.claimed:
-            text = "the index is missing, damaged or from elsewhere"
-        elif had > good and self.claimed <= had:
-            text = f"the index does not fit the records from {self.first + good} on"
+    def _restore_head(self, size: int) -> None:
+        head = head_of(self.uid, self.first)
+        if self.start and os.pread(self.log_fd, len(head), 0) != head:
+            self.files.write(self.log_fd, head, 0)
+            self.files.sync(self.log_fd)
+            if size:
+                self._find(Trouble.HEAD, "the head was damaged", mended=True)
+
+    def _report_index(self, ours: bool, had: int, agreed: int, located: Located) -> None:
+        if not ours and located.claimed:
+            text = "the index is missing, damaged or from elsewhere; it was rebuilt"
+        elif agreed < had and (agreed < len(located.ends) or located.claimed < had):
+            text = f"the index does not fit the records from {self.first + agreed} on; it was rebuilt"
         else:
             return
         self._find(Trouble.INDEX, text, mended=True)
 
-    def _cut(self, view: memoryview, end: int, published: int) -> None:
-        """Nobody was promised what comes after the last whole record, and what no index knew is synced before use."""
+    def _cut(self, view: memoryview, ends: array[int], published: int) -> None:
+        """Cut what comes after the last whole record, and sync what no index knew before it is used."""
+        end = ends[-1] if ends else self.start
         if end < len(view):
-            found = find(view, end)
-            if found is not None:
-                name = f"{file_name(self.first, '')}.{end}.cut"
-                replace(self.files, self.folder / name, bytes(view[end:]))
-                text = f"{len(view) - end} bytes were cut, whole records of unknown offset among them; kept as {name}"
-                self._find(Trouble.CORRUPT, text, position=end, mended=True)
-            else:
-                self._find(Trouble.TORN_TAIL, f"{len(view) - end} bytes were cut", position=end, mended=True)
+            self._keep_cut(view[end:], end, len(ends))
             self.files.truncate(self.log_fd, end)
         if published < end:
             # Written once more, because a page that failed to sync counts as synced from then on.
@@ -215,11 +267,34 @@ class SegmentRecovery:
         if published < end or end < len(view):
             self.files.sync(self.log_fd)
 
-    def _write_index(self, ours: bool, ends: array[int], known: int) -> None:
+    def _keep_cut(self, tail: memoryview, end: int, kept: int) -> None:
+        """Keep what is cut, unless it is what a crash leaves of an append that nobody was promised."""
+        found = list(intact_records(tail))
+        if found:
+            name = self._keep(CUT, tail, end)
+            text = f"{len(found)} whole records of unknown offset were cut off, and are kept in {name}"
+            # As many offsets are left free as there can have been records.
+            damaged = len(tail) - sum(high - low for low, high in found)
+            self.claimed = max(self.claimed, kept + len(found) + damaged // HEADER_BYTES)
+            self._find(Trouble.CUT, text, position=end)
+            return
+        text = f"{len(tail)} bytes of an unfinished append were cut off"
+        if self.claimed > kept:
+            text = f"{len(tail)} damaged bytes were cut off, and are kept in {self._keep(BAD, tail, end)}"
+        self._find(Trouble.TORN_TAIL, text, position=end, mended=True)
+
+    def _keep(self, suffix: str, tail: memoryview, end: int) -> str:
+        stem = file_name(self.first, f".{end}")
+        names = (f"{stem}{f'.{number}' if number else ''}{suffix}" for number in count())
+        name = next(name for name in names if not (self.folder / name).exists())
+        replace(self.files, self.folder / name, bytes(tail))
+        return name
+
+    def _write_index(self, ours: bool, ends: array[int], agreed: int) -> None:
         if not ours:
             self.files.truncate(self.index_fd, 0)
-        self.files.truncate(self.index_fd, ENDS_AT + 4 * known)
-        self.files.write(self.index_fd, ends[known:].tobytes(), ENDS_AT + 4 * known)
+        self.files.truncate(self.index_fd, ENDS_AT + 4 * agreed)
+        self.files.write(self.index_fd, ends[agreed:].tobytes(), ENDS_AT + 4 * agreed)
         self.files.write(self.index_fd, IndexHeader(self.uid, self.first).pack(), 0)
         self.files.sync(self.index_fd)
 
@@ -233,8 +308,8 @@ class SegmentRecovery:
         )
         active.sealed = sealed
         active.ends_sum = sum_of(ends)
-        active.size = ends[-1] if ends else 0
-        at = ends[BLOCK_RECORDS * blocks - 1] if blocks else 0
+        active.size = ends[-1] if ends else self.start
+        at = ends[BLOCK_RECORDS * blocks - 1] if blocks else self.start
         block_at = at
         for end in ends[BLOCK_RECORDS * blocks :]:
             if not intact(view, at, end):
@@ -243,7 +318,7 @@ class SegmentRecovery:
         if active.block_sum is not None:
             active.block_sum = crc32(view[block_at:at])
         if len(ends):
-            last_at = ends[-2] if len(ends) > 1 else 0
+            last_at = ends[-2] if len(ends) > 1 else self.start
             if intact(view, last_at, ends[-1]):
                 active.last_time_ms = time_at(view, last_at)
         return active
@@ -251,3 +326,21 @@ class SegmentRecovery:
     def _find(self, trouble: Trouble, text: str, *, position: int | None = None, mended: bool = False) -> None:
         name = file_name(self.first)
         self.findings.append(Finding(trouble=trouble, text=text, segment=name, position=position, mended=mended))
+
+
+def intact_records(view: memoryview) -> Iterator[tuple[int, int]]:
+    """Where each intact record begins and ends in bytes of which nothing is known."""
+    at = find(view, 0, followed=False)
+    while at is not None:
+        end = end_at(view, at)
+        assert end is not None
+        yield at, end
+        at = find(view, end, followed=False)
+
+
+def _agreed(hints: array[int], ends: array[int]) -> int:
+    """How many entries in a row, from the first on, are right."""
+    common = min(len(hints), len(ends))
+    if hints[:common] == ends[:common]:
+        return common
+    return next(number for number in range(common) if hints[number] != ends[number])

@@ -9,10 +9,11 @@ from bisect import bisect_right
 from pathlib import Path
 
 from penstock.errors import CorruptRecord
-from penstock.log.index import IndexHeader, complete, count_in, find_ends, read_ends, read_header, sum_of, vet, vouched
-from penstock.log.manifest import Manifest
+from penstock.log.head import HEAD_BYTES, Owner, is_misplaced, owners_in
+from penstock.log.index import IndexHeader, count_in, find_ends, locate, read_ends, read_header, sum_of, vouched
+from penstock.log.manifest import Identity, Manifest
 from penstock.log.model import Record
-from penstock.log.record import HEADER, HEADER_BYTES, REST_AT, crc32
+from penstock.log.record import HEADER, HEADER_BYTES, REST_AT, crc32, end_at
 
 LOG, INDEX, SUMS = ".log", ".idx", ".sum"
 
@@ -49,14 +50,36 @@ class Handle:
         return memoryview(mmap.mmap(self.fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
+def index_header(folder: Path, identity: Identity, first: int) -> IndexHeader | None:
+    """None if the index of a segment is missing, damaged or another one's."""
+    try:
+        index = Handle(folder / file_name(first, INDEX))
+    except FileNotFoundError:
+        return None
+    return read_header(index.fd, identity.uid, first)
+
+
+def owners_of(handle: Handle) -> set[Owner]:
+    return owners_in(os.pread(handle.fd, HEAD_BYTES, 0))
+
+
+def lies_elsewhere(handle: Handle, identity: Identity, first: int) -> bool:
+    """Return True if a segment's file belongs to another stream or offset than its name says."""
+    owner, start = identity.owner_of(first), identity.start_of(first)
+    if start and owner in owners_of(handle):
+        return False  # As nearly always, and without mapping the file.
+    return is_misplaced(handle.map(), owner, start)
+
+
 class Segment:
     """One segment that has been checked: its index is the true one, or has been rebuilt in memory."""
 
-    def __init__(self, folder: Path, stream: str, uid: int, first: int, *, expected: int | None = None) -> None:
+    def __init__(self, folder: Path, identity: Identity, first: int, *, expected: int | None = None) -> None:
         self.path = folder / file_name(first)
-        self.stream = stream
-        self.uid = uid
+        self.stream = identity.name
+        self.uid = identity.uid
         self.first = first
+        self.start = identity.start_of(first)
         self.log = Handle(self.path)
         self.header: IndexHeader | None = None
         self.rebuilt: array[int] | None = None
@@ -68,11 +91,15 @@ class Segment:
         except FileNotFoundError:
             pass
         else:
-            self.header = read_header(self._index.fd, uid, first)
-        if self.header is not None and self.header.sealed:
+            self.header = read_header(self._index.fd, self.uid, first)
+        self.misplaced = lies_elsewhere(self.log, identity, first)
+        """True if the file belongs to another stream or offset. Then none of its records is served."""
+        if self.misplaced:
+            self.rebuilt, self._count = array("I"), 0
+        elif self.header is not None and self.header.sealed:
             self._check_sealed(self.header)
         elif expected is not None:
-            self._rebuild(expected)
+            self._rebuild(expected, None)
 
     @property
     def sealed(self) -> bool:
@@ -89,37 +116,58 @@ class Segment:
         if len(ends) >= header.count and sum_of(ends[: header.count]) == header.ends_sum:
             self._count = header.count
         else:
-            self._rebuild(header.count)
+            self._rebuild(header.count, header.log_bytes)
 
     def _all_ends(self) -> array[int]:
         if self.header is None or self._index is None:
             return array("I")
         return read_ends(self._index.fd, 0, count_in(self._index.fd))
 
-    def _rebuild(self, expected: int) -> None:
-        view, ends = self.log.map(), self._all_ends()
-        self.rebuilt = complete(ends[: vet(ends, view, 0).good], view, expected)
+    def _rebuild(self, expected: int, log_bytes: int | None) -> None:
+        view = self.log.map()
+        located = locate(view, self.start, self._all_ends(), count=expected, upto=log_bytes or len(view))
+        self.rebuilt = located.ends[:expected]
         self._count = len(self.rebuilt)
 
     def index_holds(self, manifest: Manifest | None) -> bool:
         """Does the index of the active segment, for which no seal vouches, fit the manifest and the records?"""
         ends = self._all_ends()
-        if self.header is None or (
-            manifest is not None and manifest.active == self.first and manifest.count > len(ends)
+        if (
+            self.header is None
+            or self.misplaced
+            or (manifest is not None and manifest.active == self.first and manifest.count > len(ends))
         ):
             return False
-        return vet(ends, self.log.map(), vouched(ends, self.first, manifest)).good == len(ends)
+        known, view = vouched(ends, self.first, manifest), self.log.map()
+        at = ends[known - 1] if known else self.start
+        if at > len(view):
+            return False
+        for number in range(known, len(ends)):
+            end = ends[number]
+            if end_at(view, at) != end:
+                located = locate(view, self.start, ends, known=number)
+                return located.ends[: len(ends)] == ends
+            at = end
+        return True
 
     def has_tail(self) -> bool:
         """Are there bytes that the index does not know of?"""
         count = self.count
-        return self.log.size > (self.ends(count - 1, count)[-1] if count else 0)
+        return self.log.size > (self.ends(count - 1, count)[-1] if count else self.start)
 
     def scan(self, manifest: Manifest | None) -> int:
         """Trust only what the records themselves show; how many records there should be."""
-        self.rebuilt, vetted = find_ends(self._all_ends(), self.log.map(), self.first, manifest)
-        self._count = len(self.rebuilt)
-        return max(self._count, vetted.claimed)
+        located = find_ends(self._all_ends(), self.log.map(), self.start, self.first, manifest)
+        self.rebuilt, self._count = located.ends, len(located.ends)
+        return located.claimed
+
+    def by_its_records(self, identity: Identity, count: int) -> Segment:
+        """Return this segment with the ends of its first `count` records as they are, not as the index says."""
+        found = Segment(self.path.parent, identity, self.first)
+        if not found.misplaced:
+            found.rebuilt = locate(found.log.map(), found.start, found._all_ends()).ends[:count]
+            found._count = len(found.rebuilt)
+        return found
 
     def ends(self, start: int, stop: int) -> array[int]:
         """Where record `start` begins, and where it and each after it, up to `stop`, ends."""
@@ -130,7 +178,7 @@ class Segment:
             assert self._index is not None
             ends = read_ends(self._index.fd, low, stop)
         if not start:
-            ends.insert(0, 0)
+            ends.insert(0, self.start)
         return ends
 
     def read(self, start: int, stop: int, bytes_max: int) -> list[Record]:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import random
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from penstock.errors import CorruptRecord
-from penstock.log.files import Files
+from penstock.log.files import DISK, Files
+from penstock.log.index import IndexHeader
 from penstock.log.log import Log
+from penstock.log.manifest import save
 from penstock.log.model import StreamOptions
 from penstock.log.reader import LogReader
-from penstock.log.segment import INDEX, LOG, file_name
-from tests.conformance.support import Clock
+from penstock.log.record import crc32
+from penstock.log.segment import INDEX, LOG, SUMS, file_name
+from tests.conformance.support import START_MS, Clock
 
 SMALL = StreamOptions(segment_bytes=64 << 10)
 
@@ -34,6 +43,28 @@ def make(folder: Path, count: int = 500, options: StreamOptions = SMALL) -> Path
     with Log.create(folder, "s", options, clock=Clock()) as log:
         fill(log, count)
     return folder
+
+
+def write_as_0_1_0(folder: Path, segments: Sequence[tuple[bytes, list[int]]], name: str = "s") -> None:
+    """A closed log as 0.1.0 left it: segments have no heads, and what is known of it has fewer fields."""
+    folder.mkdir(parents=True)
+    uid, first = 4711, 0
+    _save_fields(folder / "stream", name=name, uid=uid, created_ms=START_MS, options=SMALL, version=1)
+    for data, sizes in segments:
+        ends = array("I", accumulate(sizes)).tobytes()
+        manifest = {"first": 0, "next": first + len(sizes), "active": first, "count": len(sizes), "bytes": len(data)}
+        header = IndexHeader(uid, first)
+        if data is not segments[-1][0]:
+            header = IndexHeader(uid, first, len(sizes), len(data), crc32(ends), START_MS)
+        (folder / file_name(first)).write_bytes(data)
+        (folder / file_name(first, INDEX)).write_bytes(header.pack() + ends)
+        (folder / file_name(first, SUMS)).write_bytes(b"")
+        first += len(sizes)
+    _save_fields(folder / "manifest", **manifest, ends_sum=crc32(ends), version=1)
+
+
+def _save_fields(path: Path, **fields: Any) -> None:
+    save(DISK, path, msgspec.defstruct("Old", list(fields), kw_only=True)(**fields))
 
 
 def segment_files(folder: Path, suffix: str = LOG) -> list[Path]:

@@ -213,10 +213,10 @@ def test_the_manifest_is_renewed_at_intervals(tmp_path: Path) -> None:
     clock = Clock()
     with Log.create(tmp_path / "log", "s", SMALL, clock=clock) as log:
         fill(log, 10)
-        assert load_manifest(log.folder).next == 0  # type: ignore[union-attr]
+        assert load_manifest(log.folder, log.identity.uid).next == 0  # type: ignore[union-attr]
         clock.advance(CHECKPOINT_MS)
         fill(log, 10)
-        assert load_manifest(log.folder).next == 20  # type: ignore[union-attr]
+        assert load_manifest(log.folder, log.identity.uid).next == 20  # type: ignore[union-attr]
 
 
 def test_a_closed_log_says_so(log: Log) -> None:

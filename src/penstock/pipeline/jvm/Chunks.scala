@@ -120,14 +120,26 @@ final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable 
     throw new Odd(s"the index of segment $first is wrong")
 
   private val channel = FileChannel.open(file(".log"))
+  private val begin: Int = try begins() catch { case error: Throwable => channel.close(); throw error }
 
-  def start(record: Int): Int = if (record == 0) 0 else ends(record - 1)
+  def start(record: Int): Int = if (record == 0) begin else ends(record - 1)
   def end(record: Int): Int = ends(record)
 
   def read(into: Array[Byte], position: Long, size: Int): Unit = {
     val target = ByteBuffer.wrap(into, 0, size)
     while (target.hasRemaining)
       if (channel.read(target, position + target.position()) < 0) throw new Odd(s"segment $first is cut off")
+  }
+
+  /** After the head, which says whose segment it is; penstock/log/head.py tells its form. Those of 0.1.0 have none. */
+  private def begins(): Int = {
+    val head = ByteBuffer.allocate(HeadBytes).order(ByteOrder.LITTLE_ENDIAN)
+    while (head.hasRemaining && channel.read(head, head.position()) >= 0) {}
+    val copies = Seq(0, HeadBytes / 2).filter(at => head.position() >= at + HeadBytes / 2 &&
+      head.getLong(at) == HeadMagic && head.getInt(at + 24) == sumOf(head.array, at, 24))
+    if (copies.isEmpty) 0
+    else if (copies.exists(at => head.getLong(at + 8) == uid && head.getLong(at + 16) == first)) HeadBytes
+    else throw new Odd(s"the file of segment $first is another's")
   }
 
   private def file(suffix: String): Path = folder.resolve(f"$first%020d$suffix")
@@ -138,7 +150,11 @@ final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable 
 object Segment {
   private val EndsAt = 64
   private val SumAt = 56
-  private val Magic = ByteBuffer.wrap("PENSTKI1".getBytes("ASCII")).order(ByteOrder.LITTLE_ENDIAN).getLong
+  private val HeadBytes = 64
+  private val Magic = number("PENSTKI1")
+  private val HeadMagic = number("PENSTKL2")
+
+  private def number(text: String): Long = ByteBuffer.wrap(text.getBytes("ASCII")).order(ByteOrder.LITTLE_ENDIAN).getLong
 
   private def sumOf(bytes: Array[Byte], at: Int, size: Int): Int = {
     val sum = new CRC32
