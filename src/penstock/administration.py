@@ -39,6 +39,7 @@ from penstock.limits import Limits, check_range, check_text
 from penstock.model import (
     ApiKey,
     Clock,
+    DeadError,
     Latencies,
     Message,
     QueueInfo,
@@ -79,6 +80,15 @@ class Administration:
     async def get(self, queue: str, message_id: int) -> Message | None:
         await self._catch_up(queue)
         return await self._committer.call(lambda: self.store.get(queue, message_id))
+
+    async def dead_errors(
+        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
+    ) -> tuple[list[DeadError], str | None]:
+        """Errors of dead letters, newest first, without their messages, and a cursor for the next."""
+        check_queue_name(queue)
+        check_range("limit", limit, 1, self.limits.page)
+        look = partial(self.store.dead_errors, queue, contains=contains, limit=limit, after=after)
+        return await self._committer.call(look, long=True)
 
     async def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
         """The queue and id of messages by their UUIDs or global keys."""
@@ -162,6 +172,7 @@ class Administration:
         *,
         ids: Sequence[int] | None = None,
         error_contains: str | None = None,
+        groups: Sequence[str] | None = None,
         died_before: int | None = None,
         rate_per_s: float | None = None,
         dry_run: bool = False,
@@ -180,6 +191,7 @@ class Administration:
             queue=queue,
             ids=ids,
             error_contains=error_contains,
+            groups=groups,
             died_before=died_before,
             dry_run=dry_run,
             by=by,

@@ -156,6 +156,8 @@ class Redrive(Command[Redriven], kw_only=True):
     queue: str
     ids: Sequence[int] | None = None
     error_contains: str | None = None
+    groups: Sequence[str] | None = None
+    """Only errors of these groups, as `penstock.error_groups.error_group` names them."""
     died_before: int | None = None
     after: str | None = None
     limit: int = 1_000

@@ -220,6 +220,16 @@ class ApiKey(Struct, gc=False):
     stream: str | None = None
 
 
+class DeadError(Struct, gc=False):
+    """What killed a message: the beginning of its last error."""
+
+    id: int
+    died_at: int
+    error: str
+    is_wanted: bool
+    """Whether the whole error contains what was asked for."""
+
+
 class Ages(Struct, frozen=True, gc=False):
     """Ages, since their push, of two ready messages of a queue: the next to be leased and the oldest."""
 

@@ -123,6 +123,25 @@ def test_all_that_match_go_back_and_others_and_unseen_ones_stay(
     assert (counts["ready"], counts["dead"]) == (2, 2)
 
 
+def test_dead_letters_behind_the_newest_thousands_are_counted_and_redriven(
+    dashboard: Dashboard, client: Client, name: str
+) -> None:
+    queue = client.queue(name, max_attempts=1)
+    die(client, queue, *(f"old {n}" for n in range(7)))
+    for _ in range(3):
+        die(client, queue, *(f"new {n}" for n in range(2_000)))
+    page = dashboard.go(f"dead/{name}?contains=old")
+    expect(page.get_by_text("7 dead letters of 6,007 in 1 group")).to_be_visible()
+    page.get_by_role("button", name="Redrive all 7 that match…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"7 messages would go back to {name}")
+    dialog.get_by_role("button", name="Redrive").click()
+    expect(page.get_by_text(f"7 of 7 went back to {name}")).to_be_visible()
+    page = dashboard.go(f"dead/{name}")
+    page.get_by_label("Choose: new").check()
+    expect(page.get_by_role("button", name="Redrive 6,000 chosen…")).to_be_visible()
+
+
 def test_dead_letters_are_purged_only_with_the_name_written(dashboard: Dashboard, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     die(client, queue, "a", "b")

@@ -129,7 +129,7 @@ def test_dead_letters_are_grouped_by_what_killed_them(dashboard: Dashboard, clie
     expect(groups.nth(1)).to_contain_text(re.compile(r"timeout after \d+ ms2"))
     page.get_by_label("Errors that contain").fill("user")
     expect(groups).to_have_count(2)
-    expect(page.get_by_text("1 dead letter in 1 group")).to_be_visible()
+    expect(page.get_by_text("1 dead letter of 3 in 1 group")).to_be_visible()
 
 
 def test_a_stream_shows_segments_consumers_and_records_at_an_offset(
@@ -168,6 +168,50 @@ def test_the_pipeline_shows_each_table_of_the_lake(open_page: Open, tmp_path: Pa
         expect(tables).to_have_count(len(lake.tables()) + 1)
         expect(tables.filter(has_text="gold.queue_minutes")).to_be_visible()
         expect(page.get_by_text("not running")).to_be_visible()
+
+
+def test_the_pipeline_fits_400_pixels_and_tells_only_of_errors(open_page: Open, tmp_path: Path) -> None:
+    with running(tmp_path) as server, server.client() as client:
+        lake = Lake(server.path.parent / "lake")
+        lake.create()
+        log = server.path.parent / "lake" / "logs" / "spark.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text('2026-01-02T03:04:05,678 WARN Logging: Setting default log level to "ERROR".\n')
+        client.ask("PUT", "/journal/consumers/" + "a-reader-with-a-long-name-" * 4, {"offset": 0})
+        page = open_page(f"http://127.0.0.1:{server.port}/", viewport={"width": 400, "height": 800}).go("pipeline")
+        expect(page.get_by_text("gold.queue_minutes").first).to_be_visible()
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert "logged an error" not in page.get_by_role("main").inner_text()
+        log.write_text(log.read_text() + "2026-01-02T03:04:06,789 ERROR Task: " + "x" * 400 + "\n")
+        expect(page.get_by_text("Spark logged an error")).to_contain_text("Task: xxx")
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+def test_charts_say_in_which_unit_they_are(dashboard: Dashboard, client: Client, name: str) -> None:
+    push(client, client.queue(name), 1)
+    page = dashboard.go()
+    for title, unit in (("Throughput", "messages/s"), ("Depth", "messages"), ("Wait", "time"), ("Service", "time")):
+        expect(page.get_by_role("region", name=title).locator(".unit")).to_have_text(unit)
+    page = dashboard.go(f"queue/{name}")
+    expect(page.locator(".chart .unit").first).to_have_text("messages/s")
+
+
+def test_rates_are_right_as_soon_as_the_page_is_there(open_page: Open, tmp_path: Path) -> None:
+    """Over ten seconds of which one was watched, the rate would be a tenth of what it is."""
+    with running(tmp_path) as server, server.client() as client:
+        queue = client.queue("q")
+        push(client, queue, *range(600))
+        dashboard = open_page(f"http://127.0.0.1:{server.port}/")
+        page = dashboard.go()
+        tile = page.locator("[data-tile=in]")
+        expect(tile).to_contain_text("last minute")
+        expect(page.locator("aside .live")).to_have_attribute("data-state", "live")
+        push(client, queue, 1)
+        expect(page.get_by_label("Latest events")).to_contain_text("pushed")
+        expect(tile).to_contain_text("last minute")
+        assert float(dashboard.tile("in").inner_text().removesuffix("/s")) >= 600 / 120
+        # Once ten seconds were watched, they count.
+        expect(tile).to_contain_text("over 10 s")
 
 
 def test_workers_are_shown_with_what_they_hold(dashboard: Dashboard, client: Client, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.commands import Lease, Nack, Pause, Redriven, SettleItem
+from penstock.error_groups import ERROR_READ_MAX
 from penstock.errors import InvalidInput
 from penstock.model import ERROR_TEXT_MAX, State
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
@@ -226,3 +227,33 @@ def test_a_redriven_letter_whose_ttl_ran_out_while_it_was_leased_is_not_dropped(
     assert store.redrive().moved == 1
     clock.advance(1)
     assert ids(store.lease()) == [message_id]
+
+
+def test_errors_of_dead_letters_are_read_newest_first_page_by_page(store: StoreUnderTest, clock: Clock) -> None:
+    store.make(max_attempts=1)
+    expected = []
+    for number in range(5):
+        [message_id] = store.bury(str(number), error=f"{number}: " + "x" * 5_000)
+        expected.append(message_id)
+        clock.advance(number % 2)
+    found, after = [], None
+    while True:
+        page, after = store.dead_errors("q", contains="3: x", limit=2, after=after)
+        found += page
+        if after is None:
+            break
+    assert [letter.id for letter in found] == expected[::-1]
+    assert [letter.is_wanted for letter in found] == [False, True, False, False, False]
+    assert {len(letter.error) for letter in found} == {ERROR_READ_MAX}
+    assert all(letter.is_wanted for letter in store.dead_errors("q")[0])
+
+
+def test_redrive_by_group_takes_all_errors_that_read_alike(store: StoreUnderTest) -> None:
+    store.make(max_attempts=1)
+    first = store.bury("a", error="timeout after 12 ms")
+    store.bury("b", error="no such user")
+    third = store.bury("c", error="timeout after 7 ms")
+    assert store.redrive(groups=["timeout after # ms"], dry_run=True).matched == 2
+    assert store.redrive(groups=["timeout after # ms"]).moved == 2
+    assert ids(store.peek("q", limit=5)[0]) == first + third
+    assert store.redrive(groups=[]).matched == 0

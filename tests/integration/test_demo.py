@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +38,16 @@ def test_every_face_has_traffic_also_where_a_proxy_is_set(tmp_path: Path, monkey
         with penstock.connect(server.url) as client:
             names = {queue.name for queue in client.queues()}
             consumers = {consumer.name for consumer in client.stream("clicks").consumers()}
+        workers: set[str] = set()
+        for _ in range(int(PATIENCE / 0.05)):
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{server.url}/workers") as answer:
+                workers = {worker["name"] for worker in json.load(answer)["workers"] if worker["kind"] == "consumer"}
+            if len(workers) == 3:
+                break
+            tick.wait(0.05)
     assert {"emails", "reminders", "shop/orders/new"} <= names
     assert consumers == {"billing", "search"}
+    assert workers == {"mailer", "packer", "reminder"}, "the dashboard's page of workers is not empty"
     assert shop.errors == []
 
 

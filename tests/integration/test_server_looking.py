@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from websockets.sync.client import connect
 
-from penstock.server.faces.dead_groups import fingerprint
+from penstock.error_groups import error_group
 from tests.integration.conftest import serving_from
 from tests.integration.serving import Client, Running
 
@@ -129,12 +129,53 @@ def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
     ids = push(client, queue, 1, 2, 3)
     nack(client, queue, "timeout after 12 ms", "no user 'ada'", "timeout after 7 ms")
     found = client.get(f"{queue}/dlq/errors").json
-    assert [(group["count"], sorted(group["ids"])) for group in found["groups"]] == [
-        (2, [ids[0], ids[2]]),
-        (1, [ids[1]]),
+    assert [(group["count"], group["newest_id"], group["error"]) for group in found["groups"]] == [
+        (2, ids[2], "timeout after 7 ms"),
+        (1, ids[1], "no user 'ada'"),
     ]
-    assert (found["looked_at"], found["matched"], found["complete"]) == (3, 3, True)
+    assert (found["looked_at"], found["matched"], found["left_out"]) == (3, 3, 0)
     assert client.get(f"{queue}/dlq/errors?contains=user").json["matched"] == 1
+
+
+def test_all_dead_letters_are_counted_grouped_and_redriven_however_many_there_are(client: Client) -> None:
+    """The newest 5,000 and more hide what is older; all of it counts."""
+    queue = client.queue("many", max_attempts=1, dedupe_ms=0)
+    client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(6_000)]})
+    leased = client.post(f"{queue}/poll?batch=6000&wait_ms=0").json["messages"]
+    assert len(leased) == 6_000
+    for start in range(0, 6_000, 1_000):
+        items = [
+            {"id": each["id"], "token": each["token"], "error": f"old {n}" if start == 0 else f"new error {n}"}
+            for n, each in enumerate(leased[start : start + 1_000])
+        ]
+        assert client.post(f"{queue}/nack", {"items": items}).status == 200
+    found = client.get(f"{queue}/dlq/errors").json
+    assert (found["looked_at"], found["matched"]) == (6_000, 6_000)
+    assert [(group["group"], group["count"]) for group in found["groups"]] == [("new error #", 5_000), ("old #", 1_000)]
+    old = client.get(f"{queue}/dlq/errors?contains=old").json
+    assert (old["looked_at"], old["matched"]) == (6_000, 1_000)
+
+    where = {"groups": ["old #"], "died_before": found["seen_at"]}
+    dry = client.post(f"{queue}/dlq/requeue", {"where": where, "dry_run": True}).json
+    assert dry == {"matched": 1_000, "moved": 0, "skipped": 1_000}
+    moved = client.post(f"{queue}/dlq/requeue", {"where": where}).json
+    assert moved == {"matched": 1_000, "moved": 1_000, "skipped": 0}
+    left = client.get(f"{queue}/dlq/errors").json
+    assert [(group["group"], group["count"]) for group in left["groups"]] == [("new error #", 5_000)]
+
+
+def test_what_died_after_the_look_is_not_redriven(client: Client) -> None:
+    queue = client.queue("since", max_attempts=1)
+    push(client, queue, 1)
+    nack(client, queue, "broken")
+    seen_at = client.get(f"{queue}/dlq/errors").json["seen_at"]
+    while client.get("/server").json["now"] <= seen_at:
+        pass
+    push(client, queue, 2)
+    nack(client, queue, "broken")
+    where = {"died_before": seen_at}
+    assert client.post(f"{queue}/dlq/requeue", {"where": where}).json["moved"] == 1
+    assert client.get(f"{queue}/stats").json["dead"] == 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +188,7 @@ def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
     ],
 )
 def test_errors_that_differ_in_values_are_alike(one: str, another: str) -> None:
-    assert fingerprint(one) == fingerprint(another)
+    assert error_group(one) == error_group(another)
 
 
 def test_digests_tell_what_happened_and_how_queues_stand(server: Running, client: Client) -> None:

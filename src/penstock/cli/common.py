@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -46,13 +46,34 @@ class QueueName(click.ParamType[str]):
 
 
 QUEUE = QueueName()
+
+
+class QueueOption(click.Option):
+    """An option for a queue's name that may also be given bare: `queue add emails` is `queue add --name emails`."""
+
+    def __init__(self, *names: Any, **attributes: Any) -> None:
+        # Eager: it takes the bare name before click refuses it.
+        super().__init__(*names, **{"type": QUEUE, "is_eager": True, **attributes})
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        assert self.name is not None
+        if self.name not in opts and args:
+            opts, args = {**opts, self.name: args[0]}, args[1:]
+        return super().handle_parse_result(ctx, opts, args)
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["QUEUE" if self.required else "[QUEUE]"]
+
+
 URL = click.option("--url", help=f"The server.  [env: PENSTOCK_URL; default: {DEFAULT_URL}]")
 TOKEN = click.option("--token", help="Its admin token or an API key.  [env: PENSTOCK_TOKEN]")
 DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, used without a server.")
 DATA = click.option("--data", type=click.Path(file_okay=False), help="A server's folder, used without it.")
 STORE = click.option("--store", help="A database, used without a server: postgresql://user@host/database.")
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON, stable, instead of a table.")
-NAME = click.option("--name", type=QUEUE, required=True, help="The queue: a name, or namespace/task/queue.")
+NAME = click.option("--name", cls=QueueOption, required=True, help="The queue: a name, or namespace/task/queue.")
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask, even on a terminal.")
 
 

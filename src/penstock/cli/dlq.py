@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from penstock.cli.backend import Backend, Data
-from penstock.cli.common import QUEUE, YES, Leases, on_queues
+from penstock.cli.common import YES, Leases, QueueOption, on_queues
 from penstock.cli.messages import show_messages
 from penstock.cli.output import Output, confirm
 
-OF_QUEUE = click.option("--queue", type=QUEUE, required=True, help="The queue whose dead letters these are.")
+OF_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="The queue whose dead letters these are.")
 
 
 @click.group("dlq")
@@ -45,7 +45,7 @@ def requeue(name: str, queue_flag: str) -> click.Command:
     """The same command under both of its names."""
 
     @click.command(name)
-    @click.option(queue_flag, "queue", type=QUEUE, required=True, help="The queue whose dead letters these are.")
+    @click.option(queue_flag, "queue", cls=QueueOption, required=True, help="The queue whose dead letters these are.")
     @click.option("--ids", type=Leases(tokens=False), help="Only these.")
     @click.option("--error-contains", help="Only those whose last error has this text.")
     @click.option("--older-than-ms", type=click.IntRange(0), help="Only those dead for longer.")

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from penstock.cli.backend import Backend, Data, Outgoing
-from penstock.cli.common import PARTLY, QUEUE, Failed, fail, on_queues
+from penstock.cli.common import PARTLY, Failed, QueueOption, fail, on_queues
 from penstock.cli.output import Output, note, progress
 from penstock.errors import PenstockError, TryLater
 
@@ -31,7 +31,7 @@ class BadLine(Exception):
 
 
 @click.command("enqueue")
-@click.option("--queue", type=QUEUE, required=True, help="The queue.")
+@click.option("--queue", cls=QueueOption, required=True, help="The queue.")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),

@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from penstock.cli.backend import Backend
-from penstock.cli.common import QUEUE, on_queues
+from penstock.cli.common import QueueOption, on_queues
 from penstock.cli.output import Output, note, progress, write
 
 
 @click.command("export")
-@click.option("--queue", type=QUEUE, required=True, help="The queue.")
+@click.option("--queue", cls=QueueOption, required=True, help="The queue.")
 @click.option(
     "--file", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="Where to.  [default: stdout]"
 )

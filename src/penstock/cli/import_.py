@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from penstock.cli.backend import Backend, Data
-from penstock.cli.common import PARTLY, QUEUE, WRONG, exit_code, fail, on_queues
+from penstock.cli.common import PARTLY, WRONG, QueueOption, exit_code, fail, on_queues
 from penstock.cli.output import Output, progress
 from penstock.errors import PenstockError
 
@@ -20,7 +20,7 @@ BATCH_BYTES = 4 << 20
 
 
 @click.command("import")
-@click.option("--queue", type=QUEUE, required=True, help="The queue, which must exist.")
+@click.option("--queue", cls=QueueOption, required=True, help="The queue, which must exist.")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),

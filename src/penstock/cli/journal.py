@@ -11,7 +11,20 @@ from typing import Any, Protocol
 import click
 
 from penstock.cli.backend import Data
-from penstock.cli.common import DATA, DB, JSON, STORE, TOKEN, URL, address, reporting, server_of, where_of, with_options
+from penstock.cli.common import (
+    DATA,
+    DB,
+    JSON,
+    STORE,
+    TOKEN,
+    URL,
+    QueueOption,
+    address,
+    reporting,
+    server_of,
+    where_of,
+    with_options,
+)
 from penstock.cli.output import Output, compact, when, write
 
 PAGE = 1_000
@@ -70,7 +83,7 @@ def show(backend: JournalBackend, out: Output) -> None:
 @click.option("--from", "start", type=click.IntRange(0), help="The first offset.")
 @click.option("--lines", type=click.IntRange(0), default=10, show_default=True, help="Begin so many records back.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many events.")
-@click.option("--queue", help="Only what happens in this queue.")
+@click.option("--queue", cls=QueueOption, help="Only what happens in this queue.")
 @click.option("--kind", help="Only these kinds, separated by commas: pushed,acked,dead …")
 @_on_journal
 def tail(

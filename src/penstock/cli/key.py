@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from penstock.cli.backend import Backend, KeyOwner
-from penstock.cli.common import QUEUE, Command, on_queues
+from penstock.cli.common import QUEUE, Command, QueueOption, on_queues
 from penstock.cli.output import Output, note, when
 
 
@@ -23,7 +23,7 @@ def of_owner(command: Command) -> Command:
         command(*arguments, owner=KeyOwner(queue, stream), **rest)
 
     run = click.option("--stream", type=QUEUE, help="The stream that the key opens.")(run)
-    return click.option("--queue", type=QUEUE, help="The queue that the key opens.")(run)
+    return click.option("--queue", cls=QueueOption, help="The queue that the key opens.")(run)
 
 
 @click.group("key")

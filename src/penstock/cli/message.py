@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from penstock.cli.backend import Backend, Data, Verb
-from penstock.cli.common import QUEUE, Failed, Leases, exit_partly, fail, on_queues
+from penstock.cli.common import Failed, Leases, QueueOption, exit_partly, fail, on_queues
 from penstock.cli.lazy import LazyGroup
 from penstock.cli.messages import show_messages
 from penstock.cli.output import Output, note, payload_cell, when
@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 
 SETTLE_BATCH = 1_000
 
-IN_QUEUE = click.option("--queue", type=QUEUE, required=True, help="The queue.")
+IN_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="The queue.")
 BATCH = click.option("--batch", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most so many.")
 WAIT = click.option(
     "--wait-ms", type=click.IntRange(0, 600_000), default=0, show_default=True, help="Wait for the first to come."

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.common import QUEUE, Failed
+from penstock.cli.common import Failed, QueueOption
 from penstock.cli.output import Output, when
 from penstock.cli.pipeline import Places, SparkOptions, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
@@ -121,7 +121,7 @@ def verify(places: Places, as_json: bool, spark_options: SparkOptions) -> None:
 @click.command("report")
 @click.option("--from", "start", type=Time(), help="As 2026-01-31T12:00, in UTC, or 24h ago.  [default: all there is]")
 @click.option("--to", "end", type=Time(), help="Not included.")
-@click.option("--queue", type=QUEUE, help="One queue only.")
+@click.option("--queue", cls=QueueOption, help="One queue only.")
 @click.option(
     "--file", type=click.Path(dir_okay=False, path_type=Path), default="penstock-report.html", show_default=True
 )

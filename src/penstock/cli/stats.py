@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from penstock.cli.backend import Backend, Data
-from penstock.cli.common import QUEUE, on_queues
+from penstock.cli.common import QueueOption, on_queues
 from penstock.cli.output import Output
 
 COUNTS = ("ready", "scheduled", "leased", "dead", "archived")
 
 
 @click.command("stats")
-@click.option("--queue", type=QUEUE, help="One queue; without it, all.")
+@click.option("--queue", cls=QueueOption, help="One queue; without it, all.")
 @on_queues()
 def command(backend: Backend, out: Output, queue: str | None) -> None:
     """Counts, ages and rates. JSON: one queue's stats, or {"queues": [...]} of them."""

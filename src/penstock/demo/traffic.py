@@ -30,6 +30,8 @@ class Shop:
         self._chance = random.Random(seed)
         self._stop = threading.Event()
         self._client: Client = connect(url, retry_for=0)
+        self._mailer: Client = connect(url, retry_for=0, worker="mailer")
+        self._reminder: Client = connect(url, retry_for=0, worker="reminder")
         self._threads: list[threading.Thread] = []
         self.done = dict.fromkeys(("orders", "emails", "failures", "reminders", "notes", "clicks", "read"), 0)
         self.errors: list[str] = []
@@ -54,7 +56,8 @@ class Shop:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        self._client.close()
+        for client in (self._client, self._mailer, self._reminder):
+            client.close()
 
     def _repeat(self, program: Callable[[], None]) -> None:
         while not self._stop.is_set():
@@ -78,7 +81,7 @@ class Shop:
         self._pause(0.2)
 
     def _pack(self) -> None:
-        popped = self._ask("GET", "/api/v1/pop/ns/shop?batch=10&wait=true&timeout=1000")
+        popped = self._ask("GET", "/api/v1/pop/ns/shop?batch=10&wait=true&timeout=1000&worker=packer")
         for message in [] if popped is None else popped["messages"]:
             self._pause(0.02)
             good = self._chance.random() > 0.05
@@ -94,10 +97,12 @@ class Shop:
         self._pause(0.15)
 
     def _send(self) -> None:
-        for message in self._emails.lease(5, wait=1):
+        for message in self._mailer.queue("emails").consume(batch=5, idle=1):
             self._pause(0.03)
             with suppress(RuntimeError), message:
                 self._deliver(message)
+            if self._stop.is_set():
+                return
 
     def _deliver(self, message: LeasedMessage) -> None:
         if self._chance.random() < 0.25:
@@ -106,9 +111,11 @@ class Shop:
         self.done["emails"] += 1
 
     def _remind(self) -> None:
-        for message in self._reminders.lease(10, wait=1):
+        for message in self._reminder.queue("reminders").consume(batch=10, idle=1):
             message.ack()
             self.done["reminders"] += 1
+            if self._stop.is_set():
+                return
 
     # The inbox face
 

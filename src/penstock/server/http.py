@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # One thread, so that many large bodies at once do not take the processor, or the other threads, from everyone else.
 _json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
-LOOKED_UP = ("prefix", "after")
+LOOKED_UP = ("prefix", "after", "contains")
 """What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one."""
 REMEMBERED_BYTES_MAX = 256
 TREE = ("ns", "task", "name")

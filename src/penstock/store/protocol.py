@@ -12,6 +12,7 @@ from penstock.model import (
     Ages,
     ApiKey,
     Clock,
+    DeadError,
     Latencies,
     Message,
     QueueInfo,
@@ -150,6 +151,11 @@ class Store(Applies, Protocol):
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
     ) -> tuple[list[Message], str | None]:
         """Messages in the order they would be leased (dead and archived: newest first), and a cursor for the next."""
+
+    def dead_errors(
+        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
+    ) -> tuple[list[DeadError], str | None]:
+        """Errors of dead letters, newest first, without their messages, and a cursor for the next."""
 
     def get(self, queue: str, message_id: int) -> Message | None: ...
 

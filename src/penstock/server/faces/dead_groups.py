@@ -1,50 +1,50 @@
-"""Dead letters by what killed them: `/queues/{queue}/dlq/errors`.
-
-Errors that differ only in numbers, ids and quoted values are one group.
-"""
+"""Dead letters by what killed them: `/queues/{queue}/dlq/errors`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from penstock.broker import Broker
-from penstock.model import Message, State
+from penstock.error_groups import ERROR_SHOWN_MAX, error_group
+from penstock.model import DeadError
+from penstock.server.faces.polling import while_here
 from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 
-LOOKED_AT_MAX = 5_000
-PAGE = 250
+PAGE = 1_000
 GROUPS_MAX = 200
-ERROR_SHOWN_MAX = 2_000
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|'[^']*'|\"[^\"]*\"|\d+")
+GROUPS_KEPT_MAX = 10_000
+"""Groups that one look keeps apart, so that a million errors of their own cannot fill the memory."""
 
 
 class GroupsQuery(Struct, forbid_unknown_fields=True):
-    contains: Annotated[str, Meta(max_length=4_096)] | None = None
+    contains: Annotated[str, Meta(max_length=4_096)] = ""
     """Only errors that contain this, as `error_contains` of a requeue does."""
 
 
 class DeadGroup(Struct):
+    group: str
+    """The group's name, for `where.groups` of a requeue."""
     error: str
     """The newest, as an example."""
     count: int
     newest_at: int
     oldest_at: int
-    ids: list[int]
-    """Newest first."""
+    newest_id: int
 
 
 class DeadGroups(Struct):
     groups: list[DeadGroup]
-    """Largest first."""
+    """The largest 200, largest first."""
     looked_at: int
+    """All dead letters of the queue."""
     matched: int
-    complete: bool
-    """Whether all dead letters were looked at, rather than the newest."""
+    left_out: int
+    """Those that matched and are in none of these groups."""
+    seen_at: int
+    """When it was looked, for `where.died_before` of a requeue."""
 
 
 class DeadLetterGroups:
@@ -57,7 +57,7 @@ class DeadLetterGroups:
                 method="GET",
                 path="/queues/{queue}/dlq/errors",
                 handler=self.groups,
-                summary="Dead letters by error; of very many, the newest",
+                summary="Dead letters by error",
                 right="consume",
                 tag="queues",
                 query=GroupsQuery,
@@ -66,40 +66,38 @@ class DeadLetterGroups:
         ]
 
     async def groups(self, request: Request) -> Response:
-        wanted = request.query(GroupsQuery).contains
-        found: dict[str, DeadGroup] = {}
+        contains = request.query(GroupsQuery).contains
+        # Of very many it takes a while: it stops when the client hangs up.
+        found = await while_here(request, self._look(request.params["queue"], contains))
+        return reply(found, rows=len(found.groups))
+
+    async def _look(self, queue: str, contains: str) -> DeadGroups:
+        seen_at = self._broker.store.clock()
+        groups: dict[str, DeadGroup] = {}
         looked_at = matched = 0
         after: str | None = None
-        while looked_at < LOOKED_AT_MAX:
-            page, after = await self._broker.peek(request.params["queue"], state=State.DEAD, limit=PAGE, after=after)
+        while True:
+            page, after = await self._broker.dead_errors(queue, contains=contains, limit=PAGE, after=after)
+            # The clock may have been set back since they died.
+            seen_at = max([seen_at, *(letter.died_at for letter in page[:1])])
             looked_at += len(page)
-            for message, error in _with_errors(page):
-                if wanted is None or wanted in error:
+            for letter in page:
+                if letter.is_wanted:
                     matched += 1
-                    _add(found, message, error)
+                    _add(groups, letter)
             if after is None:
                 break
-        groups = sorted(found.values(), key=lambda group: (-group.count, -group.newest_at))[:GROUPS_MAX]
-        return reply(DeadGroups(groups, looked_at, matched, after is None), rows=len(groups))
+        largest = sorted(groups.values(), key=lambda group: (-group.count, -group.newest_at))[:GROUPS_MAX]
+        return DeadGroups(largest, looked_at, matched, matched - sum(group.count for group in largest), seen_at)
 
 
-def fingerprint(error: str) -> str:
-    return _VARYING.sub("#", error)[:ERROR_SHOWN_MAX]
-
-
-def _with_errors(messages: list[Message]) -> Iterator[tuple[Message, str]]:
-    for message in messages:
-        yield message, (message.errors[0].error if message.errors else message.reason) or ""
-
-
-def _add(groups: dict[str, DeadGroup], message: Message, error: str) -> None:
-    died_at = message.finished_at or message.created_at
-    key = fingerprint(error)
-    group = groups.get(key)
-    if group is None:
-        groups[key] = DeadGroup(error[:ERROR_SHOWN_MAX], 1, died_at, died_at, [message.id])
-        return
-    group.count += 1
-    group.oldest_at = min(group.oldest_at, died_at)
-    group.newest_at = max(group.newest_at, died_at)
-    group.ids.append(message.id)
+def _add(groups: dict[str, DeadGroup], letter: DeadError) -> None:
+    name = error_group(letter.error)
+    group = groups.get(name)
+    if group is not None:
+        # They come newest first.
+        group.count += 1
+        group.oldest_at = letter.died_at
+    elif len(groups) < GROUPS_KEPT_MAX:
+        shown = letter.error[:ERROR_SHOWN_MAX]
+        groups[name] = DeadGroup(name, shown, 1, letter.died_at, letter.died_at, letter.id)

@@ -97,6 +97,7 @@ class Digester:
         self._told = asyncio.Event()
         self._offset = 0
         self.history: deque[tuple[int, Happened]] = deque(maxlen=HISTORY)
+        self._since = 0
 
     @property
     def watchers(self) -> int:
@@ -105,12 +106,15 @@ class Digester:
     def join(self) -> deque[bytes]:
         """A place where digests are laid, with what was before as the first."""
         frames: deque[bytes] = deque(maxlen=WAITING_MAX)
+        if self._running is None or self._running.done():
+            # While nobody watched, nothing was counted: a history with that gap would look like silence.
+            self.history.clear()
+            self._since = self._broker.store.clock()
+            self._running = asyncio.create_task(self._run())
         points = [(at, *msgspec.structs.astuple(happened)) for at, happened in self.history]
-        data = {"fields": Happened.__struct_fields__, "points": points}
+        data = {"since": self._since, "fields": Happened.__struct_fields__, "points": points}
         frames.append(_encode({"event": "history", "data": data}))
         self._watchers.append(frames)
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run())
         return frames
 
     def leave(self, frames: deque[bytes]) -> None:

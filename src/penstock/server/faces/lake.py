@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ from penstock.server.http import Request, Response, reply
 from penstock.server.routing import Route
 
 LOG_TAIL_BYTES = 64 << 10
+LOGGED_ERROR = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}) (?:ERROR|FATAL) (?P<text>.*)")
 
 
 class TableView(Struct, kw_only=True):
@@ -43,7 +46,9 @@ class PipelineView(Struct, kw_only=True):
     """The journal's end."""
     tables: list[TableView]
     readers: list[ConsumerView]
-    last_error: str | None
+    last_error: str | None = None
+    """The newest at the end of Spark's log."""
+    last_error_at: int | None = None
 
 
 class LakeFace:
@@ -82,8 +87,8 @@ def _view(folder: Path, reader: Journal) -> Response:
         next=end,
         tables=[],
         readers=[consumer_view(each) for each in reader.consumers()],
-        last_error=_last_error(folder / "logs" / "spark.log"),
     )
+    view.last_error, view.last_error_at = _last_error(folder / "logs" / "spark.log")
     if view.installed and (folder / "bronze").is_dir():
         from penstock.pipeline.lake import Lake
 
@@ -124,12 +129,17 @@ def _is_locked(lake: Any) -> bool:
     return False
 
 
-def _last_error(log: Path) -> str | None:
-    """The last line that tells of an error, if the log of the last run has one."""
+def _last_error(log: Path) -> tuple[str | None, int | None]:
+    """Return the last line that Spark logged as an error, and its time, if the end of its log has one."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
-        return None
-    return next((line[:500] for line in reversed(lines) if "ERROR" in line), None)
+        return None, None
+    for line in reversed(lines):
+        if found := LOGGED_ERROR.match(line):
+            # As Spark writes it: the time of this machine, with a comma before the milliseconds.
+            logged_at = datetime.fromisoformat(found["at"].replace(",", "."))
+            return found["text"][:500], int(logged_at.timestamp() * 1000)
+    return None, None

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.commands import Settled
+from penstock.error_groups import ERROR_SHOWN_MAX
 from penstock.model import (
     BATCH_MAX,
     DELAY_MS_MAX,
@@ -325,7 +326,11 @@ class Dropped(Struct):
 class DeadWhere(Struct, frozen=True, forbid_unknown_fields=True):
     ids: Annotated[list[MessageId], Meta(max_length=BATCH_MAX)] | None = None
     error_contains: Annotated[str, Meta(max_length=4_096)] | None = None
+    groups: Annotated[list[Annotated[str, Meta(max_length=ERROR_SHOWN_MAX)]], Meta(max_length=1_000)] | None = None
+    """Only errors of these groups, as `GET /queues/{queue}/dlq/errors` names them."""
     older_than_ms: DelayMs | None = None
+    died_before: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Only those that were dead at this time, such as the `seen_at` of an earlier look."""
 
 
 class RequeueBody(Struct, forbid_unknown_fields=True):

@@ -305,11 +305,13 @@ class Queues:
     async def requeue(self, request: Request) -> Response:
         body = await request.json(requeue_body, RequeueBody())
         where = body.where
+        times = [where.died_before, None if where.older_than_ms is None else system_clock() - where.older_than_ms]
         redriving = self._broker.redrive(
             request.params["queue"],
             ids=where.ids,
             error_contains=where.error_contains,
-            died_before=None if where.older_than_ms is None else system_clock() - where.older_than_ms,
+            groups=where.groups,
+            died_before=min((time for time in times if time is not None), default=None),
             rate_per_s=body.rate_per_s,
             dry_run=body.dry_run,
             by=None if request.principal is None else request.principal.name,

@@ -22,12 +22,13 @@ const dark = matchMedia('(prefers-color-scheme: dark)')
 export class Chart {
   /**
    * @param {string} title
+   * @param {string} unit of its values, as the axis shows it
    * @param {Line[]} lines
    * @param {(value: number) => string} format
    * @param {AbortSignal} signal ends it
    * @param {number[]} [steps] between lines of the grid
    */
-  constructor(title, lines, format, signal, steps = STEPS) {
+  constructor(title, unit, lines, format, signal, steps = STEPS) {
     this._steps = steps
     this._lines = lines
     this._format = format
@@ -40,7 +41,7 @@ export class Chart {
       swatch.style.background = `var(${line.colour})`
       return h('span', {}, swatch, line.name, ' ', this._keys[n])
     }))
-    this.element = h('div', { class: 'chart', role: 'img', 'aria-label': title }, this._none)
+    this.element = h('div', { class: 'chart', role: 'img', 'aria-label': title }, h('span', { class: 'unit', text: unit }), this._none)
     this._resized = new ResizeObserver(() => this._fit())
     this._resized.observe(this.element)
     const redraw = () => this._make()
@@ -90,7 +91,7 @@ export class Chart {
     const options = {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [10, 26, 0, 0],
+      padding: [22, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, top > 0 ? top * 1.12 : 1] } },
@@ -128,11 +129,12 @@ const isSparse = (values) => values.reduce((/** @type {number} */ n, value) => n
  * What happened in each step, as a rate a second. The last step is not over yet: while it is young it tells nothing.
  * @param {number[]} times in seconds
  * @param {number[]} counts
+ * @param {number} now in milliseconds, by the server's clock
  */
-export function rates(times, counts) {
+export function rates(times, counts, now) {
   const step = times.length > 1 ? times[1] - times[0] : 60
   return counts.map((value, n) => {
-    const seconds = Math.min(step, Date.now() / 1000 - times[n])
+    const seconds = Math.min(step, now / 1000 - times[n])
     return seconds < step / 4 ? null : value / seconds
   })
 }

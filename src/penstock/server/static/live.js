@@ -51,6 +51,8 @@ export class Live {
     this.paused = false
     this.connected = false
     this.off = false
+    /** From when on the history has all that happened, by the server's clock. */
+    this.since = Infinity
     /** Seconds in which something happened. @type {{at: number, totals: Record<string, number>}[]} */
     this.history = []
     /** Newest first. @type {Latest[]} */
@@ -87,6 +89,7 @@ export class Live {
   /** @param {{event: string, data: any}} event */
   _take({ event, data }) {
     if (event === 'history') {
+      this.since = data.since
       this.history = data.points.map((/** @type {number[]} */ point) => ({
         at: point[0],
         totals: Object.fromEntries(data.fields.map((/** @type {string} */ name, /** @type {number} */ n) => [name, point[n + 1]])),

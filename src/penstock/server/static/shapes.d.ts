@@ -188,7 +188,7 @@ export interface Transaction {
 }
 
 export interface Redrive {
-  where?: { ids?: number[]; error_contains?: string; older_than_ms?: number }
+  where?: { ids?: number[]; error_contains?: string; groups?: string[]; older_than_ms?: number; died_before?: number }
   rate_per_s?: number
   dry_run?: boolean
   signal?: AbortSignal

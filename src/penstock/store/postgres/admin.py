@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed
+from penstock.error_groups import is_wanted
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark, encode_detail
@@ -128,7 +129,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
         rows = tx.fetch("admin.dead_letters", *among)
     else:
         rows = tx.fetch("admin.dead_letters_of", *among, ints(each for each in command.ids if 0 < each <= ID_MAX))
-    matched = [row[0] for row in rows if command.error_contains is None or command.error_contains in (row[4] or "")]
+    matched = [row[0] for row in rows if is_wanted(command, row[4])]
     after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
         return Redriven(len(matched), 0, after)

@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 
+from penstock.error_groups import ERROR_READ_MAX
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
 from penstock.model import (
     LEASE_BYTES_MAX,
     Ages,
+    DeadError,
     Failure,
     Latencies,
     Message,
@@ -165,6 +167,14 @@ class Reader:
         rows = self.fetch("read.archived", queue.id, *position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
         found = [_archived(row[:5], row[5:]) for row in rows]
         return self._messages(queue, State.ARCHIVED, found), next_page(rows, limit)
+
+    def dead_errors(
+        self, name: str, contains: str, limit: int, after: str | None
+    ) -> tuple[list[DeadError], str | None]:
+        at, message_id = position(after, (NEVER, NEVER))
+        rows = self.fetch("read.dead_errors", self.queue(name).id, at, message_id, limit, ERROR_READ_MAX, contains)
+        found = [DeadError(message_id, at, error, wanted) for at, message_id, error, wanted in rows]
+        return found, f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
 
     def get(self, name: str, message_id: int) -> Message | None:
         queue = self.queue(name)

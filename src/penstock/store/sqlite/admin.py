@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
+from penstock.error_groups import is_wanted
 from penstock.errors import InvalidInput
 from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark, encode_detail
@@ -169,7 +170,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     else:
         wanted = msgspec.json.encode({each for each in command.ids if 0 < each <= ID_MAX}).decode()
         rows = tx.execute(SQL["dead_letters_of"], (wanted, *among)).fetchall()
-    matched = [row for row in rows if command.error_contains is None or command.error_contains in (row[4] or "")]
+    matched = [row for row in rows if is_wanted(command, row[4])]
     after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
         return Redriven(len(matched), 0, after)

@@ -13,6 +13,7 @@ from penstock.model import (
     Ages,
     ApiKey,
     Clock,
+    DeadError,
     Latencies,
     Message,
     QueueInfo,
@@ -55,6 +56,11 @@ class Looks:
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
     ) -> tuple[list[Message], str | None]:
         return self._read(lambda reader: reader.peek(queue, state, limit, after))
+
+    def dead_errors(
+        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
+    ) -> tuple[list[DeadError], str | None]:
+        return self._read(lambda reader: reader.dead_errors(queue, contains, limit, after))
 
     def get(self, queue: str, message_id: int) -> Message | None:
         return self._read(lambda reader: reader.get(queue, message_id))

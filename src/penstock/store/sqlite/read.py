@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.error_groups import ERROR_READ_MAX
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
-from penstock.model import Ages, Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
+from penstock.model import Ages, DeadError, Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 from penstock.store.migrate import load_sql
 from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, ages_of, next_page, position
 from penstock.store.sqlite.history import roll_up
@@ -144,6 +145,15 @@ class Reader:
         at, message_id = position(after, (NEVER, NEVER))
         rows = self._page("archived", queue.id, at, message_id, limit)
         return [self._archived(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit)
+
+    def dead_errors(
+        self, name: str, contains: str, limit: int, after: str | None
+    ) -> tuple[list[DeadError], str | None]:
+        at, message_id = position(after, (NEVER, NEVER))
+        values = (ERROR_READ_MAX, contains, self.queue(name).id, at, message_id, limit)
+        rows = self._execute(SQL["dead_errors"], values).fetchall()
+        found = [DeadError(message_id, at, error, bool(wanted)) for at, message_id, error, wanted in rows]
+        return found, f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
 
     def get(self, name: str, message_id: int) -> Message | None:
         queue = self.queue(name)

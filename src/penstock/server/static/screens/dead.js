@@ -48,8 +48,7 @@ function byQueue(app, signal) {
  */
 function ofQueue(app, name, place, signal) {
   let contains = place.query.get('contains') ?? ''
-  let seenAt = Date.now()
-  /** @type {Map<string, {error: string, ids: number[]}>} */
+  /** @type {Map<string, {group: string, count: number}>} */
   const chosen = new Map()
   /** @type {any} */
   let found
@@ -57,29 +56,26 @@ function ofQueue(app, name, place, signal) {
   const said = h('p', { class: 'muted small num', role: 'status' })
   const redriveAll = h('button', { class: 'btn primary', type: 'button', onclick: () => void redrive(app, name, where, look) })
   const purge = h('button', { class: 'btn danger', type: 'button', text: 'Purge all…', onclick: () => void attempt(() => purgeAll(app, name, look)) })
-  /** What was seen, by its ids; of more than that, all that match and were dead when they were looked at. */
-  const where = () => {
-    const groups = chosen.size > 0 ? [...chosen.values()] : found.groups
-    const ids = groups.flatMap((/** @type {{ids: number[]}} */ group) => group.ids)
-    if (chosen.size > 0 || (found.complete && ids.length === found.matched)) return { ids }
-    return { error_contains: contains || undefined, older_than_ms: Math.max(0, Date.now() - seenAt) }
-  }
+  /** All that match, or are in the chosen groups, and were dead when they were counted. */
+  const where = () => ({
+    error_contains: contains || undefined, died_before: found.seen_at, groups: chosen.size > 0 ? [...chosen.keys()] : undefined,
+  })
   const tell = () => {
-    const picked = [...chosen.values()].reduce((sum, group) => sum + group.ids.length, 0)
-    const all = contains ? `Redrive all ${count(found?.matched ?? 0)} that match…` : 'Redrive all…'
+    const picked = [...chosen.values()].reduce((sum, group) => sum + group.count, 0)
+    const all = `Redrive all ${count(found?.matched ?? 0)}${contains ? ' that match' : ''}…`
     say(redriveAll, picked > 0 ? `Redrive ${count(picked)} chosen…` : all)
     redriveAll.disabled = !found || found.matched === 0
     purge.disabled = !found || found.looked_at === 0
   }
   const look = async () => {
     try {
-      const at = Date.now()
+      say(said, 'Counting…')
       const query = { contains: contains || undefined }
       found = await app.client.request('GET', `/queues/${encodeURIComponent(name)}/dlq/errors`, { query, signal })
-      seenAt = at
       chosen.clear()
-      const scope = found.complete ? '' : ` of the newest ${count(found.looked_at)}`
-      say(said, `${plural(found.matched, 'dead letter')}${scope} in ${plural(found.groups.length, 'group')}`)
+      const scope = contains ? ` of ${count(found.looked_at)}` : ''
+      const rest = found.left_out > 0 ? `, and ${count(found.left_out)} in smaller groups` : ''
+      say(said, `${plural(found.matched, 'dead letter')}${scope} in ${plural(found.groups.length, 'group')}${rest}`)
       fill(list, found.groups.length > 0 ? groups(app, name, found.groups, chosen, tell) : empty(contains ? 'None has that in its error' : `No dead letters in ${name}`,
         contains ? 'Try a shorter part of it.' : 'What uses up its attempts comes here, with every error it met.'))
     } catch (error) {
@@ -126,14 +122,14 @@ function groups(app, name, found, chosen, tell) {
     const box = h('input', {
       type: 'checkbox', 'aria-label': `Choose: ${group.error}`,
       onchange: () => {
-        if (box.checked) chosen.set(group.error, group)
-        else chosen.delete(group.error)
+        if (box.checked) chosen.set(group.group, group)
+        else chosen.delete(group.group)
         tell()
       },
     })
     list.body.append(h('tr', {}, h('td', {}, app.mayChange && box), h('td', { class: 'wrap mono', text: group.error || 'no error was given' }), h('td', { class: 'num', text: count(group.count) }),
       h('td', { class: 'wide', text: ago(group.newest_at, now) }), h('td', { class: 'wide', text: ago(group.oldest_at, now) }),
-      h('td', {}, h('a', { href: to('message', [name, group.ids[0]]), text: 'newest', 'aria-label': `Newest message of: ${group.error}` }))))
+      h('td', {}, h('a', { href: to('message', [name, group.newest_id]), text: 'newest', 'aria-label': `Newest message of: ${group.error}` }))))
   }
   return list.element
 }
@@ -141,7 +137,7 @@ function groups(app, name, found, chosen, tell) {
 /**
  * @param {App} app
  * @param {string} name
- * @param {() => any} where asked again when it begins, for the time since the look has grown
+ * @param {() => any} where
  * @param {() => Promise<void>} look
  */
 async function redrive(app, name, where, look) {

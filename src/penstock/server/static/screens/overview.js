@@ -16,6 +16,7 @@ const SPANS = [
 const REFRESH_MS = 4000
 const WIDE = ['failed', 'deadLetter']
 const LIVE_SECONDS = 300
+const WINDOW_MS = 10_000
 
 /**
  * @param {App} app
@@ -23,14 +24,14 @@ const LIVE_SECONDS = 300
  * @param {AbortSignal} signal
  */
 export function overview(app, place, signal) {
-  /** @type {any[]} */
-  let minutes = []
+  /** What is rolled up: the steps, and when that was. @type {Steps} */
+  let minutes = { times: [], points: [], at: 0 }
   let span = SPANS.find(([name]) => name === place.query.get('span')) ?? SPANS[1]
   const figures = tiles('Now', [['in', 'In'], ['out', 'Out'], ['waiting', 'Waiting'], ['oldest', 'Oldest waiting'], ['errors', 'Failed deliveries'], ['dead', 'Dead letters']])
   const charts = {
-    flow: new Chart('Messages a second, in, out and failed', [
+    flow: new Chart('Messages a second, in, out and failed', 'messages/s', [
       { name: 'In', colour: '--chart-in', filled: true }, { name: 'Out', colour: '--chart-out' }, { name: 'Failed', colour: '--chart-bad' }], rate, signal),
-    depth: new Chart('Messages waiting and leased', [
+    depth: new Chart('Messages waiting and leased', 'messages', [
       { name: 'Waiting', colour: '--chart-wait', filled: true }, { name: 'Leased', colour: '--chart-hold' }], short, signal),
     wait: latencyChart('Wait, from push to lease', signal),
     service: latencyChart('Service, from lease to completion', signal),
@@ -71,10 +72,11 @@ export function overview(app, place, signal) {
     figures.set.dead(short(totals.deadLetter), '', `${count(totals.died)} died in ${span[1]}`, totals.deadLetter > 0 ? 'bad' : '')
     const points = [...found.series].reverse()
     const times = points.map((point) => Date.parse(point.timestamp) / 1000)
-    now(app, figures, Date.parse(found.timestamp), points)
-    minutes = points
+    const at = Date.parse(found.timestamp)
+    minutes = { times, points, at }
+    now(app, figures, at, minutes)
     if (span[0] === '5m') seconds(app, charts.flow, minutes)
-    else charts.flow.set(times, ['pushed', 'completed', 'failed'].map((name) => rates(times, points.map((point) => point[name]))))
+    else charts.flow.set(times, ['pushed', 'completed', 'failed'].map((name) => rates(times, points.map((point) => point[name]), at)))
     charts.depth.set(times, ['pending', 'processing'].map((name) => points.map((point) => point[name])))
     for (const kind of /** @type {('wait' | 'service')[]} */ (['wait', 'service'])) {
       charts[kind].set(times, ['p50', 'p95', 'p99'].map((name) => points.map((point) => point[kind][name])))
@@ -83,7 +85,7 @@ export function overview(app, place, signal) {
   }
   /** @param {Digest} digest */
   const tell = (digest) => {
-    now(app, figures, digest.at)
+    now(app, figures, digest.at, minutes)
     if (span[0] === '5m') seconds(app, charts.flow, minutes)
     latest(feed, app)
   }
@@ -111,7 +113,7 @@ export const chartCard = (title, chart) => card(title, h('div', { class: 'body p
  */
 export function latencyChart(title, signal) {
   const lines = ['p50', 'p95', 'p99'].map((name) => ({ name, colour: `--chart-${name}` }))
-  return new Chart(title, lines, duration, signal, TIME_STEPS)
+  return new Chart(title, 'time', lines, duration, signal, TIME_STEPS)
 }
 
 /** @param {string} text @returns {[string, string]} */
@@ -120,45 +122,62 @@ function unit(text) {
   return [number, rest.join(' ')]
 }
 
+/** @typedef {{times: number[], points: any[], at: number}} Steps */
+
 /**
- * In and out a second: over the last ten seconds where they are told live, else over the last whole minute.
+ * In and out a second: over the last ten seconds once they have been watched, until then over the last minute.
  * @param {App} app
  * @param {any} figures
  * @param {number} at by the server's clock: the browser's may be another
- * @param {any[]} [points]
+ * @param {Steps} steps
  */
-function now(app, figures, at, points) {
-  const last = app.live.history.at(-1)?.at ?? 0
-  const recent = app.live.history.filter((each) => each.at > last - 10_000 && each.at > at - 15_000)
-  const sum = (/** @type {string} */ name) => recent.reduce((total, each) => total + each.totals[name], 0)
-  if (app.live.state !== 'off') {
-    figures.set.in(rate(sum('pushed') / 10), '/s', 'over 10 s')
-    figures.set.out(rate(sum('acked') / 10), '/s', 'over 10 s')
-  } else if (points !== undefined) {
-    const times = points.map((point) => Date.parse(point.timestamp) / 1000)
-    const latest = (/** @type {string} */ name) => rates(times, points.map((point) => point[name])).filter((value) => value !== null).at(-1) ?? 0
-    figures.set.in(rate(latest('pushed')), '/s', 'last minute')
-    figures.set.out(rate(latest('completed')), '/s', 'last minute')
+function now(app, figures, at, steps) {
+  if (app.live.state !== 'off' && at - app.live.since >= WINDOW_MS) {
+    const last = app.live.history.at(-1)?.at ?? 0
+    const recent = app.live.history.filter((each) => each.at > last - WINDOW_MS && each.at > at - 1.5 * WINDOW_MS)
+    const sum = (/** @type {string} */ name) => recent.reduce((total, each) => total + each.totals[name], 0)
+    figures.set.in(rate(sum('pushed') / (WINDOW_MS / 1000)), '/s', 'over 10 s')
+    figures.set.out(rate(sum('acked') / (WINDOW_MS / 1000)), '/s', 'over 10 s')
+  } else if (steps.times.length > 1) {
+    // The last whole step and the one under way, as a queue's own rates are.
+    const [last, current] = steps.points.slice(-2)
+    const step = steps.times[1] - steps.times[0]
+    const seconds = step + Math.max(0, steps.at / 1000 - (steps.times.at(-1) ?? 0))
+    const note = step === 60 ? 'last minute' : `last ${duration(step * 1000)}`
+    figures.set.in(rate((last.pushed + current.pushed) / seconds), '/s', note)
+    figures.set.out(rate((last.completed + current.completed) / seconds), '/s', note)
   }
 }
+
+/**
+ * @param {Steps} steps
+ * @param {string} name
+ */
+const stepRates = ({ times, points, at }, name) => rates(times, points.map((point) => point[name]), at)
 
 /**
  * The last five minutes, second by second; what was before anyone looked, in minutes.
  * @param {App} app
  * @param {Chart} chart
- * @param {any[]} minutes
+ * @param {Steps} minutes
  */
 function seconds(app, chart, minutes) {
-  const end = Math.floor((app.live.history.at(-1)?.at ?? Date.now()) / 1000)
-  const begin = Math.floor((app.live.history[0]?.at ?? Infinity) / 1000)
-  const rolled = new Map(minutes.map((point) => [Date.parse(point.timestamp) / 60_000, point]))
+  const end = Math.floor((app.live.history.at(-1)?.at ?? minutes.at) / 1000)
+  const begin = Math.floor(app.live.since / 1000)
+  const rolled = (/** @type {string} */ name) => {
+    const found = stepRates(minutes, name)
+    return new Map(minutes.times.map((time, n) => [Math.floor(time / 60), found[n]]))
+  }
   const told = new Map(app.live.history.map((each) => [Math.floor(each.at / 1000), each.totals]))
   const times = Array.from({ length: LIVE_SECONDS }, (_, n) => end - LIVE_SECONDS + 1 + n)
-  const line = (/** @type {(totals: Record<string, number>) => number} */ of, /** @type {string} */ name) => times.map((time) => {
-    const totals = told.get(time)
-    if (totals !== undefined) return of(totals)
-    return time < begin ? (rolled.get(Math.floor(time / 60))?.[name] ?? 0) / 60 : 0
-  })
+  const line = (/** @type {(totals: Record<string, number>) => number} */ of, /** @type {string} */ name) => {
+    const before = rolled(name)
+    return times.map((time) => {
+      const totals = told.get(time)
+      if (totals !== undefined) return of(totals)
+      return time < begin ? (before.get(Math.floor(time / 60)) ?? null) : 0
+    })
+  }
   chart.set(times, [line((t) => t.pushed, 'pushed'), line((t) => t.acked, 'completed'), line((t) => t.nacked + t.lapsed, 'failed')])
 }
 

@@ -15,8 +15,8 @@ const REFRESH_MS = 5000
  */
 export function pipeline(app, place, signal) {
   const body = h('div', { class: 'stack' })
-  const tables = table('Tables', ['Table', ['Rows', 'num'], ['Newest', 'num'], ['Lag, records', 'num'], ['Files', 'num'], ['Size', 'num']])
-  const readers = table('Readers', ['Reader', ['Position', 'num'], ['Lag', 'num'], 'Last seen', 'Kind'])
+  const tables = table('Tables', ['Table', ['Rows', 'num'], ['Newest', 'num'], ['Lag, records', 'num'], ['Files', 'num wide'], ['Size', 'num wide']])
+  const readers = table('Readers', ['Reader', ['Position', 'num'], ['Lag, records', 'num'], ['Last seen', 'wide'], ['Kind', 'wide']])
   const state = h('span')
   const look = async () => {
     if (!app.server.journal) {
@@ -34,19 +34,19 @@ export function pipeline(app, place, signal) {
     const now = Date.now()
     const start = app.server.store === 'sqlite' ? '--data ./penstock-data' : '--store "$PENSTOCK_STORE"'
     fill(state, found.exists && tag(found.running ? 'ok' : 'scheduled', found.running ? 'running' : 'not running'))
-    rows(tables.body, found.tables, (/** @type {any} */ each) => each.table, (/** @type {any} */ each) => h('tr', { title: each.about }, h('td', { class: 'main clip mono' }), Array.from({ length: 5 }, () => h('td', { class: 'num' }))), (row, each) => {
+    rows(tables.body, found.tables, (/** @type {any} */ each) => each.table, (/** @type {any} */ each) => h('tr', { title: each.about }, h('td', { class: 'main clip mono' }), ['num', 'num', 'num', 'num wide', 'num wide'].map((kind) => h('td', { class: kind }))), (row, each) => {
       [each.table, count(each.rows), ago(each.newest_ms, now), each.lag === null ? '–' : count(each.lag), count(each.files), bytes(each.bytes)].forEach((text, n) => say(row.children[n], text))
       row.children[3].classList.toggle('warn', each.lag > 0)
     })
-    rows(readers.body, found.readers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip mono' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td'), h('td')), (row, each) => {
+    rows(readers.body, found.readers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip mono' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td', { class: 'wide' }), h('td', { class: 'wide' })), (row, each) => {
       [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.kind].forEach((text, n) => say(row.children[n], text))
     })
     fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be looked at from here', 'This server lacks the packages that read them.', `pip install 'penstock[spark]'`)),
       found.installed && !found.exists && h('div', { class: 'card' }, empty('There is no lake yet', 'The pipeline turns all that passed through the queues into tables, with Spark. Killed at any time, it goes on where it was.',
         `penstock pipeline run ${start}`, `penstock pipeline run ${start} --continuous`)),
-      found.last_error && h('p', { class: 'problem', text: `The last run told of an error: ${found.last_error}` }),
-      found.exists && card('Tables', tables.element, h('code', { class: 'muted xsmall clip', text: found.lake })),
-      card('Journal', h('div', {}, h('div', { class: 'body' }, facts([['Next offset', count(found.next)]])), found.readers.length > 0 ? readers.element : empty('Nobody reads it', 'A pipeline that runs shows here, with how far it is behind.'))),
+      found.last_error && h('p', { class: 'problem', text: `Spark logged an error ${ago(found.last_error_at, now)}: ${found.last_error}` }),
+      found.exists && card('Tables', h('div', { class: 'scroll' }, tables.element), h('code', { class: 'muted xsmall clip', text: found.lake })),
+      card('Journal', h('div', {}, h('div', { class: 'body' }, facts([['Next offset', count(found.next)]])), found.readers.length > 0 ? h('div', { class: 'scroll' }, readers.element) : empty('Nobody reads it', 'A pipeline that runs shows here, with how far it is behind.'))),
       found.exists && card('How to ask it', h('div', { class: 'body stack' }, command(`penstock pipeline run ${start} --continuous`), command(`penstock pipeline sql ${start} "SELECT * FROM gold.queue_minutes ORDER BY minute DESC LIMIT 20"`), command(`penstock pipeline report ${start}`))))
   }
   void every(REFRESH_MS, signal, look, app.frozen)

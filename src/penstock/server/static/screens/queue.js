@@ -105,9 +105,9 @@ function drawCounts(figures, counts) {
  */
 function plots(app, name, signal) {
   let span = SPANS[0]
-  const flow = new Chart('Messages a second, in, out and failed', [
+  const flow = new Chart('Messages a second, in, out and failed', 'messages/s', [
     { name: 'In', colour: '--chart-in', filled: true }, { name: 'Out', colour: '--chart-out' }, { name: 'Failed', colour: '--chart-bad' }], rate, signal)
-  const depth = new Chart('Messages waiting', [{ name: 'Waiting', colour: '--chart-wait', filled: true }], short, signal)
+  const depth = new Chart('Messages waiting', 'messages', [{ name: 'Waiting', colour: '--chart-wait', filled: true }], short, signal)
   const look = async () => {
     const query = { queues: name, minutes: span[2], step_minutes: span[3] }
     const found = await app.client.request('GET', '/api/v1/analytics/sparks', { query, signal }).catch(() => undefined)
@@ -115,7 +115,7 @@ function plots(app, name, signal) {
     if (mine === undefined) return
     const end = Math.floor(Date.now() / 60_000) + 1
     const at = mine.pushed.map((/** @type {number} */ _, /** @type {number} */ n) => (end - span[2] + n * span[3]) * 60)
-    flow.set(at, ['pushed', 'completed', 'failed'].map((kind) => rates(at, mine[kind])))
+    flow.set(at, ['pushed', 'completed', 'failed'].map((kind) => rates(at, mine[kind], Date.now())))
     depth.set(at, [mine.pending])
   }
   void every(REFRESH_MS * 3, signal, look, app.frozen)

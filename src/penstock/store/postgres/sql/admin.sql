@@ -154,14 +154,14 @@ WITH found AS MATERIALIZED (
 DELETE FROM penstock.archive a USING found o WHERE a.id = o.id RETURNING a.id, a.place, false
 
 -- :dead_letters
-SELECT id, place, died_at, ttl_left_ms, error FROM penstock.dead
+SELECT id, place, died_at, ttl_left_ms, coalesce(error, '') FROM penstock.dead
  WHERE queue_id = $1::bigint AND NOT leased AND (died_at, id) > ($2::bigint, $3::bigint) AND died_at <= $4::bigint
  ORDER BY died_at, id LIMIT $5::bigint
 
 -- :dead_letters_of
 -- Found first, and put in order then: the planner may rather look at all dead letters in their order.
 WITH found AS MATERIALIZED (
-  SELECT id, place, died_at, ttl_left_ms, error FROM penstock.dead
+  SELECT id, place, died_at, ttl_left_ms, coalesce(error, '') FROM penstock.dead
    WHERE id = ANY($6::bigint[]) AND queue_id = $1::bigint AND NOT leased
      AND (died_at, id) > ($2::bigint, $3::bigint) AND died_at <= $4::bigint)
 SELECT * FROM found ORDER BY died_at, id LIMIT $5::bigint

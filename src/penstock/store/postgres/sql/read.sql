@@ -161,3 +161,8 @@ SELECT q.name, penstock.now_ms(), w.*
 
 -- :is_read_only
 SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
+
+-- :dead_errors
+SELECT died_at, id, left(coalesce(error, ''), $5::bigint::integer), strpos(coalesce(error, ''), $6::text) > 0
+  FROM penstock.dead WHERE queue_id = $1::bigint AND NOT leased AND (died_at, id) < ($2::bigint, $3::bigint)
+ ORDER BY died_at DESC, id DESC LIMIT $4::bigint

@@ -84,11 +84,12 @@ SELECT id, place FROM penstock_dead WHERE queue_id = ? AND NOT leased AND id <= 
 SELECT id, place FROM penstock_archive WHERE queue_id = ? AND id <= ? LIMIT ?
 
 -- :dead_letters
-SELECT id, place, died_at, ttl_left_ms, error FROM penstock_dead
+SELECT id, place, died_at, ttl_left_ms, ifnull(error, '') FROM penstock_dead
  WHERE queue_id = ? AND NOT leased AND (died_at, id) > (?, ?) AND died_at <= ? ORDER BY died_at, id LIMIT ?
 
 -- :dead_letters_of
-SELECT d.id, d.place, d.died_at, d.ttl_left_ms, d.error FROM json_each(?) i CROSS JOIN penstock_dead d ON d.id = i.value
+SELECT d.id, d.place, d.died_at, d.ttl_left_ms, ifnull(d.error, '')
+  FROM json_each(?) i CROSS JOIN penstock_dead d ON d.id = i.value
  WHERE d.queue_id = ? AND NOT d.leased AND (d.died_at, d.id) > (?, ?) AND d.died_at <= ? ORDER BY d.died_at, d.id LIMIT ?
 
 -- :revive

@@ -90,3 +90,7 @@ SELECT r.rank, r.available_at, r.id, m.created_at
 UNION ALL
 SELECT * FROM (SELECT 0, ifnull(available_at, created_at), place & 17592186044415, created_at
                  FROM penstock_message WHERE place > ?2 AND place < ?3 ORDER BY place LIMIT 1)
+
+-- :dead_errors
+SELECT died_at, id, substr(ifnull(error, ''), 1, ?1), instr(ifnull(error, ''), ?2) > 0 FROM penstock_dead
+ WHERE queue_id = ?3 AND NOT leased AND (died_at, id) < (?4, ?5) ORDER BY died_at DESC, id DESC LIMIT ?6
