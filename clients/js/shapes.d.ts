@@ -18,6 +18,7 @@ export interface QueueOptions {
   push_rate?: number | null
   push_burst?: number | null
   dlq?: boolean | string
+  require_lease_token?: boolean
   archive_ms?: number | null
   dedupe_ms?: number
   journal?: 'full' | 'meta' | 'off'

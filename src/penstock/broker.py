@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,8 @@ from penstock.commands import (
     Transact,
 )
 from penstock.committer import Committer
-from penstock.errors import BatchTooLarge, InvalidInput, StoreUnreachable, TryLater
+from penstock.dead_letters import without_origin
+from penstock.errors import BatchTooLarge, InvalidInput, PenstockError, StoreUnreachable, TryLater, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name, check_scope
 from penstock.limits import Limits, check_key, check_message, check_range
 from penstock.model import (
@@ -110,6 +112,8 @@ class Broker(Administration):
         size = 0
         for message in messages:
             size += len(message.payload)
+            if message.headers is not None:
+                message.headers = without_origin(message.headers)
             check_message(message, limits.payload_bytes)
         if size > limits.batch_bytes:
             raise BatchTooLarge(f"{size} bytes in one batch", hint=f"at most {limits.batch_bytes}: push in parts")
@@ -125,10 +129,12 @@ class Broker(Administration):
         worker: str | None = None,
         wait_ms: int = 0,
         on_wait: Callable[[], None] | None = None,
+        await_queue: bool = False,
     ) -> list[LeasedMessage]:
         """Hand messages to one consumer for a time; with `wait_ms`, wait for the first to come.
 
-        `on_wait` is called once there is nothing and the waiting begins.
+        `on_wait` is called once there is nothing and the waiting begins; it may raise. With `await_queue`, a missing
+        queue is waited for as an empty one is, and not created.
         """
         if lease_ms is not None:
             check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
@@ -142,10 +148,10 @@ class Broker(Administration):
         else:
             raise InvalidInput("lease from a queue or from a scope", field="queue")
         if worker is None:
-            return await self._wait_for(interest, command, wait_ms, on_wait)
+            return await self._wait_for(interest, command, wait_ms, on_wait, await_queue)
         seat = self.roster.sit(worker, interest)
         try:
-            return await self._wait_for(interest, command, wait_ms, on_wait)
+            return await self._wait_for(interest, command, wait_ms, on_wait, await_queue)
         finally:
             self.roster.rise(seat)
 
@@ -160,6 +166,7 @@ class Broker(Administration):
         command: Command[Leased],
         wait_ms: int,
         on_wait: Callable[[], None] | None = None,
+        await_queue: bool = False,
     ) -> list[LeasedMessage]:
         # The clock on the wall may be set, and a test's may stand still: patience is measured by another.
         deadline = time.monotonic() + wait_ms / 1000 if wait_ms else 0
@@ -169,11 +176,14 @@ class Broker(Administration):
             try:
                 leased = await self._commit(command)
             except BaseException as error:
-                if not (has_waited and _found_nothing(command, error)):
+                if await_queue and isinstance(error, UnknownQueue):
+                    leased = Leased([])
+                elif not (has_waited and _found_nothing(command, error)):
                     # It may have been woken for a message that it now leaves to the next.
                     self._wakeups.pass_on(interest)
                     raise
-                leased = Leased([], wake_at=self._clock() + AWAY_MS)
+                else:
+                    leased = Leased([], wake_at=self._clock() + AWAY_MS)
             finally:
                 if ticket is not None:
                     self._wakeups.looked(ticket)
@@ -193,7 +203,11 @@ class Broker(Administration):
                 self._wakeups.look_in(interest, look_in)
                 return leased.messages
             if on_wait is not None:
-                on_wait()
+                try:
+                    on_wait()
+                except BaseException:
+                    self._wakeups.pass_on(interest)
+                    raise
                 on_wait = None
             has_waited = True
             await self._wakeups.wait(ticket, left, look_in)
@@ -214,7 +228,13 @@ class Broker(Administration):
         """Failed: tried again after a delay, or dead when no attempts are left."""
         outcome = await self._commit(self.nack_command(queue, items))
         self._nacked(queue, outcome)
+        if State.DEAD in outcome.states:
+            await self._try_to_forward(queue)
         return outcome
+
+    async def _try_to_forward(self, queue: str) -> None:
+        with suppress(PenstockError):  # The nack is done; the next sweep moves what is left.
+            await self.forward_dead(queue.removesuffix(DLQ_SUFFIX))
 
     def _nacked(self, queue: str, outcome: SettledAll) -> None:
         dead = outcome.states.count(State.DEAD)
@@ -290,6 +310,8 @@ class Broker(Administration):
                 self.events.publish(command.queue, "pushed", count=len(command.messages))
             elif isinstance(command, Nack):
                 self._nacked(command.queue, outcome)
+                if State.DEAD in outcome.states:
+                    await self._try_to_forward(command.queue)
             elif isinstance(command, Ack):
                 self._acked(command.queue, len(command.items))
         return done.outcomes

@@ -143,6 +143,21 @@ class Purge(Command[Removed], kw_only=True):
     limit: int = 5_000
 
 
+class MoveItem(Struct, gc=False):
+    id: int
+    message: NewMessage
+    """As it is pushed to the other queue."""
+
+
+class Move(Command[Removed], kw_only=True):
+    """Move messages that wait or are dead to another queue, where they are new. What has left the state stays."""
+
+    queue: str
+    target: str
+    state: State
+    items: Sequence[MoveItem]
+
+
 class Redriven(Struct):
     matched: int
     moved: int

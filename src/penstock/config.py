@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,6 +141,8 @@ PLAIN_NAMES = {
     "WS_MAX_CONNECTIONS": "ws_connections_max",
 }
 LISTS = {"cors_origins"}
+TOKEN = re.compile(r"[!-~]+")
+# What a client can send after "Authorization: Bearer".
 
 
 def load_settings(
@@ -167,7 +170,7 @@ def load_settings(
     try:
         return _checked(msgspec.convert(values, Settings, strict=False))
     except msgspec.ValidationError as error:
-        raise refusal(error, "setting") from None
+        raise refusal(error, "setting", Settings) from None
 
 
 def _check_one_store(named: Mapping[str, str]) -> None:
@@ -182,6 +185,14 @@ def _check_one_store(named: Mapping[str, str]) -> None:
 
 
 def _checked(settings: Settings) -> Settings:
+    for name in ("auth_token", "read_token"):
+        token = getattr(settings, name)
+        if token is not None and not TOKEN.fullmatch(token):
+            raise InvalidInput(
+                f"setting {name}: a token is made of visible ASCII characters, without spaces",
+                field=name,
+                hint="make one with: openssl rand -hex 32",
+            )
     if settings.worker_stale_ms < 2 * settings.worker_heartbeat_ms:
         raise InvalidInput(
             f"setting worker_stale_ms: {settings.worker_stale_ms} is less than two heartbeats"

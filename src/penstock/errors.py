@@ -96,6 +96,19 @@ class InvalidName(InvalidInput):
     code = "invalid_name"
 
 
+class LeaseTokenRequired(InvalidInput):
+    code = "lease_token_required"
+
+    def __init__(self, queue: str, message_id: int | str) -> None:
+        super().__init__(
+            f"queue {queue!r} settles message {message_id} only with the token of its lease",
+            field="token",
+            hint="send the token that came with the message, or turn off require_lease_token",
+        )
+        self.queue = queue
+        self.message_id = message_id
+
+
 class PayloadTooLarge(InvalidInput):
     code = "payload_too_large"
 
@@ -172,6 +185,20 @@ class QueueExists(Conflict):
         )
         self.queue = queue
         self.differing = differing
+
+
+class KeyTaken(Conflict):
+    """A key that all queues share names a message of another queue; `queue` is the one that was pushed to."""
+
+    code = "key_taken"
+
+    def __init__(self, queue: str, key: str) -> None:
+        super().__init__(
+            f"{key!r} names a message of another queue; nothing was pushed to {queue!r}",
+            hint="use an id that no other queue's message has",
+        )
+        self.queue = queue
+        self.key = key
 
 
 class QueueNotEmpty(Conflict):

@@ -9,7 +9,8 @@ from typing import Any
 
 BACKLOG_MAX = 1_000
 
-Happening = tuple[str, dict[str, Any]]
+Happening = tuple[str, dict[str, Any], int | None]
+"""What happened, its details, and the offset at which the journal tells of it, if it does."""
 
 
 class Subscription:
@@ -41,7 +42,7 @@ class Subscription:
         events = list(self._events)
         self._events.clear()
         if self._missed:
-            events.append(("missed", {"events": self._missed}))
+            events.append(("missed", {"events": self._missed}, None))
             self._missed = 0
         return events
 
@@ -93,17 +94,17 @@ class Events:
             if not listeners:
                 del self._listeners[queue]
 
-    def publish(self, queue: str, kind: str, **data: Any) -> None:
+    def publish(self, queue: str, kind: str, *, offset: int | None = None, **data: Any) -> None:
         listeners = self._listeners.get(queue)
         if listeners:
             for subscription in listeners:
-                subscription.put((kind, {"queue": queue, **data}))
+                subscription.put((kind, {"queue": queue, **data}, offset))
 
     def tell_all(self, kind: str, data: dict[str, Any]) -> None:
         """Whatever queue they listen to."""
         for listeners in self._listeners.values():
             for listener in listeners:
-                listener.put((kind, data))
+                listener.put((kind, data, None))
 
     def close(self) -> None:
         for listeners in self._listeners.values():

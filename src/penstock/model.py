@@ -80,8 +80,10 @@ class QueueOptions(Options, frozen=True, kw_only=True):
     """Messages a second; `push_burst` of them may come at once."""
     push_burst: Positive | None = None
     """Messages that may come at once where there is a `push_rate`."""
-    dlq: bool = True
-    """Keep dead messages in `<name>.dlq`; without it they are gone."""
+    dlq: bool | Annotated[str, Meta(min_length=1, max_length=800)] = True
+    """Keep dead messages in `<name>.dlq`; or move them to the queue of this name; false: they are gone."""
+    require_lease_token: bool = False
+    """Settle messages only with their lease's token: a worker whose lease has passed cannot settle another's."""
     archive_ms: DelayMs | None = 0
     """How long a done message is kept: 0 deletes it, None keeps it until it is removed."""
     dedupe_ms: DelayMs = DAY_MS

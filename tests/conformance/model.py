@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock import commands as c
-from penstock.errors import LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
+from penstock.errors import KeyTaken, LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, message_uuid
 from penstock.model import Failure, LeasedMessage, NewMessage, Receipt, State, backoff_ms
 from tests.conformance.operators import Operators
@@ -82,7 +82,9 @@ class Model(Operators):
     def _push_one(self, queue: Queue, space: str | None, new: NewMessage) -> Receipt:
         now, world, options = self.now, self.world, queue.options
         key = None if new.key is None else world.keys.get((space, new.key))
-        if key is not None and (key.expires_at > now or self._is_alive(key.id)):
+        if key is not None and key.queue is not None and (key.expires_at > now or self._is_alive(key.id)):
+            if space is None and key.queue != queue.name:
+                raise KeyTaken(queue.name, new.key or "")
             return Receipt(key.id, key.created_at, self.salt, True)
         delay_ms = options.delay_ms if new.delay_ms is None else new.delay_ms
         ttl_ms = options.ttl_ms if new.ttl_ms is None else new.ttl_ms
@@ -99,9 +101,20 @@ class Model(Operators):
         )
         if new.key is not None:
             until = now + options.dedupe_ms
-            world.keys[space, new.key] = Key(world.last_id, now, until, until)
+            world.keys[space, new.key] = Key(world.last_id, queue.name, now, until, until)
         queue.totals["pushed"] += 1
         return Receipt(world.last_id, now, self.salt)
+
+    def _move(self, command: c.Move) -> c.Removed:
+        source, target = self.queue(command.queue), self.queue(command.target)
+        self._advance(source)
+        self._advance(target)
+        there = {e.id for e in self.of(source, command.state)}
+        found = {item.id: item.message for item in command.items if item.id in there}
+        self._discard(source, list(found))
+        for message in found.values():
+            self._push_one(target, target.name, message)
+        return c.Removed(len(found))
 
     def _is_alive(self, message_id: int) -> bool:
         entry = self.world.entries.get(message_id)

@@ -107,7 +107,10 @@ class Operators(Memory):
             raise QueueNotEmpty(queue.name, len(held))
         for message_id in held:
             del world.entries[message_id]
-        for space, key in [at for at in world.keys if at[0] == queue.name]:
-            del world.keys[space, key]
+        for space, key in [at for at, found in world.keys.items() if found.queue == queue.name]:
+            if space is None:
+                world.keys[space, key].queue = None
+            else:
+                del world.keys[space, key]
         del world.queues[queue.name]
         return c.Removed(len(held))

@@ -154,9 +154,26 @@ purge = same(
     states=st.lists(st.sampled_from(list(State)), unique=True),
     up_to_id=st.one_of(st.none(), st.integers(0, 30)),
 )
+move = same(
+    c.Move,
+    queue=queue_names,
+    target=queue_names,
+    state=st.sampled_from([State.READY, State.SCHEDULED, State.DEAD, State.DEAD]),
+    items=st.lists(
+        st.builds(
+            lambda message_id, priority: c.MoveItem(
+                message_id, NewMessage(payload=b"m", priority=priority, delay_ms=0)
+            ),
+            st.integers(-1, 40),
+            st.sampled_from([0, 0, 1]),
+        ),
+        max_size=8,
+        unique_by=lambda item: item.id,
+    ),
+)
 configure = same(c.Configure, queue=queue_names, changes=changes, create=st.just(OPTIONS), exact=rarely)
 pause = same(c.Pause, queue=queue_names, paused=st.sampled_from([True, False, False]))
 drop = same(c.Drop, queue=queue_names, force=rarely)
 sweep = same(c.Sweep)
 catch_up = same(c.CatchUp, queue=queue_or_dlq)
-anything = st.one_of(push, push, lease, lease, take, ack, nack, extend, release, remove, configure, catch_up)
+anything = st.one_of(push, push, lease, lease, take, ack, nack, extend, release, remove, move, configure, catch_up)

@@ -170,7 +170,7 @@ class Machine(RuleBasedStateMachine):
     def change(self, recipe: r.Recipe) -> None:
         self.run(recipe)
 
-    @rule(recipe=st.one_of(*[r.remove] * 5, *[r.purge] * 4, r.drop))
+    @rule(recipe=st.one_of(*[r.remove] * 5, *[r.move] * 4, *[r.purge] * 4, r.drop))
     def discard(self, recipe: r.Recipe) -> None:
         self.run(recipe)
 

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from penstock.commands import Drop, Push, Remove
-from penstock.errors import QueueFull, RateLimited, UnknownQueue
+from penstock.errors import KeyTaken, QueueFull, RateLimited, UnknownQueue
 from penstock.identity import message_id_of
 from penstock.model import Content, NewMessage, QueueOptions, State
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, texts
@@ -174,8 +174,22 @@ def test_keys_are_per_queue_unless_global(store: StoreUnderTest) -> None:
     store.send(keyed("k"), queue="a")
     assert not store.send(keyed("k"), queue="b")[0].duplicate
     (first,) = store.send(keyed("k"), queue="a", global_keys=True)
-    (second,) = store.send(keyed("k"), queue="b", global_keys=True)
+    (second,) = store.send(keyed("k"), queue="a", global_keys=True)
     assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)
+
+
+@pytest.mark.parametrize("queue", ["b", "new"])
+def test_a_global_key_of_another_queue_is_refused_and_nothing_is_lost_in_silence(
+    store: StoreUnderTest, queue: str
+) -> None:
+    store.make("b")
+    store.send(keyed("k"), queue="a", global_keys=True)
+    with pytest.raises(KeyTaken) as refused:
+        store.send(keyed("free"), keyed("k"), queue=queue, global_keys=True)
+    assert "'a'" not in str(refused.value)
+    found = store.find_queue(queue)
+    assert found is None if queue == "new" else found is not None and found.ready == 0
+    assert not store.send(keyed("free"), queue="b", global_keys=True)[0].duplicate
 
 
 @pytest.mark.parametrize("end", ["acked", "held"])
@@ -190,8 +204,8 @@ def test_a_dropped_queue_takes_its_global_keys_along(store: StoreUnderTest, end:
     (again,) = store.send(keyed("k"), queue=aim, global_keys=True)
     assert (again.duplicate, again.id > first.id) == (False, True)
     assert store.locate(["k"]) == [(aim, again.id)]
-    for key in ("k", "other"):
-        assert store.send(keyed(key), queue="a/b/first", global_keys=True)[0].duplicate
+    for key, home in (("k", aim), ("other", "a/b/other")):
+        assert store.send(keyed(key), queue=home, global_keys=True)[0].duplicate
 
 
 def test_a_push_of_duplicates_alone_changes_nothing(store: StoreUnderTest, clock: Clock) -> None:

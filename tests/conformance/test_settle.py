@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.commands import Ack, Command, Extend, Nack, Release, Settled, SettledAll, SettleItem
-from penstock.errors import UnknownQueue
+from penstock.errors import LeaseTokenRequired, UnknownQueue
 from penstock.model import QueueOptions, State, backoff_ms
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
@@ -25,6 +25,20 @@ def test_a_stale_token_changes_nothing(store: StoreUnderTest, clock: Clock, verb
     before = store.get("q", message_id)
     assert store.settle(verb, [stale]).results == [STALE]
     assert store.get("q", message_id) == before
+
+
+@every_verb
+@pytest.mark.parametrize("many", [False, True])
+def test_a_queue_may_require_the_token(store: StoreUnderTest, verb: Verb, many: bool) -> None:
+    store.make(require_lease_token=True)
+    (message_id,) = store.push("a")
+    leased = store.lease_one()
+    before = store.get("q", message_id)
+    items = [SettleItem(leased.id, None)]
+    with pytest.raises(LeaseTokenRequired):
+        store.do(verb(queue="q", items=[SettleItem(leased.id, leased.token), *items] if many else items))
+    assert store.get("q", message_id) == before
+    assert store.settle(verb, [leased]).results == [OK]
 
 
 @every_verb

@@ -52,6 +52,8 @@ class Queue:
 @dataclass
 class Key:
     id: int
+    queue: str | None
+    """None: the queue is gone, and the key is free."""
     created_at: int
     expires_at: int
     check_at: int

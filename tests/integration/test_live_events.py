@@ -45,16 +45,21 @@ def told(watcher: ClientConnection, count: int) -> list[dict[str, Any]]:
 class Listener:
     """To a queue's events."""
 
-    def __init__(self, server: Running, queue: str) -> None:
+    def __init__(self, server: Running, queue: str, seen: str | None = None) -> None:
         self._client = server.client()
-        self._client.connection.request("GET", f"{queue}/events")
+        headers = {} if seen is None else {"Last-Event-ID": seen}
+        self._client.connection.request("GET", f"{queue}/events", headers=headers)
         self._stream = self._client.connection.getresponse()
+        self.seen = seen
+        """The id of the last event."""
         assert self._stream.readline().startswith(b":")
 
     def next(self) -> tuple[str, dict[str, Any]]:
         """What happened next; that the queue was made may still be told, too."""
         while not (line := self._stream.readline()).startswith(b"event: ") or b"created" in line:
             assert line, "the stream has ended"
+            if line.startswith(b"id: "):
+                self.seen = line[4:].strip().decode()
         return line[7:].strip().decode(), json.loads(self._stream.readline()[6:])
 
     def close(self) -> None:
@@ -62,8 +67,8 @@ class Listener:
 
 
 @contextmanager
-def listening(server: Running, queue: str) -> Iterator[Listener]:
-    listener = Listener(server, queue)
+def listening(server: Running, queue: str, seen: str | None = None) -> Iterator[Listener]:
+    listener = Listener(server, queue, seen)
     try:
         yield listener
     finally:
@@ -123,6 +128,30 @@ def test_whoever_listens_to_a_queue_at_one_server_hears_what_happens_at_another(
                     ("acked", {"queue": "q", "count": 1}),
                     ("paused", {"queue": "q"}),
                 ]
+
+
+def test_whoever_was_cut_off_hears_what_happened_meanwhile_at_any_server(pair: tuple[Running, Running]) -> None:
+    one, two = pair
+    with one.client() as here:
+        queue = here.queue("q")
+        with listening(one, queue) as listener:
+            here.post(f"{queue}/messages", {"payload": 1})
+            assert listener.next()[0] == "pushed"
+            seen = listener.seen
+        assert seen is not None
+        here.post(f"{queue}/poll")
+        here.queue("bystander")
+        here.post(f"{queue}/pause")
+        with listening(two, queue, seen) as listener:
+            here.post(f"{queue}/resume")
+            assert [listener.next()[0] for _ in range(3)] == ["leased", "paused", "resumed"]
+            assert int(listener.seen or 0) > int(seen)
+
+
+def test_a_last_event_that_never_was_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as server, server.client() as client:
+        answer = client.get(f"{client.queue('q')}/events", Last_Event_ID="yesterday")
+        assert (answer.status, answer.json["field"]) == (422, "Last-Event-ID")
 
 
 def test_nobody_reads_the_journal_when_nobody_listens(pair: tuple[Running, Running]) -> None:

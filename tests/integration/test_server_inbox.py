@@ -42,7 +42,9 @@ def test_the_limit_has_a_configurable_default_and_maximum(serve: Fresh) -> None:
         for number in range(10):
             client.post("/v1/messages", {"body": f"{number}"})
         assert len(client.get("/v1/messages").json) == 2
-        assert len(client.get("/v1/messages?limit=100").json) == 3
+        assert len(client.get("/v1/messages?limit=3").json) == 3
+        beyond = client.get("/v1/messages?limit=4")
+        assert (beyond.status, beyond.json["field"]) == (422, "limit")
         assert client.get("/v1/messages?limit=0").json["field"] == "limit"
 
 

@@ -25,9 +25,9 @@ def item(ns: str, payload: Any = "x", task: str = "t", queue: str = "q", **rest:
     return {"ns": ns, "task": task, "queue": queue, "payload": payload, **rest}
 
 
-def push(client: Client, *items: dict[str, Any], **config: bool) -> list[dict[str, Any]]:
+def push(client: Client, *items: dict[str, Any], status: int = 201, **config: bool) -> list[dict[str, Any]]:
     answer = client.post(PUSH, {"items": items, "config": config})
-    assert answer.status == 201, answer
+    assert answer.status == status, answer
     messages: list[dict[str, Any]] = answer.json["messages"]
     return messages
 
@@ -37,6 +37,13 @@ def pop(client: Client, path: str, query: str = "batch=100") -> list[dict[str, A
     assert answer.status in (200, 204), answer
     messages: list[dict[str, Any]] = answer.json["messages"] if answer.status == 200 else []
     return messages
+
+
+SETTLED = {"status": "completed"}
+
+
+def _id(message: dict[str, Any]) -> dict[str, Any]:
+    return {"transactionId": message["transactionId"]}
 
 
 def ack(client: Client, message: dict[str, Any], status: str = "completed", **rest: Any) -> Answer:
@@ -67,6 +74,7 @@ def test_a_configured_queue_is_answered_with_every_option_filled_in(client: Clie
             "delayedProcessing": 0,
             "windowBuffer": 0.5,
             "priority": 10,
+            "requireLeaseToken": False,
         },
     }
 
@@ -103,14 +111,41 @@ def test_a_missing_queue_is_404_when_it_is_not_to_be_made(client: Client, name: 
     assert (answer.status, answer.json["code"]) == (404, "unknown_queue")
 
 
-def test_a_transaction_id_is_one_message_in_all_queues_even_when_it_is_done(client: Client, name: str) -> None:
+def test_a_transaction_id_is_one_message_even_when_it_is_done(client: Client, name: str) -> None:
     [first] = push(client, item(name, transactionId=f"{name}-1"))
-    again = push(client, item(name, transactionId=f"{name}-1"), item(name, queue="other", transactionId=f"{name}-1"))
-    assert [each["status"] for each in again] == ["duplicate", "duplicate"]
-    assert {each["id"] for each in again} == {first["id"]}
+    [again] = push(client, item(name, transactionId=f"{name}-1"))
+    assert (again["status"], again["id"]) == ("duplicate", first["id"])
     [message] = pop(client, name)
     assert ack(client, message).status == 200
     assert push(client, item(name, transactionId=f"{name}-1"))[0]["status"] == "duplicate"
+
+
+def test_a_transaction_id_of_another_queue_is_refused_and_not_swallowed(client: Client, name: str) -> None:
+    taken = item(name, queue="other", transactionId=f"{name}-1")
+    push(client, item(name, transactionId=f"{name}-1"))
+    alone = client.post(PUSH, {"items": [taken]})
+    assert (alone.status, alone.json["code"]) == (409, "key_taken")
+    refused, queued = push(client, taken, item(name, queue="other"), status=207)
+    assert (refused["status"], refused["code"], queued["status"]) == ("failed", "key_taken", "queued")
+    together = client.post(PUSH, {"items": [item(name, queue="other"), taken], "config": {"batchMode": True}})
+    assert (together.status, len(pop(client, f"{name}/task/t/queue/other"))) == (409, 1)
+
+
+def test_a_key_learns_nothing_of_a_transaction_id_beyond_its_queue(serve: Fresh) -> None:
+    server = serve(auth_token="a-token")
+    with server.client() as admin:
+        push(admin, item("secret", transactionId="order-42"), item("mine"))
+        key = admin.post("/queues/mine%2Ft%2Fq/keys").json["key"]
+        with server.client(key) as client:
+            pushed = client.post(PUSH, {"items": [item("mine", transactionId="order-42")]})
+            assert (pushed.status, pushed.json["code"]) == (409, "key_taken")
+            acked = ack(client, {"transactionId": "order-42"})
+            assert acked.status == 403
+            assert b"secret" not in pushed.body + acked.body
+        # And its own ids swallow nobody else's messages.
+        with server.client(key) as client:
+            push(client, item("mine", transactionId="order-43"))
+        assert admin.post(PUSH, {"items": [item("other", transactionId="order-43")]}).status == 409
 
 
 def test_a_transaction_id_is_free_again_when_its_queue_is_removed(client: Client, name: str) -> None:
@@ -131,14 +166,16 @@ def test_an_export_of_a_queue_of_the_tree_adds_nothing_to_it(client: Client, nam
 
 def test_the_uuid_of_a_message_is_nobody_elses_transaction_id(client: Client, name: str) -> None:
     [first] = push(client, item(name))
-    [again] = push(client, item(name, queue="next", transactionId=first["transactionId"]))
+    [again] = push(client, item(name, transactionId=first["transactionId"]))
     assert (again["status"], again["id"]) == ("duplicate", first["id"])
+    elsewhere = client.post(PUSH, {"items": [item(name, queue="next", transactionId=first["transactionId"])]})
+    assert (elsewhere.status, elsewhere.json["code"]) == (409, "key_taken")
 
 
 def test_items_stand_alone_and_are_answered_in_order(client: Client, name: str) -> None:
     configure(client, name, maxSize=2)
     sent = [item(name, 1), item(name, 2, queue="free"), item(name, 3), item(name, 4)]
-    pushed = push(client, *sent)
+    pushed = push(client, *sent, status=207)
     assert [each["status"] for each in pushed] == ["queued", "queued", "queued", "failed"]
     assert pushed[3]["code"] == "queue_full"
     refused = client.post(PUSH, {"items": [item(name)]})
@@ -204,6 +241,30 @@ def test_a_consumer_that_waits_before_the_first_push_gets_it(server: Running, cl
     push(client, item(name, "first"))
     waiting.join(60)
     assert [message["payload"] for message in found] == ["first"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/pop/ns/{}/task/t/queue/q?wait=true&timeout=1", "/v1/messages?wait=0.001&topic={}"]
+)
+def test_waiting_for_a_queue_does_not_create_it(client: Client, name: str, path: str) -> None:
+    assert client.get(path.format(name)).status in (200, 204)
+    assert client.get(f"/queues?prefix={name}").json["queues"] == []
+
+
+def test_an_unknown_option_is_answered_with_the_known_ones(client: Client, name: str) -> None:
+    answer = configure(client, name, leaseTim=1)
+    assert (answer.status, answer.json["field"]) == (422, "options.leaseTim")
+    for option in ("leaseTime", "retryLimit", "requireLeaseToken"):
+        assert option in answer.json["hint"]
+
+
+def test_a_queue_may_require_the_lease_token(client: Client, name: str) -> None:
+    assert configure(client, name, requireLeaseToken=True).json["options"]["requireLeaseToken"] is True
+    push(client, item(name))
+    [message] = pop(client, name)
+    for answer in (ack(client, message), client.post(BATCH, {"acknowledgments": [{**SETTLED, **_id(message)}]})):
+        assert (answer.status, answer.json["code"]) == (422, "lease_token_required")
+    assert ack(client, message, leaseToken=message["leaseToken"]).status == 200
 
 
 def test_a_queue_that_is_not_there_is_empty(client: Client, name: str) -> None:

@@ -20,6 +20,7 @@ from penstock.commands import (
     Configured,
     Drop,
     ForgetJournal,
+    Move,
     Pause,
     Purge,
     Redrive,
@@ -32,6 +33,14 @@ from penstock.commands import (
     Swept,
 )
 from penstock.thread_committer import ThreadCommitter
+from penstock.dead_letters import (
+    error_of,
+    forwarded,
+    info_of_dead_letters,
+    origin_of,
+    returned,
+    stats_of_dead_letters,
+)
 from penstock.errors import BatchTooLarge, InvalidInput, UnknownQueue
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name
@@ -55,6 +64,7 @@ from penstock.store.protocol import Progress, Store
 from penstock.thread_wakeups import ThreadWakeups
 
 T = TypeVar("T")
+FORWARD_BATCH = 100
 ALL_STATES = tuple(State)
 
 
@@ -105,11 +115,17 @@ class Administration:
 
     def stats(self, queue: str) -> QueueStats:
         self._catch_up(queue)
-        return self._committer.call(lambda: self.store.stats(queue))
+        found = self._committer.call(lambda: self.store.stats(queue))
+        return found if found.info.name == queue else stats_of_dead_letters(found)
 
     def find_queue(self, queue: str) -> QueueInfo | None:
+        """A queue, or the dead letters of one (`<queue>.dlq`) as a queue."""
         check_queue_name(queue)
-        return self._committer.call(lambda: self.store.find_queue(queue))
+        if not queue.endswith(DLQ_SUFFIX):
+            return self._committer.call(lambda: self.store.find_queue(queue))
+        home = queue.removesuffix(DLQ_SUFFIX)
+        found = self._committer.call(lambda: self.store.find_queue(home)) if home else None
+        return None if found is None else info_of_dead_letters(found)
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
         check_range("limit", limit, 1, self.limits.page)
@@ -178,7 +194,10 @@ class Administration:
         dry_run: bool = False,
         by: str | None = None,
     ) -> Redriven:
-        """Put dead letters back into their queue; those that die meanwhile stay. `by` is for the journal."""
+        """Put dead letters back into their queue; those that die meanwhile stay. `by` is for the journal.
+
+        If the queue names another for its dead letters, those of its own that are there come back, too.
+        """
         self._catch_up(queue)
         if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
             raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
@@ -186,7 +205,6 @@ class Administration:
             # The clock may have been set back since they died.
             newest, _ = self._committer.call(lambda: self.store.peek(queue, state=State.DEAD))
             died_before = max([self._clock(), *(message.finished_at or 0 for message in newest)])
-        total = Redriven(0, 0)
         command = Redrive(
             queue=queue,
             ids=ids,
@@ -198,21 +216,81 @@ class Administration:
         )
         if rate_per_s is not None:
             command.limit = max(1, min(1_000, int(rate_per_s / 10)))
+        total = self._redrive_own(command, rate_per_s)
+        info = self.find_queue(queue.removesuffix(DLQ_SUFFIX))
+        if info is not None and isinstance(info.options.dlq, str):
+            self._redrive_forwarded(info.options.dlq, command, rate_per_s, total)
+        self.events.publish(queue, "redriven", count=total.moved)
+        return total
+
+    def _redrive_own(self, command: Redrive, rate_per_s: float | None) -> Redriven:
+        total = Redriven(0, 0)
         while True:
             step = self._commit(command)
             total.matched += step.matched
             total.moved += step.moved
-            self._wakeups.wake(queue, step.moved)
+            self._wakeups.wake(command.queue, step.moved)
             command.after = step.after
             if step.after is None or self._wakeups.closed:
-                self.events.publish(queue, "redriven", count=total.moved)
                 return total
             if rate_per_s is not None and step.moved:
                 self._wakeups.sleep(step.moved / rate_per_s)
 
+    def _redrive_forwarded(
+        self, source: str, command: Redrive, rate_per_s: float | None, total: Redriven
+    ) -> None:
+        """Bring back what died in a queue and was moved to the one that it names for its dead letters."""
+        home = command.queue.removesuffix(DLQ_SUFFIX)
+        for state in (State.DEAD, State.READY, State.SCHEDULED):
+            after: str | None = None
+            while not self._wakeups.closed:
+                look = partial(self.store.peek, source, state=state, limit=command.limit, after=after)
+                try:
+                    found, after = self._committer.call(look)
+                except UnknownQueue:
+                    return
+                items = [returned(each) for each in found if _is_wanted(each, home, command)]
+                total.matched += len(items)
+                if items and not command.dry_run:
+                    move = Move(queue=source, target=home, state=state, items=items)
+                    moved = (self._commit(move)).removed
+                    total.moved += moved
+                    self._wakeups.wake(home, moved)
+                    if rate_per_s is not None and moved:
+                        self._wakeups.sleep(moved / rate_per_s)
+                if after is None:
+                    break
+
+    def forward_dead(self, queue: str) -> int:
+        """Move dead letters to the queue that theirs names for them, if it does. While there is none of that name,
+        they stay. What came from another queue already is not passed on again, so that nothing goes in circles."""
+        info = self.find_queue(queue)
+        if info is None or not isinstance(info.options.dlq, str) or not info.dead:
+            return 0
+        target, after, moved = info.options.dlq, None, 0
+        while not self._wakeups.closed:
+            look = partial(self.store.peek, queue, state=State.DEAD, limit=FORWARD_BATCH, after=after)
+            found, after = self._committer.call(look)
+            items = [forwarded(each) for each in reversed(found) if origin_of(each) is None]
+            if items:
+                try:
+                    step = self._commit(Move(queue=queue, target=target, state=State.DEAD, items=items))
+                except UnknownQueue:
+                    break
+                moved += step.removed
+                self._wakeups.wake(target, step.removed)
+            if after is None:
+                break
+        if moved:
+            self.events.publish(target, "pushed", count=moved)
+        return moved
+
     def sweep(self, *, days_kept: int = 30) -> Swept:
         """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
-        return self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
+        swept = self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
+        for queue in self._committer.call(self.store.forwarders):
+            self.forward_dead(queue)
+        return swept
 
     def beat(self) -> Beaten:
         """Tell who works here, and take those off the list who have been silent for too long."""
@@ -236,15 +314,62 @@ class Administration:
         exact: bool = False,
     ) -> Configured:
         """Change a queue's options; with `create`, make it when it is missing."""
+        if queue.endswith(DLQ_SUFFIX):
+            return self._configure_dead(queue, changes or {})
         check_new_queue_name(queue)
         for option, value in (changes or {}).items():
             if isinstance(value, str):
                 check_text(option, value)
         if create is not None:
             create.changed(changes or {})
+        if changes and isinstance(changes.get("dlq"), str):
+            changes = changes | {"dlq": self._checked_dlq(queue, changes["dlq"])}
         configured = self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
         self._wakeups.wake(queue, 1)
+        if configured.changed:
+            self.forward_dead(queue)
         return configured
+
+    def _configure_dead(self, queue: str, changes: dict[str, Any]) -> Configured:
+        """`<queue>.dlq` is there as long as its queue is, and has no options of its own."""
+        info = self.find_queue(queue)
+        if info is None:
+            check_new_queue_name(queue)
+            raise UnknownQueue(queue)
+        if changes:
+            home = queue.removesuffix(DLQ_SUFFIX)
+            raise InvalidInput(
+                f"{queue!r} holds the dead letters of {home!r} and has no options of its own",
+                field=next(iter(changes)),
+                hint=f"set them on {home!r}, or let it name another queue as its dlq",
+            )
+        return Configured(info, created=False, changed=False)
+
+    def _checked_dlq(self, queue: str, name: str) -> bool | str:
+        """The option `dlq` of a queue, which names a queue for its dead letters."""
+        if name == queue + DLQ_SUFFIX:
+            return True
+        if name == queue:
+            raise InvalidInput(
+                f"queue {queue!r} cannot be its own dead-letter queue", field="dlq", hint="true keeps dead letters"
+            )
+        check_new_queue_name(name)
+        target = self.find_queue(name)
+        if target is None:
+            raise InvalidInput(f"there is no queue {name!r} for dead letters", field="dlq", hint="create it first")
+        if isinstance(target.options.dlq, str):
+            raise InvalidInput(
+                f"queue {name!r} passes its own dead letters on to {target.options.dlq!r}",
+                field="dlq",
+                hint="name a queue that keeps its dead letters",
+            )
+        if sources := self._committer.call(lambda: self.store.forwarders(queue)):
+            raise InvalidInput(
+                f"queue {queue!r} holds the dead letters of {sources[0]!r}, and cannot pass them on to {name!r}",
+                field="dlq",
+                hint="a dead-letter queue keeps its own dead letters",
+            )
+        return name
 
     def pause(self, queue: str, *, paused: bool = True) -> QueueInfo:
         """Pausing stops leases, not pushes."""
@@ -258,6 +383,10 @@ class Administration:
         """Remove a queue; with `force`, also what it holds."""
         if self.find_queue(queue) is None:
             raise UnknownQueue(queue)
+        if queue.endswith(DLQ_SUFFIX):
+            raise InvalidInput(
+                f"{queue!r} goes with its queue", field="queue", hint="purge it, or set the queue's option dlq to false"
+            )
         removed = self.purge(queue, ALL_STATES) if force else 0
         removed += (self._commit(Drop(queue=queue, force=force))).removed
         # Whoever waits for it is told that there is nothing to wait for.
@@ -315,3 +444,13 @@ class Administration:
 
     def compact(self) -> None:
         self._committer.call(self.store.compact, long=True)
+
+
+def _is_wanted(message: Message, origin: str, command: Redrive) -> bool:
+    """True if a message died in this queue, and is among those to be redriven."""
+    return (
+        origin_of(message) == origin
+        and (command.ids is None or message.id in command.ids)
+        and (command.error_contains is None or command.error_contains in error_of(message))
+        and (command.died_before is None or message.created_at <= command.died_before)
+    )

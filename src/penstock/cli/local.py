@@ -17,7 +17,7 @@ from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, Unknow
 from penstock.model import NewMessage, QueueOptions, State, system_clock
 from penstock.ownership import check_ours
 from penstock.server.faces import payloads
-from penstock.server.faces.importing import imported
+from penstock.server.faces.importing import check_imported, imported
 from penstock.server.faces.queue_shapes import (
     ImportedMessage,
     KeyView,
@@ -191,7 +191,9 @@ class Local:
                 work.append(message)
         held = self._broker.held(queue, [message.uuid for message in work if message.uuid])
         new = [message for message in work if message.uuid not in held]
-        receipts = self._broker.push(queue, [imported(message) for message in new]) if new else []
+        messages = [imported(message) for message in new]
+        check_imported(self._broker.find_secret(queue), messages)
+        receipts = self._broker.push(queue, messages) if messages else []
         added = sum(not receipt.duplicate for receipt in receipts)
         return {"imported": added, "duplicates": len(work) - added, "skipped": skipped}
 

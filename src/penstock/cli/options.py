@@ -25,6 +25,8 @@ HELP = {
     "push_rate": "Most messages a second; more are refused.",
     "push_burst": "How many may come at once.",
     "dlq": "Keep dead letters, or drop them.",
+    "dlq_queue": "Move dead letters to this queue.",
+    "require_lease_token": "Settle messages only with the token of their lease.",
     "archive_ms": "How long done messages are kept; 0: not at all.",
     "dedupe_ms": "How long idempotency keys are remembered.",
     "journal": "What is recorded of each message.",
@@ -49,6 +51,11 @@ def queue_options() -> Options:
     ]
     described: Any = inspect.type_info(QueueOptions)
     for field in described.fields:
+        if field.name == "dlq":
+            # A flag whose value may be left out would take the next argument for it.
+            options.append(click.option("--dlq/--no-dlq", default=None, help=f"{HELP['dlq']}  [default: yes]"))
+            options.append(click.option("--dlq-queue", help=HELP["dlq_queue"]))
+            continue
         kind, nullable = _kind(field.type)
         flag = "--" + field.name.replace("_", "-")
         text = HELP.get(field.name, "")

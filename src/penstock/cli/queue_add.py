@@ -50,6 +50,10 @@ def _chosen(given: dict[str, Any]) -> Data:
             chosen[name] = None if value == "none" else value
     if "visibility_ms" in chosen and "lease_ms" in chosen:
         raise click.UsageError("--visibility-ms and --lease-ms are one thing: name one of them")
+    if "dlq_queue" in chosen:
+        if "dlq" in chosen:
+            raise click.UsageError("--dlq-queue says where dead letters go: leave out --dlq and --no-dlq")
+        chosen["dlq"] = chosen.pop("dlq_queue")
     options = {"lease_ms" if name == "visibility_ms" else name: value for name, value in chosen.items()}
     secret = options.pop("secret", None)
     if secret is not None and not 16 <= len(secret) <= 512:

@@ -140,7 +140,8 @@ class Options(TypedDict, total=False):
     max_size: int | None
     push_rate: float | None
     push_burst: int | None
-    dlq: bool
+    dlq: bool | str
+    require_lease_token: bool
     archive_ms: int | None
     dedupe_ms: int
     journal: Literal["full", "meta", "off"]

@@ -30,7 +30,7 @@ from penstock.server.faces.tree import Tree
 from penstock.server.faces.tree_routes import analytics_routes
 from penstock.server.faces.workers import Workers
 from penstock.server.history import History, lake_folder
-from penstock.server.http import Request, Response
+from penstock.server.http import NoQuery, Request, Response
 from penstock.server.journal import JournalKeeper, journal_of
 from penstock.server.news import News
 from penstock.server.openapi import describe
@@ -43,6 +43,7 @@ from penstock.server.telemetry import AccessLine, LogLines, Metrics
 from penstock.server.tracing import Tracer
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
+SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 CLIENT_CLOSED = 499
 REFUSAL_SECONDS = 0.5
 PATH_BYTES_MAX = 1_024
@@ -180,7 +181,7 @@ class App:
         try:
             response = await self._respond(request)
             request.status, request.rows = response.status, response.rows
-            response.headers += self.gate.cors_headers(request)
+            response.headers += _missing_headers(response) + self.gate.cors_headers(request)
             if request.leased:
                 await self._deliver(request, response)
             else:
@@ -218,6 +219,8 @@ class App:
             route, request.params = self._router.find(request.method, request.raw_path)
             request.route = route.path
             request.principal = await self.gate.admit(request, route)
+            if route.query is None and request.query_string:
+                request.query(NoQuery)
             return await route.handler(request)
         except PenstockError as error:
             if type(error) is TryLater:
@@ -280,6 +283,14 @@ class App:
 def _path(request: Request) -> str:
     """Return the path as it was sent, without the query, as far as a log line has room for it."""
     return request.raw_path[:PATH_BYTES_MAX].decode("latin-1")
+
+
+def _missing_headers(response: Response) -> list[tuple[bytes, bytes]]:
+    """Answers are not to be guessed at by browsers or kept by caches, unless they say otherwise themselves."""
+    if not response.headers:
+        return SAFE_HEADERS
+    given = {name for name, _ in response.headers}
+    return [header for header in SAFE_HEADERS if header[0] not in given]
 
 
 def trace(error: BaseException) -> list[str]:

@@ -19,6 +19,7 @@ from penstock.server.errors import HttpError
 from penstock.server.http import Request
 from penstock.server.routing import Right, Route
 from penstock.server.sockets import offered_token
+from penstock.server.throttle import LoginThrottle
 
 KEY_CACHE_SECONDS = 2.0
 KEY_ID = pattern("[0-9a-f]{12}")
@@ -93,6 +94,7 @@ class Gate:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
         self._any_host = public_hosts or token is not None
         self._keys: dict[str, tuple[float, ApiKey | None]] = {}
+        self._throttle = LoginThrottle()
 
     async def admit(self, request: Request, route: Route) -> Principal:
         right = route.right
@@ -101,7 +103,7 @@ class Gate:
         if self._token is None:
             return ADMIN
         if right == "public":
-            return ANYONE
+            return self._welcome(request)
         principal = await self._identify(request)
         if principal.reads_only and request.method in ("GET", "HEAD") and route.safe:
             return principal
@@ -113,19 +115,46 @@ class Gate:
             raise HttpError(403, "forbidden", f"this key does not have the right to {route.least_right or right} here")
         return principal
 
-    async def _identify(self, request: Request) -> Principal:
+    def _welcome(self, request: Request) -> Principal:
+        """Who asks for what needs no credential. Keys are not looked up: a liveness probe must not wait for a store."""
         credential = _credential(request)
-        if not credential:
-            raise _unauthorized("this server wants a token", "send Authorization: Bearer <token>")
+        if not credential or credential.startswith(b"pk_"):
+            return ANYONE
+        peer = request.exchange.client or ""
+        try:
+            self._throttle.check(peer, credential)
+        except HttpError:
+            return ANYONE
+        bearer = self._bearer(credential)
+        if bearer is None:
+            self._throttle.failed(peer, credential)
+        return bearer or ANYONE
+
+    def _bearer(self, credential: bytes) -> Principal | None:
+        """Who has one of the server's own tokens."""
         assert self._token is not None
         if hmac.compare_digest(credential, self._token):
             return ADMIN
         if self._read_token is not None and hmac.compare_digest(credential, self._read_token):
             return READER
-        key = await self._find_key(credential.decode("latin-1"))
-        if key is None:
+        return None
+
+    async def _identify(self, request: Request) -> Principal:
+        credential = _credential(request)
+        if not credential:
+            raise _unauthorized("this server wants a token", "send Authorization: Bearer <token>")
+        peer = request.exchange.client or ""
+        self._throttle.check(peer, credential)
+        principal = self._bearer(credential) or await self._key_holder(credential)
+        if principal is None:
+            self._throttle.failed(peer, credential)
             raise _unauthorized("this token is not known here", None)
-        return Principal(f"key:{key.id}", key.queue, frozenset(key.rights), stream=key.stream)
+        self._throttle.succeeded(peer, credential)
+        return principal
+
+    async def _key_holder(self, credential: bytes) -> Principal | None:
+        key = await self._find_key(credential.decode("latin-1"))
+        return None if key is None else Principal(f"key:{key.id}", key.queue, frozenset(key.rights), stream=key.stream)
 
     async def _find_key(self, secret: str) -> ApiKey | None:
         prefix, _, rest = secret.partition("_")

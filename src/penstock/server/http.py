@@ -33,6 +33,10 @@ REQUEST_ID = pattern(rb"[!-~]{1,128}")
 TRACEPARENT = pattern(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of a call that takes no parameters."""
+
+
 class Response:
     __slots__ = ("body", "content_type", "headers", "rows", "status", "stream")
 
@@ -248,6 +252,16 @@ def _parse_query(query_string: bytes, kind: Any) -> Any:
         raise HttpError(422, "invalid_value", "a query parameter is given twice")
     if any("\0" in values.get(name, "") for name in LOOKED_UP):
         raise HttpError(422, "invalid_value", "a query parameter holds a NUL")
+    known = sorted(kind.__struct_encode_fields__)
+    for name in values:
+        if name not in known:
+            raise HttpError(
+                422,
+                "invalid_value",
+                f"unknown query parameter {name[:64]!r}",
+                field=name[:64],
+                hint=f"this call takes {', '.join(known)}" if known else "this call takes none; see /docs for its body",
+            )
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

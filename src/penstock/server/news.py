@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from penstock.broker import Broker
 from penstock.errors import PenstockError
-from penstock.events import Events, Subscription
+from penstock.events import Events, Happening, Subscription
 from penstock.journal.drain import NAME
 from penstock.journal.events import Event
 from penstock.server.faces.journal import Journal
@@ -56,6 +57,23 @@ class News:
             finally:
                 self._tails.wake(NAME)
 
+    async def next_offset(self) -> int:
+        """The offset of what the journal tells next."""
+        return await asyncio.to_thread(self._reader.next_offset)
+
+    async def since(self, queue: str, offset: int) -> AsyncIterator[tuple[list[Happening], int]]:
+        """Yield what the journal has told of a queue from `offset` on, page by page, each with the offset after it."""
+        first, end = await asyncio.to_thread(lambda: (self._reader.first_offset, self._reader.next_offset()))
+        at = max(offset, first)
+        if end - at > BEHIND_RECORDS_MAX:
+            at = end
+        if at > offset:
+            yield [("missed", {"records": at - offset}, at - 1)], at
+        while at < end:
+            page = await asyncio.to_thread(partial(self._reader.read, at, limit=PAGE_RECORDS, queue=queue))
+            at = page.next
+            yield [(kind, {"queue": queue, **data}, last) for _, kind, data, last in _joined(page.events)], at
+
     def close(self) -> None:
         self._events.close()
 
@@ -76,22 +94,23 @@ class News:
             self._events.tell_all("missed", {"records": end - offset})
             return end
         page = await asyncio.to_thread(lambda: self._reader.read(offset, limit=PAGE_RECORDS))
-        for queue, kind, data in _joined(page.events):
-            self._events.publish(queue, kind, **data)
+        for queue, kind, data, last in _joined(page.events):
+            self._events.publish(queue, kind, offset=last, **data)
         if page.next == offset:
             await self._tails.wait(NAME, offset, LOOK_SECONDS)
         return page.next
 
 
-def _joined(events: Iterable[Event]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Neighbours that tell of the same, as one with a count."""
-    found: list[tuple[str, str, dict[str, Any]]] = []
+def _joined(events: Iterable[Event]) -> list[tuple[str, str, dict[str, Any], int]]:
+    """Neighbours that tell of the same, as one with a count and the offset of the last."""
+    found: list[tuple[str, str, dict[str, Any], int]] = []
     for event in events:
         if event.kind == "queue":
             what = event.details["what"]
-            found.append((event.queue, QUEUE_WORDS.get(what, what), {}))
+            found.append((event.queue, QUEUE_WORDS.get(what, what), {}, event.offset))
         elif found and found[-1][:2] == (event.queue, event.kind):
-            found[-1][2]["count"] += 1
+            count = found[-1][2]["count"] + 1
+            found[-1] = (event.queue, event.kind, {"count": count}, event.offset)
         else:
-            found.append((event.queue, event.kind, {"count": 1}))
+            found.append((event.queue, event.kind, {"count": 1}, event.offset))
     return found

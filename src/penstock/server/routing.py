@@ -28,6 +28,7 @@ class Route(Struct, kw_only=True):
     least_right: Right | None = None
     """With `known`: the right that is needed on some queue. It is checked before the body is read."""
     query: Any = None
+    """None: the call takes no parameters, and the application refuses any."""
     body: Any = None
     body_types: Sequence[str] = ("application/json",)
     answers: dict[int, Any]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 
 from penstock.errors import BatchTooLarge, PayloadTooLarge, WrongType
-from penstock.misfit import misfit
+from penstock.misfit import known_hint, misfit
 from penstock.model import BATCH_MAX
 from penstock.server.errors import HttpError
 
@@ -58,14 +58,16 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T], *, value_bytes_max: in
             outline.check(body, value_bytes_max)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(error, kind=decoder.type) from None
     except msgspec.DecodeError as error:
         raise _malformed(error) from None
 
 
-def invalid(error: msgspec.ValidationError, *, status: int | None = None) -> HttpError:
-    reason, field, kind = misfit(error)
-    return HttpError(status or (400 if kind is WrongType else 422), kind.code, reason, field=field)
+def invalid(error: msgspec.ValidationError, *, status: int | None = None, kind: Any = None) -> HttpError:
+    """With the `kind` that was expected, an unknown field's hint lists the known ones."""
+    reason, field, wrong = misfit(error)
+    hint = None if kind is None else known_hint(error, kind)
+    return HttpError(status or (400 if wrong is WrongType else 422), wrong.code, reason, field=field, hint=hint)
 
 
 def check_json(body: bytes) -> None:

@@ -52,14 +52,20 @@ class Tails:
         self.waiting = 0
         self.closed = False
 
-    async def read(self, name: str, look: Look[T], seconds: float) -> T:
-        """Look on a thread; if there is nothing, again after each append, until the time has passed."""
+    async def read(self, name: str, look: Look[T], seconds: float, on_wait: Callable[[], None] | None = None) -> T:
+        """Look on a thread; if there is nothing, again after each append, until the time has passed.
+
+        `on_wait` is called once before it waits, and may raise.
+        """
         deadline = time.monotonic() + seconds
         while True:
             found, awaited = await self._call(look)
             left = deadline - time.monotonic()
             if awaited is None or left <= 0 or self.closed:
                 return found
+            if on_wait is not None:
+                on_wait()
+                on_wait = None
             await self.wait(name, awaited, left)
 
     async def wait(self, name: str, offset: int, seconds: float) -> None:

@@ -88,7 +88,11 @@ def start_tracing() -> Tracer:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise InvalidInput("OpenTelemetry is not installed", field="otel", hint="pip install penstock[otel]") from None
+    # What the environment says (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) goes over the default.
+    found = Resource.create()
+    if str(found.attributes["service.name"]).startswith("unknown_service"):
+        found = found.merge(Resource({"service.name": "penstock"}))
     # Not at exit: `Tracer.close` does it, and does not wait for a collector that is down.
-    provider = TracerProvider(resource=Resource.create({"service.name": "penstock"}), shutdown_on_exit=False)
+    provider = TracerProvider(resource=found, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracer(provider)

@@ -172,6 +172,9 @@ class Store(Applies, Protocol):
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...
 
+    def forwarders(self, target: str | None = None) -> list[str]:
+        """Queues that name this one for their dead letters; without a target, those that name any and hold some."""
+
     def stats(self, queue: str) -> QueueStats: ...
 
     def ages(self, queues: Sequence[str]) -> dict[str, Ages]:

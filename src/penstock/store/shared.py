@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.errors import InvalidInput, QueueFull, RateLimited
+from penstock.commands import SettleItem
+from penstock.errors import InvalidInput, LeaseTokenRequired, QueueFull, RateLimited
 from penstock.model import DAY_MS, LEASE_BYTES_MAX, Ages, Content, Depth, QueueOptions, Span, Totals
 from penstock.options import options_decoder
 
@@ -94,6 +95,14 @@ class Moved:
 
 
 NOTHING_MOVED = Moved()
+
+
+def check_tokens(queue: str, options: QueueOptions, items: Sequence[SettleItem]) -> None:
+    """Refuse to settle a message's current lease without its token, where the queue requires one."""
+    if options.require_lease_token:
+        for item in items:
+            if item.token is None:
+                raise LeaseTokenRequired(queue, item.id)
 
 
 def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> None:

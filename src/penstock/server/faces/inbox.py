@@ -188,22 +188,23 @@ class Inbox:
     async def get(self, request: Request) -> Response:
         query = request.query(GetQuery)
         request.named_queue = query.topic
-        limit = min(query.limit or self._settings.get_limit_default, self._settings.get_limit_max)
+        limit = query.limit or self._settings.get_limit_default
+        if limit > self._settings.get_limit_max:
+            raise HttpError(
+                422, "invalid_value", f"limit is {limit}", field="limit", hint=f"at most {self._settings.get_limit_max}"
+            )
         if query.wait != query.wait:
             raise HttpError(422, "invalid_value", "wait is a number of seconds", field="wait")
         wait_ms = int(query.wait * 1000)
-        if wait_ms and await self._broker.find_queue(query.topic) is None:
-            await self._broker.configure(query.topic, create=self._options)
+        asked = (self._broker, self._settings, request, query.topic)
         try:
             if query.mode == "claim":
                 lease_ms = query.visibility_timeout * 1000
-                messages = await poll(
-                    self._broker, self._settings, request, query.topic, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
-                )
-                shown = [_claimed(message) for message in messages]
+                claimed = await poll(*asked, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms, await_queue=True)
+                shown = [_claimed(message) for message in claimed]
             else:
-                messages = await take(self._broker, self._settings, request, query.topic, limit=limit, wait_ms=wait_ms)
-                shown = [_taken(message) for message in messages]
+                taken = await take(*asked, limit=limit, wait_ms=wait_ms, await_queue=True)
+                shown = [_taken(message) for message in taken]
         except UnknownQueue:
             shown = []
         return reply(shown, rows=len(shown))
@@ -231,7 +232,7 @@ class Inbox:
         topics = [
             TopicStats(info.name, info.ready + info.scheduled, info.leased, info.archived, info.dead)
             for info in found
-            if "/" not in info.name and info.name != CANARY_QUEUE
+            if info.name != CANARY_QUEUE
         ]
         more = found[-1].name if len(found) == query.limit else None
         return reply(InboxStats(topics, more), rows=len(topics))

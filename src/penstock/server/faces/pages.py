@@ -9,7 +9,7 @@ from penstock.arrow_records import check_arrow
 from penstock.config import Settings
 from penstock.errors import CorruptRecord, MissingExtra
 from penstock.server.errors import Disconnected, HttpError
-from penstock.server.faces.polling import while_here
+from penstock.server.faces.polling import check_polls, while_here
 from penstock.server.http import Request, Response
 from penstock.server.tails import Look, Tails
 
@@ -34,9 +34,11 @@ async def answer_page(
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if not wait_ms:
         return await tails.read(name, look, 0)
-    if tails.waiting >= settings.polls_max:
-        raise HttpError(429, "too_many_polls", "too many polls wait already", headers={"retry-after": "1"})
-    return await while_here(request, tails.read(name, look, wait_ms / 1000))
+
+    def check() -> None:
+        check_polls(tails.waiting, settings)
+
+    return await while_here(request, tails.read(name, look, wait_ms / 1000, check))
 
 
 def wants_arrow(request: Request) -> bool:

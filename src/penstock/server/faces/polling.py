@@ -30,28 +30,51 @@ async def poll(
     lease_ms: int | None = None,
     wait_ms: int = 0,
     worker: str | None = None,
+    await_queue: bool = False,
 ) -> list[LeasedMessage]:
     """Lease for this request's client, from a queue or a scope. The application gives back what does not leave."""
     if request.exchange.hung_up:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
-    if wait_ms and broker.polls >= settings.polls_max:
-        raise HttpError(429, "too_many_polls", "too many polls wait already", headers={"retry-after": "1"})
-
-    lease = partial(broker.lease, queue, scope=scope, limit=limit, lease_ms=lease_ms, worker=worker, wait_ms=wait_ms)
-    request.leased = await (_attentively(broker, request, lease) if wait_ms else lease())
+    lease = partial(
+        broker.lease,
+        queue,
+        scope=scope,
+        limit=limit,
+        lease_ms=lease_ms,
+        worker=worker,
+        wait_ms=wait_ms,
+        await_queue=await_queue,
+    )
+    request.leased = await (_attentively(broker, settings, request, lease) if wait_ms else lease())
     return request.leased
 
 
 async def take(
-    broker: Broker, settings: Settings, request: Request, queue: str, *, limit: int, wait_ms: int = 0
+    broker: Broker,
+    settings: Settings,
+    request: Request,
+    queue: str,
+    *,
+    limit: int,
+    wait_ms: int = 0,
+    await_queue: bool = False,
 ) -> list[LeasedMessage]:
     """Take at once; or lease, and only when the client is still there finish: what is taken is gone."""
     if not wait_ms:
         if request.exchange.hung_up:
             raise Disconnected
         return await broker.take(queue, limit=limit)
-    messages = await poll(broker, settings, request, queue, limit=limit, lease_ms=TAKING_MS, wait_ms=wait_ms)
+    messages = await poll(
+        broker,
+        settings,
+        request,
+        queue,
+        limit=limit,
+        lease_ms=TAKING_MS,
+        wait_ms=wait_ms,
+        await_queue=await_queue,
+    )
     if messages:
         if request.exchange.hung_up:
             raise Disconnected
@@ -60,6 +83,18 @@ async def take(
         # What came back meanwhile is another's.
         messages = [message for message, result in zip(messages, results, strict=True) if result is Settled.OK]
     return messages
+
+
+def check_polls(waiting: int, settings: Settings) -> None:
+    """Refuse one more poll when as many wait as may. Asked when the waiting begins: those at work hold no place."""
+    if waiting >= settings.polls_max:
+        raise HttpError(
+            429,
+            "too_many_polls",
+            f"too many polls are waiting ({waiting})",
+            hint="poll with no wait, or raise the setting polls_max",
+            headers={"retry-after": "1"},
+        )
 
 
 async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -77,9 +112,9 @@ async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _attentively(
-    broker: Broker, request: Request, lease: Callable[..., Awaitable[list[LeasedMessage]]]
+    broker: Broker, settings: Settings, request: Request, lease: Callable[..., Awaitable[list[LeasedMessage]]]
 ) -> list[LeasedMessage]:
-    """A lease that is cancelled when its client hangs up while it waits."""
+    """A lease that is cancelled when its client hangs up while it waits, and refused when too many wait already."""
     task = asyncio.current_task()
     assert task is not None
     leaving: asyncio.Future[None] | None = None
@@ -91,6 +126,7 @@ async def _attentively(
 
     def watch() -> None:
         nonlocal leaving
+        check_polls(broker.polls, settings)
         leaving = request.exchange.leaving()
         leaving.add_done_callback(hang_up)
         broker.polls += 1

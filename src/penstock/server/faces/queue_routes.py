@@ -183,6 +183,7 @@ def queue_routes(face: Queues) -> list[Route]:
             "What happens here, as server-sent events",
             "read",
             answers={200: "text/event-stream"},
+            headers=("Last-Event-ID",),
         ),
         call("GET", f"{QUEUE}/export", face.streams.export, "All messages, as NDJSON", "admin", answers={200: NDJSON}),
         call(

@@ -31,14 +31,11 @@ DelayMs = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
 LeaseMs = Annotated[int, Meta(ge=1, le=LEASE_MS_MAX)]
 ErrorText = Annotated[str, Meta(max_length=65_536)]
 
-_options = [
-    (field.name, field.type | UnsetType, UNSET) for field in msgspec.structs.fields(QueueOptions) if field.name != "dlq"
-]
+_options = [(field.name, field.type | UnsetType, UNSET) for field in msgspec.structs.fields(QueueOptions)]
 OptionChanges: Any = msgspec.defstruct(
     "OptionChanges",
     [
         *_options,
-        ("dlq", bool | str | UnsetType, UNSET),
         ("visibility_ms", LeaseMs | UnsetType, UNSET),
         ("secret", Annotated[str, Meta(min_length=16, max_length=512)] | None | UnsetType, UNSET),
     ],
@@ -392,7 +389,7 @@ def queue_view(info: QueueInfo) -> QueueView:
         name=info.name,
         max_attempts=info.options.max_attempts,
         visibility_ms=info.options.lease_ms,
-        dlq=f"{info.name}.dlq" if info.options.dlq else None,
+        dlq=_dlq(info),
         options=info.options,
         paused=info.paused,
         created_at=info.created_at,
@@ -403,6 +400,11 @@ def queue_view(info: QueueInfo) -> QueueView:
         archived=info.archived,
         totals=info.totals,
     )
+
+
+def _dlq(info: QueueInfo) -> str | None:
+    dlq = info.options.dlq
+    return dlq if isinstance(dlq, str) else f"{info.name}.dlq" if dlq else None
 
 
 def message_view(message: Message) -> MessageView:

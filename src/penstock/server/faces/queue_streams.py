@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
@@ -10,10 +11,13 @@ import msgspec
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError, UnknownQueue
-from penstock.events import Subscription
+from penstock.events import Happening, Subscription
+from penstock.identity import DLQ_SUFFIX
 from penstock.model import Message
-from penstock.server.faces.importing import imported
-from penstock.server.faces.ndjson import after, records
+from penstock.server.errors import HttpError
+from penstock.server.faces.importing import check_imported, imported
+from penstock.server.faces.ndjson import after as failed_after
+from penstock.server.faces.ndjson import records
 from penstock.server.faces.queue_shapes import Imported, ImportedMessage, PushedMany, PushOne, export_line
 from penstock.server.faces.queue_translation import new_message, pushed_many
 from penstock.server.http import Request, Response, reply
@@ -52,7 +56,7 @@ class QueueStreams:
                 pushed.message_ids += more.message_ids
                 pushed.duplicates += [first + position for position in more.duplicates]
         except PenstockError as error:
-            raise after(len(pushed.message_ids), error) from None
+            raise failed_after(len(pushed.message_ids), error) from None
         if not pushed.message_ids:
             await self._require(queue)
         return reply(pushed, 201, rows=len(pushed.message_ids))
@@ -67,12 +71,14 @@ class QueueStreams:
                 done.skipped += len(batch) - len(work)
                 held = await self._broker.held(queue, [line.uuid for line in work if line.uuid])
                 new = [line for line in work if line.uuid not in held]
-                receipts = await self._broker.push(queue, [imported(line) for line in new]) if new else []
+                messages = [imported(line) for line in new]
+                check_imported(await self._signatures.secret(queue), messages)
+                receipts = await self._broker.push(queue, messages) if messages else []
                 added = sum(not receipt.duplicate for receipt in receipts)
                 done.imported += added
                 done.duplicates += len(work) - added
         except PenstockError as error:
-            raise after(done.imported, error) from None
+            raise failed_after(done.imported, error) from None
         return reply(done, rows=done.imported)
 
     async def export(self, request: Request) -> Response:
@@ -89,28 +95,41 @@ class QueueStreams:
             await self._broker.read(messages.close)
 
     async def events(self, request: Request) -> Response:
-        queue = await self._require(request.params["queue"])
+        # What happens to dead letters is told of their queue.
+        queue = (await self._require(request.params["queue"])).removesuffix(DLQ_SUFFIX)
+        since = _last_event(request)
         headers = [(b"cache-control", b"no-store")]
-        stream = self._event_lines(request, queue)
+        stream = self._event_lines(request, queue, since)
         return Response(200, content_type=b"text/event-stream", headers=headers, stream=stream)
 
-    async def _event_lines(self, request: Request, queue: str) -> AsyncGenerator[bytes, None]:
+    async def _event_lines(self, request: Request, queue: str, since: int | None) -> AsyncGenerator[bytes, None]:
+        news = await self._news_of(queue)
+        begin = b""
+        if news is not None:
+            # An id without an event: a client that is cut off before the first one resumes here, too.
+            begin = b"id: %d\n" % (await news.next_offset() - 1 if since is None else since)
         async with self._subscribe(queue) as subscription:
             leaving = request.exchange.leaving()
             leaving.add_done_callback(lambda _: subscription.wake())
+            told = 0
             try:
-                yield b": events of this queue follow\n\n"
+                yield b": events of this queue follow\n%s\n" % begin
+                if news is not None and since is not None:
+                    async for events, after in news.since(queue, since + 1):
+                        told = after
+                        yield _event_stream(events)
                 while not leaving.done() and not self._broker.closing:
                     events = await subscription.next(SSE_KEEPALIVE_SECONDS)
-                    yield (
-                        b"".join(
-                            b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
-                            for kind, data in events
-                        )
-                        or b": still here\n\n"
-                    )
+                    new = [event for event in events if event[2] is None or event[2] >= told]
+                    if new or not events:
+                        yield _event_stream(new) or b": still here\n\n"
             finally:
                 leaving.cancel()
+
+    async def _news_of(self, queue: str) -> News | None:
+        """The journal's news, if it tells of this queue."""
+        info = await self._broker.find_queue(queue)
+        return None if info is None or info.options.journal == "off" else self._news
 
     def _subscribe(self, queue: str) -> AbstractAsyncContextManager[Subscription]:
         return self._subscribe_here(queue) if self._news is None else self._news.subscribe(queue)
@@ -135,3 +154,23 @@ def _next_lines(messages: Iterator[Message]) -> bytes:
         if len(encoded) >= EXPORT_BYTES:
             break
     return bytes(encoded)
+
+
+def _event_stream(events: Sequence[Happening]) -> bytes:
+    return b"".join(
+        (b"" if offset is None else b"id: %d\n" % offset)
+        + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
+        for kind, data, offset in events
+    )
+
+
+def _last_event(request: Request) -> int | None:
+    """The id of the last event that a client has seen."""
+    text = request.header(b"last-event-id")
+    if text is None or text == b"":
+        return None
+    if not re.fullmatch(rb"-1|[0-9]{1,18}", text):
+        raise HttpError(
+            422, "invalid_value", "Last-Event-ID is not the id of an event", field="Last-Event-ID", hint="leave it out"
+        )
+    return int(text)

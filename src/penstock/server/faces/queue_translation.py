@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.commands import SettleItem
+from penstock.identity import DLQ_SUFFIX
 from penstock.model import LeasedMessage, NewMessage, Receipt, State
 from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
@@ -24,7 +25,7 @@ from penstock.server.http import Request, Response, reply
 from penstock.server.signatures import SIGNATURE_NAME, check_signature
 
 
-def option_changes(body: Any, name: str) -> tuple[dict[str, Any], Any]:
+def option_changes(body: Any) -> tuple[dict[str, Any], Any]:
     """The options that were sent, by our names; and the secret, which is no option."""
     changes = {key: value for key, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
     changes.pop("name", None)
@@ -33,11 +34,13 @@ def option_changes(body: Any, name: str) -> tuple[dict[str, Any], Any]:
         if "lease_ms" in changes:
             raise HttpError(422, "invalid_value", "visibility_ms is lease_ms; send one", field="visibility_ms")
         changes["lease_ms"] = changes.pop("visibility_ms")
-    if isinstance(changes.get("dlq"), str):
-        if changes["dlq"] != f"{name}.dlq":
-            raise HttpError(422, "invalid_value", f"dead letters of {name!r} are in {name}.dlq", field="dlq")
-        changes["dlq"] = True
     return changes, secret
+
+
+def check_dlq(request: Request, queue: str, dlq: Any) -> None:
+    """Refuse to send dead letters to a queue that the caller may not push to."""
+    if isinstance(dlq, str) and dlq.removesuffix(DLQ_SUFFIX) != queue and not request.principal.may("push", dlq):
+        raise HttpError(403, "forbidden", f"permission denied for queue {dlq!r}", field="dlq")
 
 
 def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str | None) -> NewMessage:

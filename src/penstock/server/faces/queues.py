@@ -86,7 +86,8 @@ class Queues:
 
     async def create(self, request: Request) -> Response:
         body = await request.json(create_queue)
-        changes, secret = translation.option_changes(body, body.name)
+        changes, secret = translation.option_changes(body)
+        translation.check_dlq(request, body.name, changes.get("dlq"))
         try:
             configured = await self._broker.configure(body.name, changes, create=QueueOptions(), exact=True)
         except InvalidName as error:
@@ -114,7 +115,8 @@ class Queues:
 
     async def change(self, request: Request) -> Response:
         name = request.params["queue"]
-        changes, secret = translation.option_changes(await request.json(option_changes), name)
+        changes, secret = translation.option_changes(await request.json(option_changes))
+        translation.check_dlq(request, name, changes.get("dlq"))
         configured = await self._broker.configure(name, changes)
         if secret is not msgspec.UNSET:
             await self._signatures.set(name, secret)
@@ -134,6 +136,10 @@ class Queues:
         return reply(queue_view(await self._broker.pause(request.params["queue"], paused=False)))
 
     async def compact(self, request: Request) -> Response:
+        if not request.principal.is_admin:
+            raise HttpError(
+                403, "forbidden", "permission denied: compacting concerns the whole store", hint="use the admin token"
+            )
         await self._require_queue(request)
         await self._broker.compact()
         return reply(Done())
@@ -161,8 +167,7 @@ class Queues:
                 raise HttpError(422, "invalid_value", "send payload or messages, not both", field="messages")
             if signature is not None:
                 raise HttpError(422, "invalid_value", "of many messages each has its own signature", field="messages")
-            if key is not None and body.request_key is None:
-                body.request_key = key.decode("latin-1")
+            body.request_key = _one_of(key, body.request_key, "Idempotency-Key", "request_key")
             messages = await self._new_messages(request, queue, body.messages)
             receipts = await self._broker.push(queue, messages, request_key=body.request_key)
             return reply(translation.pushed_many(receipts), 201, rows=len(receipts))
@@ -170,10 +175,8 @@ class Queues:
             raise HttpError(422, "invalid_value", "a payload, or messages, is missing", field="payload")
         if body.request_key is not None:
             raise HttpError(422, "invalid_value", "one message has an idempotency_key", field="request_key")
-        if key is not None and body.idempotency_key is None:
-            body.idempotency_key = key.decode("latin-1")
-        if signature is not None and body.signature is None:
-            body.signature = signature.decode("latin-1")
+        body.idempotency_key = _one_of(key, body.idempotency_key, "Idempotency-Key", "idempotency_key")
+        body.signature = _one_of(signature, body.signature, "X-Penstock-Signature", "signature")
         [receipt] = await self._broker.push(queue, await self._new_messages(request, queue, [body]))
         answer = PushedOne(receipt.id, receipt.id, receipt.uuid, receipt.duplicate)
         return reply(answer, 200 if receipt.duplicate else 201, rows=1)
@@ -343,3 +346,15 @@ class Queues:
             raise HttpError(404, "unknown_key", "there is no such key on this queue")
         self._gate.forget_keys()
         return reply(Done())
+
+
+def _one_of(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:
+    """What a header or a field of the body says; both may say it, if they agree."""
+    if header is None:
+        return value
+    text = header.decode("latin-1")
+    if value is not None and value != text:
+        raise HttpError(
+            422, "invalid_value", f"the header {header_name} and the field {field} differ", field=field, hint="send one"
+        )
+    return text

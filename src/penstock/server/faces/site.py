@@ -68,6 +68,7 @@ class Site:
                 handler=partial(self.send, file),
                 summary="A file of the dashboard",
                 right="public",
+                query=dict[str, str],
                 answers={200: file.content_type.decode(), 304: None},
                 tag="dashboard",
             )

@@ -11,13 +11,14 @@ import msgspec
 from penstock.broker import Broker
 from penstock.commands import Push
 from penstock.config import Settings
-from penstock.errors import BatchTooLarge, InvalidInput, PenstockError, TryLater, UnknownQueue
-from penstock.identity import DLQ_SUFFIX, check_scope, message_id_of
+from penstock.errors import BatchTooLarge, InvalidInput, KeyTaken, PenstockError, TryLater, UnknownQueue
+from penstock.identity import check_scope, message_id_of
 from penstock.model import LeasedMessage, NewMessage, QueueOptions, Receipt
 from penstock.server.auth import Principal
 from penstock.server.errors import HttpError
 from penstock.server.faces import payloads
 from penstock.server.faces.polling import poll
+from penstock.server.faces.queue_translation import check_dlq
 from penstock.server.faces.tree_routes import tree_routes
 from penstock.server.faces.tree_settling import Settling, transaction_id
 from penstock.server.faces.tree_shapes import (
@@ -65,7 +66,10 @@ class Tree:
         body = await request.json(configure_body)
         path = request.named_queue = f"{body.ns}/{body.task}/{body.queue}"
         _require(request, "admin", path)
-        configured = await self._broker.configure(path, option_changes(body.options), create=TREE_OPTIONS)
+        changes = option_changes(body.options)
+        check_dlq(request, path, changes.get("dlq"))
+        configured = await self._broker.configure(path, changes, create=TREE_OPTIONS)
+        self._settling.forget_options(path)
         return reply(Configured(body.ns, body.task, body.queue, options_view(configured.info.options)), 201)
 
     # Pushing
@@ -82,10 +86,10 @@ class Tree:
         results: dict[int, PushedItem | PenstockError] = {}
         groups: dict[str, Numbered] = {}
         for number, item in enumerate(items):
-            if (taken := _taken(item, self._broker.store.salt)) is not None:
-                results[number] = taken
-                continue
             try:
+                if (taken := await self._taken(item)) is not None:
+                    results[number] = taken
+                    continue
                 message = await self._new_message(request, item)
             except PenstockError as error:
                 if body.config.batch_mode:
@@ -98,6 +102,16 @@ class Tree:
         for number, result in await push(groups, create):
             results[number] = _pushed(items[number], result) if isinstance(result, Receipt) else result
         return _answer(items, [results[number] for number in range(len(items))])
+
+    async def _taken(self, item: Item) -> PushedItem | None:
+        """A message that was pushed without a transaction id has its UUID for one: nobody else can have it."""
+        name = item.transaction_id
+        if name is None or message_id_of(name, self._broker.store.salt) is None:
+            return None
+        [found] = await self._broker.locate([name])
+        if found is not None and found[0] != item.path:
+            raise KeyTaken(item.path, name)
+        return PushedItem(id=str(UUID(name)), transaction_id=name, status="duplicate")
 
     async def _new_message(self, request: Request, item: Item) -> NewMessage:
         payload, content = payloads.read(item.payload, item.encoding)
@@ -142,7 +156,7 @@ class Tree:
         messages = [message for _, message in group]
         try:
             receipts = await self._broker.push(path, messages, create=create, global_keys=True)
-        except (InvalidInput, TryLater) as error:
+        except (InvalidInput, KeyTaken, TryLater) as error:
             if len(group) == 1:
                 return [(group[0][0], error)]
             alone = await asyncio.gather(*(self._push_group(path, [each], create) for each in group))
@@ -170,8 +184,6 @@ class Tree:
         wait_ms = 0
         if query.wait:
             wait_ms = self._settings.tree_timeout_ms if query.timeout is None else query.timeout
-        if queue is not None and wait_ms:
-            await self._await_queue(queue)
         try:
             messages = await poll(
                 self._broker,
@@ -182,6 +194,7 @@ class Tree:
                 limit=min(query.batch, self._settings.tree_batch_max, self._settings.batch_max),
                 wait_ms=wait_ms,
                 worker=query.worker or self._settings.worker_id,
+                await_queue=True,
             )
         except UnknownQueue:
             messages = []
@@ -189,11 +202,6 @@ class Tree:
             return Response(204, rows=0)
         self._settling.remember(messages)
         return reply(Popped([_popped(message) for message in messages]), rows=len(messages))
-
-    async def _await_queue(self, queue: str) -> None:
-        """A consumer may come before the first producer, and wait."""
-        if not queue.endswith(DLQ_SUFFIX) and await self._broker.find_queue(queue) is None:
-            await self._broker.configure(queue, create=TREE_OPTIONS)
 
     # Settling
 
@@ -227,14 +235,6 @@ def _require(request: Request, right: Right, queue: str | None) -> None:
         raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
 
 
-def _taken(item: Item, salt: int) -> PushedItem | None:
-    """A message that was pushed without a transaction id has its UUID for one: nobody else can have it."""
-    name = item.transaction_id
-    if name is None or message_id_of(name, salt) is None:
-        return None
-    return PushedItem(id=str(UUID(name)), transaction_id=name, status="duplicate")
-
-
 def _pushed(item: Item, receipt: Receipt) -> PushedItem:
     return PushedItem(
         id=receipt.uuid,
@@ -244,7 +244,7 @@ def _pushed(item: Item, receipt: Receipt) -> PushedItem:
 
 
 def _answer(items: Sequence[Item], results: Sequence[PushedItem | PenstockError]) -> Response:
-    """When nothing went well the first trouble is the answer; otherwise each item has its own."""
+    """201 when all were taken, 207 with each item's status when some were refused, the first error when all were."""
     shown = []
     first = results[0]
     for item, result in zip(items, results, strict=True):
@@ -253,9 +253,10 @@ def _answer(items: Sequence[Item], results: Sequence[PushedItem | PenstockError]
             shown.append(PushedItem(transaction_id=item.transaction_id, status="failed", error=text, code=result.code))
         else:
             shown.append(result)
-    if isinstance(first, PenstockError) and all(each.status == "failed" for each in shown):
+    failed = sum(each.status == "failed" for each in shown)
+    if isinstance(first, PenstockError) and failed == len(shown):
         raise first
-    return reply(Pushed(shown), 201, rows=len(shown))
+    return reply(Pushed(shown), 207 if failed else 201, rows=len(shown))
 
 
 def _popped(message: LeasedMessage) -> PoppedMessage:

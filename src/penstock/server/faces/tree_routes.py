@@ -47,7 +47,7 @@ def tree_routes(face: Tree) -> list[Route]:
             "Push items, to any queues; missing queues are made",
             "push",
             body=shapes.PushBody,
-            answers={201: shapes.Pushed},
+            answers={201: shapes.Pushed, 207: shapes.Pushed},
             errors=(409,),
         ),
         call("GET", POP, face.pop_namespace, "Lease from all queues of a namespace", "consume", **pop),

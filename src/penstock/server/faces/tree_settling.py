@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from penstock.broker import Broker
 from penstock.commands import Settled, SettledAll, SettleItem
-from penstock.errors import UnknownQueue
+from penstock.errors import LeaseTokenRequired, UnknownQueue
 from penstock.model import LeasedMessage, State, system_clock
 from penstock.server.auth import Principal
 from penstock.server.errors import HttpError
@@ -15,6 +16,8 @@ from penstock.server.faces.payloads import TRANSACTION_ID, rfc3339
 from penstock.server.faces.tree_shapes import Acknowledged, Acknowledgment
 
 GIVEN_MAX = 20_000
+QUEUES_MAX = 10_000
+REQUIRED_SECONDS = 2.0
 Place = tuple[str, int, str | None]
 """Queue, id, and the token of the lease that was given out here."""
 Group = list[tuple[int, SettleItem]]
@@ -30,6 +33,8 @@ class Settling:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._given: dict[str, Place] = {}
+        self._required: dict[str, tuple[float, bool]] = {}
+        """By queue, for two seconds: whether an ack must bring its token."""
 
     def remember(self, messages: Sequence[LeasedMessage]) -> None:
         given = self._given
@@ -42,9 +47,10 @@ class Settling:
 
     async def settle(self, principal: Principal, sent: Sequence[Acknowledgment]) -> list[Acknowledged]:
         places = await self._find([each.transaction_id for each in sent])
-        for place in places:
+        for each, place in zip(sent, places, strict=True):
             if place is not None and not principal.may("consume", place[0]):
-                raise HttpError(403, "forbidden", f"no right to consume from {place[0]!r}")
+                raise HttpError(403, "forbidden", f"permission denied for message {each.transaction_id!r}")
+        await self._check_tokens(sent, places)
         results = [Acknowledged(transaction_id=each.transaction_id, status="unknown") for each in sent]
         again = await self._settle(sent, places, results, range(len(sent)))
         if again:
@@ -52,6 +58,27 @@ class Settling:
             places = [None if place is None else (*place[:2], None) for place in places]
             await self._settle(sent, places, results, again)
         return results
+
+    async def _check_tokens(self, sent: Sequence[Acknowledgment], places: Sequence[Place | None]) -> None:
+        """Refuse what lacks a token where the queue requires one: those remembered here were not sent with the ack."""
+        for ack, place in zip(sent, places, strict=True):
+            if ack.lease_token is None and place is not None and await self._requires_token(place[0]):
+                raise LeaseTokenRequired(place[0], ack.transaction_id)
+
+    async def _requires_token(self, queue: str) -> bool:
+        now = time.monotonic()
+        found = self._required.get(queue)
+        if found is None or found[0] < now:
+            if len(self._required) > QUEUES_MAX:
+                self._required.clear()
+            info = await self._broker.find_queue(queue)
+            required = info is not None and info.options.require_lease_token
+            found = self._required[queue] = (now + REQUIRED_SECONDS, required)
+        return found[1]
+
+    def forget_options(self, queue: str) -> None:
+        """The queue's options have changed."""
+        self._required.pop(queue, None)
 
     async def _find(self, names: Sequence[str]) -> list[Place | None]:
         places = [self._given.get(name) for name in names]

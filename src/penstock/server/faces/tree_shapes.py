@@ -29,10 +29,13 @@ class OptionsGiven(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     retry_limit: Annotated[int, Meta(ge=0, le=ATTEMPTS_MAX - 1)] | UnsetType = UNSET
     retry_delay: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | UnsetType = UNSET
     """Milliseconds; all other times are seconds."""
-    dead_letter_queue: bool | UnsetType = UNSET
+    dead_letter_queue: bool | Annotated[str, Meta(min_length=1, max_length=800)] | UnsetType = UNSET
+    """Or the path of another queue, `ns/task/queue`, that dead letters go to."""
     delayed_processing: DelaySeconds | UnsetType = UNSET
     window_buffer: DelaySeconds | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] | UnsetType = UNSET
+    require_lease_token: bool | UnsetType = UNSET
+    """Refuse an ack without its `leaseToken`, which a worker whose lease has passed could send."""
 
 
 class Options(Struct, rename="camel", kw_only=True):
@@ -41,10 +44,11 @@ class Options(Struct, rename="camel", kw_only=True):
     ttl: Seconds | None
     retry_limit: int
     retry_delay: int
-    dead_letter_queue: bool
+    dead_letter_queue: bool | str
     delayed_processing: Seconds
     window_buffer: Seconds
     priority: int
+    require_lease_token: bool
 
 
 class ConfigureBody(Struct, forbid_unknown_fields=True):
@@ -129,7 +133,8 @@ class Acknowledgment(Struct, rename="camel", forbid_unknown_fields=True, kw_only
     status: Outcome
     error: Annotated[str, Meta(max_length=65_536)] | None = None
     lease_token: Annotated[str, Meta(max_length=256)] | None = None
-    """With it, only that lease is settled; without it, the message's current one."""
+    """With it, only that lease is settled. Without it, the message's current one, also if that is another worker's:
+    a queue with `requireLeaseToken` refuses that."""
 
 
 class Acknowledged(Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -156,7 +161,12 @@ SECONDS = {
     "delayed_processing": "delay_ms",
     "window_buffer": "window_ms",
 }
-SAME = {"max_size": "max_size", "dead_letter_queue": "dlq", "priority": "priority"}
+SAME = {
+    "max_size": "max_size",
+    "dead_letter_queue": "dlq",
+    "priority": "priority",
+    "require_lease_token": "require_lease_token",
+}
 
 
 def option_changes(given: OptionsGiven) -> dict[str, Any]:
@@ -187,6 +197,7 @@ def options_view(options: QueueOptions) -> Options:
         delayed_processing=_seconds(options.delay_ms),
         window_buffer=_seconds(options.window_ms),
         priority=options.priority,
+        require_lease_token=options.require_lease_token,
     )
 
 

@@ -21,11 +21,21 @@ const OPTIONS = [
   ['max_size', 'Messages at most', 'Empty: no limit'],
   ['push_rate', 'Pushes a second', 'Empty: no limit'],
   ['push_burst', 'Burst', 'Pushes that may come at once'],
-  ['dlq', 'Dead letters', 'Keep what used up its attempts'],
+  ['dlq', 'Dead letters', 'own keeps what used up its attempts, off drops it; or the name of another queue'],
+  ['require_lease_token', 'Lease token', 'Settle a message only with the token of its lease'],
   ['archive_ms', 'Archive, ms', '0 deletes done messages, empty keeps them'],
   ['dedupe_ms', 'Keys remembered, ms', 'For how long a repeated key is known'],
   ['journal', 'Journal', 'What is told of each message'],
 ]
+
+/** @type {Record<string, boolean>} what is written for yes and no where a name may stand, too */
+const NAMED = { own: true, off: false }
+
+/** @param {Rule} rule @param {unknown} value */
+function written(rule, value) {
+  if (rule.named && typeof value === 'boolean') return value ? 'own' : 'off'
+  return value === null ? '' : String(value)
+}
 
 /** @type {Promise<Record<string, Rule>> | undefined} */
 let described
@@ -38,6 +48,7 @@ let described
  * @property {boolean} whole
  * @property {boolean} optional
  * @property {boolean} yesNo
+ * @property {boolean} named whether, beside yes and no, it may be the name of a queue
  * @property {number} [above]
  */
 
@@ -63,6 +74,7 @@ function ruleOf(schema) {
     whole: number?.type === 'integer',
     optional: kinds.some((/** @type {any} */ kind) => kind.type === 'null'),
     yesNo: kinds.some((/** @type {any} */ kind) => kind.type === 'boolean'),
+    named: kinds.some((/** @type {any} */ kind) => kind.type === 'boolean') && kinds.some((/** @type {any} */ kind) => kind.type === 'string'),
   }
 }
 
@@ -73,6 +85,7 @@ function ruleOf(schema) {
  * @returns {{value?: unknown, wrong?: string}}
  */
 export function readOption(rule, text) {
+  if (rule.named) return text.trim() === '' ? { wrong: 'own, off, or the name of a queue' } : { value: NAMED[text.trim()] ?? text.trim() }
   if (rule.yesNo) return { value: text === 'true' }
   if (rule.choices) return { value: text }
   if (text.trim() === '') return rule.optional ? { value: null } : { wrong: 'A number is needed' }
@@ -113,7 +126,7 @@ export function optionsForm(app, name, signal) {
 function form(app, name, known, current) {
   const entries = OPTIONS.map(([option, title, why]) => {
     const rule = known[option]
-    const shown = current[option] === null ? '' : String(current[option])
+    const shown = written(rule, current[option])
     const input = inputFor(rule, shown)
     input.name = option
     input.disabled = !app.mayChange
@@ -146,7 +159,7 @@ function form(app, name, known, current) {
       await attempt(async () => {
         try {
           const info = /** @type {any} */ (await app.client.queue(name).configure(changes))
-          for (const entry of entries) entry.shown = info.options[entry.option] === null ? '' : String(info.options[entry.option])
+          for (const entry of entries) entry.shown = written(entry.rule, info.options[entry.option])
           check()
           return 'Saved. Lease time, priority, window and limits apply at once; delay and time to live to what is pushed from now on.'
         } catch (error) {
@@ -164,8 +177,9 @@ function form(app, name, known, current) {
  * @returns {HTMLInputElement | HTMLSelectElement}
  */
 function inputFor(rule, shown) {
+  if (rule.named) return h('input', { type: 'text', autocomplete: 'off', value: shown })
   const choices = rule.yesNo ? ['true', 'false'] : rule.choices
   if (choices === undefined) return h('input', { type: 'text', inputmode: 'decimal', autocomplete: 'off', value: shown })
-  const words = /** @type {Record<string, string>} */ ({ true: 'kept', false: 'off' })
+  const words = /** @type {Record<string, string>} */ ({ true: 'on', false: 'off' })
   return h('select', {}, choices.map((value) => h('option', { value, text: words[value] ?? value, selected: value === shown })))
 }

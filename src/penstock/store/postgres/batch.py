@@ -17,6 +17,7 @@ from penstock.commands import (
     Drop,
     Extend,
     Lease,
+    Move,
     Nack,
     Pause,
     Purge,
@@ -41,6 +42,7 @@ from penstock.store.postgres import access, lease, push, settle
 from penstock.store.postgres.admin import purge, redrive, remove
 from penstock.store.postgres.configure import configure, drop, pause
 from penstock.store.postgres.journal import switch_journal
+from penstock.store.postgres.move import move
 from penstock.store.postgres.scope import lease_scope
 from penstock.store.postgres.sweep import sweep
 from penstock.store.postgres.transaction import ADMIN, LEASE, PUSH, WHOLE, Transaction, home
@@ -58,6 +60,7 @@ NEEDS: dict[type[Command[Any]], int] = {
     Release: 0,
     Remove: WHOLE | LEASE,
     Purge: WHOLE | LEASE,
+    Move: WHOLE | LEASE,
     Redrive: WHOLE | PUSH,
     Configure: WHOLE | ADMIN,
     Pause: WHOLE | ADMIN,
@@ -87,7 +90,9 @@ def needs_of(commands: Sequence[Command[Any]]) -> dict[str, int]:
             name = home(queue)
             needs[name] = needs.get(name, 0) | NEEDS[kind]
     for command in commands:
-        if isinstance(command, Transact):
+        if isinstance(command, Move):
+            needs[command.target] = needs.get(command.target, 0) | NEEDS[Push]
+        elif isinstance(command, Transact):
             for name, flags in needs_of(command.commands).items():
                 needs[name] = needs.get(name, 0) | flags
     return needs
@@ -184,6 +189,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     Release: settle.release,
     Remove: remove,
     Purge: purge,
+    Move: move,
     Redrive: redrive,
     Sweep: sweep,
     Configure: configure,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.commands import Push, Pushed
-from penstock.errors import PenstockError, UnknownQueue
+from penstock.errors import KeyTaken, PenstockError, UnknownQueue
 from penstock.identity import ID_BITS
 from penstock.journal.events import UNNUMBERED
 from penstock.journal.noting import note_pushed
@@ -42,6 +42,8 @@ class Writing:
         self.receipts: list[tuple[int, Receipt]] = []
         self.known: dict[Key, Receipt | int] = {}
         """The first message of each key that holds: its receipt or, if it is of this run, its number."""
+        self.homes: dict[str, int] = {}
+        """The queue of that message, for keys that all queues share."""
         self.requests: dict[Key, tuple[int, int]] = {}
         """The first id and the time of each request that was made before."""
         self.busy: dict[int, str] = {}
@@ -50,11 +52,13 @@ class Writing:
 
     def learn_keys(self, rows: Rows) -> None:
         now = self.tx.now
-        for space, key, first_id, created_at, expires_at, alive in rows:
+        for space, key, first_id, created_at, expires_at, alive, home in rows:
             if key.startswith(REQUEST_KEY):
                 self.requests[space, key] = (first_id, created_at)
             elif expires_at > now or alive:
                 self.known[space, key] = Receipt(first_id, created_at, self.tx.salt, True)
+                if space == 0:
+                    self.homes[key] = home
             else:
                 self.old_keys.add((space, key))
 
@@ -221,7 +225,7 @@ def _push_or_undo(tx: Transaction, writing: Writing, command: Push) -> list[Rece
 
 def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> list[Receipt]:
     space = 0 if command.global_keys else queue.id
-    duplicates = _find_duplicates(writing, space, command)
+    duplicates = _find_duplicates(writing, queue, space, command)
     fresh = len(command.messages) - len(duplicates)
     options = queue.options
     if options.max_size is not None or options.push_rate is not None:
@@ -229,23 +233,34 @@ def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> lis
     if command.request_key is not None and fresh and _request(space, command) not in writing.requests:
         until = tx.now + REQUEST_WINDOW_MS
         writing.keys[space, REQUEST_KEY + command.request_key] = (NO_PLACE, writing.count, tx.now, until)
-    before = len(writing.scheduled)
+    new = [message for position, message in enumerate(command.messages) if position not in duplicates]
+    inserted = iter(insert_all(tx, writing, queue, space, new))
     receipts: list[Receipt] = []
-    for position, message in enumerate(command.messages):
+    for position in range(len(command.messages)):
         first = duplicates.get(position)
         if first is None:
-            receipts.append(_insert(tx, writing, queue, space, message))
+            receipts.append(next(inserted))
         else:
             receipts.append(writing.receipt(first, duplicate=True) if isinstance(first, int) else first)
-    if fresh:
-        later = len(writing.scheduled) - before
-        queue.newest_at = max(tx.now, queue.newest_at)
-        queue.pushed_to = True
-        if queue.noted:
-            writing.noted[queue.id] = queue
-        queue.count(ready=fresh - later, scheduled=later, n_pushed=fresh)
-        if "/" in queue.name:
-            writing.busy[queue.id] = queue.name
+    return receipts
+
+
+def insert_all(
+    tx: Transaction, writing: Writing, queue: Queue, space: int, messages: Sequence[NewMessage]
+) -> list[Receipt]:
+    """Add messages to what is written, whatever the queue's limits, and count them."""
+    if not messages:
+        return []
+    before = len(writing.scheduled)
+    receipts = [_insert(tx, writing, queue, space, message) for message in messages]
+    later = len(writing.scheduled) - before
+    queue.newest_at = max(tx.now, queue.newest_at)
+    queue.pushed_to = True
+    if queue.noted:
+        writing.noted[queue.id] = queue
+    queue.count(ready=len(messages) - later, scheduled=later, n_pushed=len(messages))
+    if "/" in queue.name:
+        writing.busy[queue.id] = queue.name
     return receipts
 
 
@@ -253,11 +268,16 @@ def _request(space: int, command: Push) -> Key:
     return space, f"{REQUEST_KEY}{command.request_key}"
 
 
-def _find_duplicates(writing: Writing, space: int, command: Push) -> dict[int, Receipt | int]:
-    """By position: the receipt of the first message with that key or, if it is of this run, its number."""
+def _find_duplicates(writing: Writing, queue: Queue, space: int, command: Push) -> dict[int, Receipt | int]:
+    """By position: the receipt of the first message with that key or, if it is of this run, its number.
+
+    A shared key of another queue's message is refused: to call that a duplicate would lose this message.
+    """
     found: dict[int, Receipt | int] = {}
     for position, message in enumerate(command.messages):
         if message.key is not None and (first := writing.known.get((space, message.key))) is not None:
+            if space == 0 and writing.homes[message.key] != queue.id:
+                raise KeyTaken(queue.name, message.key)
             found[position] = first
     if command.request_key is not None:
         request = writing.requests.get((space, REQUEST_KEY + command.request_key))
@@ -341,5 +361,7 @@ def _insert(tx: Transaction, writing: Writing, queue: Queue, space: int, message
     if message.key is not None:
         writing.keys[space, message.key] = (lane, number, now, now + options.dedupe_ms)
         writing.known[space, message.key] = number
+        if space == 0:
+            writing.homes[message.key] = queue.id
     writing.count += 1
     return writing.receipt(number)

@@ -100,6 +100,11 @@ class Reader:
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         return [Found(row).info() for row in self.fetch("read.queues", after or "", prefix, limit)]
 
+    def forwarders(self, target: str | None) -> list[str]:
+        if target is None:
+            return [name for (name,) in self.fetch("read.forwarding")]
+        return [name for (name,) in self.fetch("read.naming", f'"dlq":"{target}"')]
+
     def roll_ups(self, window: Window, prefix: str, after: str | None, limit: int) -> list[RollUp]:
         queues = [Found(row) for row in self.fetch("read.queues", after or "", prefix, limit)]
         bounds = (window.from_minute, window.step_minutes, window.to_minute, len(window.starts))
@@ -232,7 +237,8 @@ class Reader:
 
     def export(self, name: str) -> Iterator[Message]:
         queue = self.queue(name)
-        for peek in _PEEKS.values():
+        # As in peek, the name of the dead letters means them alone.
+        for peek in _PEEKS.values() if queue.name == name else [_PEEKS[State.DEAD]]:
             after: str | None = None
             while True:
                 messages, after = peek(self, queue, EXPORT_PAGE, after)

@@ -18,7 +18,7 @@ from penstock.store.postgres.moves import Ended, die, file_again, remember_failu
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction, home
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls
-from penstock.store.shared import TOKEN_BYTES, token_bytes
+from penstock.store.shared import TOKEN_BYTES, check_tokens, token_bytes
 
 Item = tuple[int, int, int, bytes]
 """Queue, the time in the token, message, token."""
@@ -93,6 +93,7 @@ def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | Penst
 def _ack_alone(tx: Transaction, command: Ack) -> SettledAll | PenstockError:
     try:
         queue = tx.queue(command.queue)
+        check_tokens(queue.name, queue.options, command.items)
     except PenstockError as error:
         return error
 
@@ -232,6 +233,7 @@ def _why_not(tx: Transaction, missing: Sequence[tuple[Queue, int]]) -> dict[tupl
 
 def nack(tx: Transaction, command: Nack) -> SettledAll:
     queue = tx.queue(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     tx.wakes = True
     return SettledAll(*_settle(tx, queue, command.items, lambda leases, items: _back_off(tx, queue, leases, items)))
 
@@ -299,6 +301,7 @@ def _note_nacked(
 
 def extend(tx: Transaction, command: Extend) -> SettledAll:
     queue = tx.queue(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     tx.wakes = True
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     holding = dict(_holding(tx, queue, command.items))
@@ -317,6 +320,7 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
 
 def release(tx: Transaction, command: Release) -> SettledAll:
     queue = tx.queue(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     tx.wakes = True
 
     def give_back(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:

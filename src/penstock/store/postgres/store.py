@@ -390,6 +390,9 @@ class PostgresStore:
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
         return self._read(lambda reader: reader.list_queues(prefix, after, limit))
 
+    def forwarders(self, target: str | None = None) -> list[str]:
+        return self._read(lambda reader: reader.forwarders(target))
+
     def stats(self, queue: str) -> QueueStats:
         return self._read(lambda reader: reader.stats(queue))
 

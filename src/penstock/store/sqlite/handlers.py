@@ -19,6 +19,7 @@ from penstock.commands import (
     Extend,
     ForgetJournal,
     Lease,
+    Move,
     Nack,
     Pause,
     Purge,
@@ -43,6 +44,7 @@ from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.configure import configure, drop, pause
 from penstock.store.sqlite.journal import catch_up_journal, forget_journal, switch_journal
 from penstock.store.sqlite.lease import catch_up, lease, lease_together, take
+from penstock.store.sqlite.move import move
 from penstock.store.sqlite.push import push, push_together
 from penstock.store.sqlite.settle import ack, ack_together, extend, nack, release
 from penstock.store.sqlite.transaction import Transaction
@@ -117,6 +119,7 @@ HANDLERS: dict[type[Command[Any]], Callable[[Transaction, Any], Any]] = {
     Release: release,
     Remove: remove,
     Purge: purge,
+    Move: move,
     Redrive: redrive,
     Sweep: sweep,
     Configure: configure,

@@ -8,7 +8,8 @@ from itertools import islice
 import msgspec
 
 from penstock.commands import Drop, Push, Pushed
-from penstock.errors import TryLater, UnknownQueue
+from penstock.errors import KeyTaken, TryLater, UnknownQueue
+from penstock.identity import ID_BITS
 from penstock.journal.noting import note_pushed
 from penstock.model import Content, NewMessage, QueueOptions, Receipt
 from penstock.store.migrate import load_sql
@@ -35,23 +36,23 @@ def push(tx: Transaction, command: Push) -> Pushed:
     messages = command.messages
     # What has expired must neither fill the queue nor hold its key.
     advance(tx, queue)
-    duplicates = _find_duplicates(tx, space, messages)
     request_key = None if command.request_key is None else REQUEST_KEY + command.request_key
-    repeated = request_key is not None and _find_repeated_request(tx, space, request_key, messages, duplicates)
     options = queue.options
-    if options.max_size is not None or options.push_rate is not None:
-        try:
+    try:
+        duplicates = _find_duplicates(tx, queue, space, messages)
+        repeated = request_key is not None and _find_repeated_request(tx, space, request_key, messages, duplicates)
+        if options.max_size is not None or options.push_rate is not None:
             _admit(tx, queue, len(messages) - len(duplicates))
-        except TryLater:
-            if found is None:
-                drop(tx, Drop(queue=queue.name))
-            raise
+    except (KeyTaken, TryLater):
+        if found is None:
+            drop(tx, Drop(queue=queue.name))
+        raise
     if request_key is not None and not repeated and len(duplicates) < len(messages):
         until = tx.now + REQUEST_WINDOW_MS
         tx.execute(SQL["keep_key"], (space, request_key, tx.next_ids(0), NO_PLACE, tx.now, until))
     if not duplicates:
-        return Pushed(_insert(tx, queue, space, messages))
-    inserted = iter(_insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
+        return Pushed(insert(tx, queue, space, messages))
+    inserted = iter(insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
     receipts: list[Receipt] = []
     for number in range(len(messages)):
         first = duplicates.get(number)
@@ -76,12 +77,17 @@ def push_together(tx: Transaction, name: str, commands: Sequence[Push]) -> list[
             return None
         messages += command.messages
     advance(tx, queue)
-    receipts = iter(_insert(tx, queue, queue.id, messages))
+    receipts = iter(insert(tx, queue, queue.id, messages))
     return [Pushed(list(islice(receipts, len(command.messages)))) for command in commands]
 
 
-def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]) -> dict[int, Receipt | int]:
-    """By position: the receipt of the first message with that key, or its position in this same batch."""
+def _find_duplicates(
+    tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]
+) -> dict[int, Receipt | int]:
+    """By position: the receipt of the first message with that key, or its position in this same batch.
+
+    A shared key of another queue's message is refused: to call that a duplicate would lose this message.
+    """
     found: dict[int, Receipt | int] = {}
     seen: dict[str, int] = {}
     for number, message in enumerate(messages):
@@ -94,6 +100,8 @@ def _find_duplicates(tx: Transaction, space: int, messages: Sequence[NewMessage]
         if row is not None:
             first_id, place, created_at, expires_at = row
             if expires_at > tx.now or tx.execute(SQL["is_alive"], (place, first_id)).fetchone():
+                if space == 0 and place >> ID_BITS + 1 != queue.id:
+                    raise KeyTaken(queue.name, message.key)
                 found[number] = Receipt(first_id, created_at, tx.salt, True)
                 continue
         seen[message.key] = number
@@ -135,7 +143,7 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
         tx.execute(COUNTER["tokens"], (queue.tokens, queue.tokens_at, queue.id))
 
 
-def _insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]) -> list[Receipt]:
+def insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]) -> list[Receipt]:
     if not messages:
         return []
     now = tx.now

@@ -67,6 +67,11 @@ class Reader:
         rows = self._execute(LIST, (after or "", prefix, limit))
         return [Queue(row).info() for row in rows]
 
+    def forwarders(self, target: str | None) -> list[str]:
+        if target is None:
+            return [name for (name,) in self._execute(SQL["forwarding"])]
+        return [name for (name,) in self._execute(SQL["naming"], (f'"dlq":"{target}"',))]
+
     def roll_ups(self, window: Window, prefix: str, after: str | None, limit: int) -> list[RollUp]:
         rows = self._execute(LIST, (after or "", prefix, limit)).fetchall()
         return [roll_up(self._connection, Queue(row), window) for row in rows]
@@ -231,7 +236,8 @@ class Reader:
 
     def export(self, name: str) -> Iterator[Message]:
         queue = self.queue(name)
-        for peek in _PEEKS.values():
+        # As in peek, the name of the dead letters means them alone.
+        for peek in _PEEKS.values() if queue.name == name else [_PEEKS[State.DEAD]]:
             after: str | None = None
             while True:
                 messages, after = peek(self, queue, EXPORT_PAGE, after)

@@ -11,7 +11,7 @@ from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark
 from penstock.latency import SERVICE, TOTAL
 from penstock.model import State, backoff_ms
-from penstock.store.shared import token_bytes
+from penstock.store.shared import check_tokens, token_bytes
 from penstock.store.sqlite.advance import (
     SETTLE,
     Ended,
@@ -33,6 +33,7 @@ OK = Settled.OK
 
 def ack(tx: Transaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     if len(command.items) > 1 and (ended := _end_fresh(tx, queue, command.items)):
         results = [OK] * len(ended)
     else:
@@ -146,6 +147,7 @@ def delete_places(tx: Transaction, places: list[int]) -> None:
 
 def nack(tx: Transaction, command: Nack) -> SettledAll:
     queue = tx.home(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     results: list[Settled] = []
     states: list[State | None] = []
     for item in command.items:
@@ -198,6 +200,7 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
 
 def extend(tx: Transaction, command: Extend) -> SettledAll:
     queue = tx.home(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     results = [_extend_one(tx, queue, item, until) for item in command.items]
     queue.lapse_at = min(queue.lapse_at, until)
@@ -221,6 +224,7 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
 
 def release(tx: Transaction, command: Release) -> SettledAll:
     queue = tx.home(command.queue)
+    check_tokens(queue.name, queue.options, command.items)
     results = []
     for item in command.items:
         lease = _end_lease(tx, queue, item)

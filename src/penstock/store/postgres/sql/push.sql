@@ -30,7 +30,8 @@ SELECT k.space, k.key, k.id, k.created_at,
        CASE WHEN k.space > 0 OR k.place < 0 OR EXISTS (SELECT 1 FROM penstock.queue q WHERE q.id = k.place >> 45)
             THEN k.expires_at ELSE 0 END,
        EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = k.place)
-         AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id)
+         AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id),
+       k.place >> 45
   FROM unnest($1::bigint[], $2::text[]) AS wanted(space, key)
   JOIN penstock.key k ON k.space = wanted.space AND k.key = wanted.key
 

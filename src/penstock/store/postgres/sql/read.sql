@@ -166,3 +166,12 @@ SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::
 SELECT died_at, id, left(coalesce(error, ''), $5::bigint::integer), strpos(coalesce(error, ''), $6::text) > 0
   FROM penstock.dead WHERE queue_id = $1::bigint AND NOT leased AND (died_at, id) < ($2::bigint, $3::bigint)
  ORDER BY died_at DESC, id DESC LIMIT $4::bigint
+
+-- :forwarding
+-- Options are stored as compact JSON; only the name of another queue is a string there.
+SELECT q.name FROM penstock.queue q
+ WHERE strpos(q.options, '"dlq":"') > 0
+   AND EXISTS (SELECT 1 FROM penstock.dead d WHERE d.queue_id = q.id AND NOT d.leased)
+
+-- :naming
+SELECT name FROM penstock.queue WHERE strpos(options, $1::text) > 0

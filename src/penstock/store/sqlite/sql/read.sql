@@ -94,3 +94,11 @@ SELECT * FROM (SELECT 0, ifnull(available_at, created_at), place & 1759218604441
 -- :dead_errors
 SELECT died_at, id, substr(ifnull(error, ''), 1, ?1), instr(ifnull(error, ''), ?2) > 0 FROM penstock_dead
  WHERE queue_id = ?3 AND NOT leased AND (died_at, id) < (?4, ?5) ORDER BY died_at DESC, id DESC LIMIT ?6
+
+-- :forwarding
+-- Options are stored as compact JSON; only the name of another queue is a string there.
+SELECT q.name FROM penstock_counter c JOIN penstock_queue q ON q.id = c.queue_id
+ WHERE c.dead > 0 AND instr(q.options, '"dlq":"') > 0
+
+-- :naming
+SELECT name FROM penstock_queue WHERE instr(options, ?) > 0

@@ -1,0 +1,51 @@
+"""Move messages to another queue: out of the one and into the other, in one transaction."""
+
+from __future__ import annotations
+
+from penstock.commands import Move, Removed
+from penstock.identity import ID_MAX
+from penstock.model import State
+from penstock.store.postgres.admin import ANY_ATTEMPTS, MARKS
+from penstock.store.postgres.advance import advance
+from penstock.store.postgres.journal import note_gone
+from penstock.store.postgres.moves import forget
+from penstock.store.postgres.push import Writing, insert_all
+from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.wire import ints
+
+
+def move(tx: Transaction, command: Move) -> Removed:
+    source, target = tx.itself(command.queue), tx.itself(command.target)
+    advance(tx, source)
+    advance(tx, target)
+    items = {item.id: item.message for item in command.items if 0 < item.id <= ID_MAX}
+    places = [source.place(message_id, plain=plain) for message_id in items for plain in (True, False)]
+    rows = {row[0] & ID_MAX: row for row in (tx.fetch("admin.messages_of", ints(places)) if places else [])}
+    plain = {id_ for id_, row in rows.items() if source.cursor < row[0] < source.plain_end}
+    filed = [id_ for id_ in rows if id_ not in plain]
+    gone = {row[0] for row in _remove(tx, command.state, source.id, [(id_, *rows[id_][1:3]) for id_ in filed])}
+    if command.state is State.READY:
+        gone |= plain
+    if not gone:
+        return Removed(0)
+    found = [id_ for id_ in items if id_ in gone]
+    source.count(**{str(command.state): -len(found)}, n_removed=len(found))
+    note_gone(tx, source, [(rows[id_][0], rows[id_][3]) for id_ in found], MARKS.get(command.state, 0))
+    forget(tx, [(id_, rows[id_][0], ANY_ATTEMPTS) for id_ in found])
+    writing = Writing(tx)
+    insert_all(tx, writing, target, target.id, [items[id_] for id_ in found])
+    writing.write(last=False)
+    tx.wakes = True
+    return Removed(len(found))
+
+
+def _remove(tx: Transaction, state: State, queue_id: int, rows: list[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+    """Remove those of these messages (id, rank, time) that are in the state; returns their ids."""
+    if not rows:
+        return []
+    ids, ranks, times = (ints(column) for column in zip(*rows, strict=True))
+    if state is State.DEAD:
+        return tx.fetch("admin.remove_dead", queue_id, ids)
+    if state is State.SCHEDULED:
+        return tx.fetch("admin.remove_scheduled", queue_id, times, ids)
+    return tx.fetch("admin.remove_ready", queue_id, ranks, times, ids)

@@ -1,0 +1,45 @@
+"""Move messages to another queue: out of the one and into the other, in one transaction."""
+
+from __future__ import annotations
+
+from penstock.commands import Move, Remove, Removed
+from penstock.identity import ID_MAX
+from penstock.model import State
+from penstock.store.sqlite.admin import remove
+from penstock.store.sqlite.advance import advance
+from penstock.store.sqlite.configure import SQL
+from penstock.store.sqlite.push import insert
+from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.read import SQL as READ
+from penstock.store.sqlite.transaction import Transaction
+
+
+def move(tx: Transaction, command: Move) -> Removed:
+    source, target = tx.queue(command.queue), tx.queue(command.target)
+    advance(tx, source)
+    advance(tx, target)
+    found = {item.id: item.message for item in command.items if _state(tx, source, item.id) is command.state}
+    if found:
+        remove(tx, Remove(queue=source.name, ids=list(found)))
+        insert(tx, target, target.id, list(found.values()))
+    return Removed(len(found))
+
+
+def _state(tx: Transaction, queue: Queue, message_id: int) -> State | None:
+    """Of a message that waits or is dead; None of any other."""
+    if not 0 < message_id <= ID_MAX:
+        return None
+    if tx.execute(SQL["dead_of"], (message_id, queue.id)).fetchone():
+        return State.DEAD
+    places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
+    row = tx.execute(SQL["message_of"], places).fetchone()
+    if row is None:
+        return None
+    place, rank, available_at = row
+    if queue.cursor < place < queue.plain_end:
+        return State.READY
+    if tx.execute(READ["ready_of"], (queue.id, rank, available_at, message_id)).fetchone():
+        return State.READY
+    if tx.execute(READ["scheduled_of"], (queue.id, available_at, message_id)).fetchone():
+        return State.SCHEDULED
+    return None
