@@ -209,6 +209,23 @@ def test_digests_tell_what_happened_and_how_queues_stand(server: Running, client
         assert sum(point[at] for point in history["points"]) >= 250
 
 
+def test_a_history_tells_since_when_it_is_complete(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def history() -> dict[str, Any]:
+        with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
+            found: dict[str, Any] = json.loads(socket.recv(PATIENCE))["data"]
+            return found
+
+    before = server.app.broker.store.clock()
+    first = history()["since"]
+    assert history()["since"] == first, "a reload goes on"
+    monkeypatch.setattr("penstock.server.faces.digest.RESUME_SECONDS", 0.0)
+    found = history()
+    while found["since"] == first:
+        found = history()
+    assert found["since"] >= before
+    assert found["points"] == []
+
+
 def test_the_pipeline_is_told_of_before_there_is_one(client: Client) -> None:
     found = client.get("/pipeline").json
     assert (found["exists"], found["tables"], found["running"]) == (False, [], False)

@@ -7,6 +7,7 @@ messages, and never for the number of dashboards.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ DIGEST_SECONDS = 1.0
 DIGEST_SECONDS_MAX = 4.0
 DIGEST_TIMES = 40
 """Between digests is at least so many times what the last one took: a busy server is told of less often."""
+RESUME_SECONDS = 10.0
+"""A page that is loaded again within this goes on where it was, with all that happened meanwhile."""
 HISTORY = 300
 """Digests that are remembered, for whoever comes later."""
 RECORDS_MAX = 10_000
@@ -95,7 +98,8 @@ class Digester:
         self._due: Counter[str] = Counter()
         self._running: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
-        self._offset = 0
+        self._offset: int | None = None
+        self._left_at = -math.inf
         self.history: deque[tuple[int, Happened]] = deque(maxlen=HISTORY)
         self._since = 0
 
@@ -107,9 +111,11 @@ class Digester:
         """A place where digests are laid, with what was before as the first."""
         frames: deque[bytes] = deque(maxlen=WAITING_MAX)
         if self._running is None or self._running.done():
-            # While nobody watched, nothing was counted: a history with that gap would look like silence.
-            self.history.clear()
-            self._since = self._broker.store.clock()
+            if time.monotonic() - self._left_at > RESUME_SECONDS:
+                # While nobody watched, nothing was counted: a history with that gap would look like silence.
+                self.history.clear()
+                self._since = self._broker.store.clock()
+                self._offset = None
             self._running = asyncio.create_task(self._run())
         points = [(at, *msgspec.structs.astuple(happened)) for at, happened in self.history]
         data = {"since": self._since, "fields": Happened.__struct_fields__, "points": points}
@@ -122,6 +128,7 @@ class Digester:
         if not self._watchers and self._running is not None:
             self._running.cancel()
             self._running = None
+            self._left_at = time.monotonic()
 
     async def wait(self, seconds: float) -> None:
         """For the next digest."""
@@ -153,11 +160,10 @@ class Digester:
                 self._told = asyncio.Event()
 
     async def _begin(self) -> None:
-        """At the journal's end, as soon as it can be reached."""
-        while True:
+        """At the journal's end, as soon as it can be reached; after a reload, where the last one stopped."""
+        while self._offset is None:
             try:
                 self._offset = await asyncio.to_thread(self._reader.next_offset)
-                return
             except PenstockError:
                 await asyncio.sleep(DIGEST_SECONDS)
 
@@ -177,6 +183,7 @@ class Digester:
         return Digest(self._broker.store.clock(), totals, queues, gone, latest, skipped)
 
     def _read(self) -> tuple[list[Record], int]:
+        assert self._offset is not None
         page = self._reader.records(self._offset, limit=RECORDS_MAX, bytes_max=BYTES_MAX)
         end = self._reader.next_offset()
         # A page may end where a segment does, and what came since is the next digest's: only a flood is passed over.
