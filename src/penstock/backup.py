@@ -18,6 +18,7 @@ from msgspec import Struct
 from penstock.errors import CannotOpen, Damaged, StoreBusy
 from penstock.journal.drain import journal_folder
 from penstock.log.copying import copy_log, read_positions
+from penstock.log.cuts import cut_files
 from penstock.log.files import FolderLock, sync_path
 from penstock.log.manifest import STREAM
 from penstock.log.reader import LOCK
@@ -139,6 +140,18 @@ def stream_folders(root: Path) -> Iterator[Path]:
         for folder in sorted(root.glob(pattern)):
             if (folder / STREAM).exists():
                 yield folder
+
+
+def logs_beside(database: Path) -> Iterator[Path]:
+    """The folders of a file's journal and streams."""
+    if journal_folder(database).is_dir():
+        yield journal_folder(database)
+    yield from stream_folders(streams_beside(database))
+
+
+def cuts_beside(database: Path) -> list[Path]:
+    """The files of whole records that were cut off a file's journal and streams."""
+    return [path for folder in logs_beside(database) for path in cut_files(folder)]
 
 
 def remove(making: Path) -> None:

@@ -14,8 +14,14 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from penstock.backup import logs_beside
 from penstock.errors import Damaged, PenstockError
+from penstock.journal.drain import journal_folder
 from penstock.lite import LiteQueue
+from penstock.log.cuts import cut_files
+from penstock.log.manifest import load_identity
+from penstock.log.placing import ASIDE, misplaced_in
+from penstock.log.segment import LOG, file_name
 from penstock.model import DAY_MS, system_clock
 from penstock.ownership import is_ours
 from penstock.store.shared import GAUGES
@@ -48,6 +54,7 @@ def examine(path: Path) -> list[Finding]:
     try:
         with translated(str(path)):
             findings += _looks(path)
+            findings += _logs(path)
     except Damaged as error:
         findings.append(Finding("problem", "file", str(error.args[0]), RESTORE))
     except PenstockError as error:
@@ -115,6 +122,34 @@ def _looks(path: Path) -> Iterator[Finding]:
             found = list(look(connection, path))
             connection.execute("COMMIT")
             yield from found
+
+
+def _logs(path: Path) -> Iterator[Finding]:
+    """What opening the journal and the streams has set aside, and files that are in the wrong place."""
+    found = False
+    for folder in logs_beside(path):
+        for problem in _log_problems(folder):
+            found = True
+            is_journal = folder == journal_folder(path)
+            repair = f"stop the server, then `penstock {'journal repair' if is_journal else 'stream repair NAME'}`"
+            yield Finding("problem", "log", problem, repair)
+    if not found:
+        yield Finding("ok", "logs", "nothing was cut off or set aside")
+
+
+def _log_problems(folder: Path) -> Iterator[str]:
+    try:
+        identity = load_identity(folder)
+        misplaced = misplaced_in(folder, identity)
+    except PenstockError as error:
+        yield str(error.args[0])
+        return
+    for cut in cut_files(folder):
+        yield f"{cut} holds whole records that were cut off"
+    for first in misplaced:
+        yield f"{folder / file_name(first)} belongs to another stream or offset, and is not served"
+    for aside in sorted(folder.glob(f"*{LOG}{ASIDE}")):
+        yield f"{aside} was found in the wrong place, and is not served"
 
 
 def _permissions(path: Path) -> Iterator[Finding]:

@@ -135,7 +135,7 @@ def test_health_says_what_is_wrong(serve: Fresh, monkeypatch: pytest.MonkeyPatch
         assert client.get("/healthz").json == {"status": "ok"}
         assert client.get("/readyz").json == {
             "ready": True,
-            "checks": {"store": "ok", "writes": "ok", "disk": "ok", "wal": "ok"},
+            "checks": {"store": "ok", "writes": "ok", "disk": "ok", "wal": "ok", "logs": "ok"},
         }
 
         def fail(*_: Any, **__: Any) -> Any:

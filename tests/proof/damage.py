@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -346,23 +346,27 @@ def run_open(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcome)
     shutil.rmtree(copy)
 
 
-def run(folder: Path, seed: int, rounds: int) -> Outcome:
+def run(folder: Path, seed: int, rounds: int, makers: Sequence[str] = tuple(MAKERS), *, one_in: int = 1) -> Outcome:
+    """Every kind of damage to every kind of log, closed and open, `rounds` times; or one in so many of them."""
     outcome = Outcome()
-    for how in MAKERS:
+    for how in makers:
         place = folder / how.replace(", ", "-").replace(" ", "-")
         place.mkdir(parents=True)
         sound = make_sound(place, how, seed)
-        for number in range(rounds):
-            for kind in KINDS:
-                for one in (run_closed, run_open):
-                    if one is run_open and kind.startswith(NOT_WHILE_OPEN):
-                        continue
-                    before = len(outcome.troubles)
-                    try:
-                        one(sound, place, kind, seed + number, outcome)
-                    except Exception as error:
-                        outcome.troubles.append(f"{kind}, seed {seed + number}: {error!r}")
-                    outcome.troubles[before:] = [f"{how}: {each}" for each in outcome.troubles[before:]]
-                    outcome.cases[how] += 1
-                    shutil.rmtree(place / "damaged", ignore_errors=True)
+        trials = [
+            (kind, trial, seed + number)
+            for number in range(rounds)
+            for kind in KINDS
+            for trial in (run_closed, run_open)
+            if trial is run_closed or not kind.startswith(NOT_WHILE_OPEN)
+        ]
+        for kind, trial, trial_seed in trials[list(MAKERS).index(how) % one_in :: one_in]:
+            before = len(outcome.troubles)
+            try:
+                trial(sound, place, kind, trial_seed, outcome)
+            except Exception as error:
+                outcome.troubles.append(f"{kind}, seed {trial_seed}: {error!r}")
+            outcome.troubles[before:] = [f"{how}: {each}" for each in outcome.troubles[before:]]
+            outcome.cases[how] += 1
+            shutil.rmtree(place / "damaged", ignore_errors=True)
     return outcome

@@ -19,6 +19,7 @@ from penstock.log.check import check, repair
 from penstock.log.log import Log
 from penstock.log.reader import LogReader
 from tests.integration.command_line import Result, penstock
+from tests.proof import damage
 from tests.proof.world import WORLDS
 from tests.robustness.fuzz_http import fuzz
 from tests.unit.log.support import assert_true, make, read_all
@@ -150,6 +151,12 @@ def run(store: str, folder: Path, seed: int, size: int) -> dict[str, int | float
     with_log = folder / "log"
     with_log.mkdir(parents=True)
     done["logs changed and read"] = fuzz_logs(with_log, seed, 10 * size)
+    hurt = damage.run(folder / "damage", seed, max(1, size // 10))
+    done["logs damaged and read"] = hurt.cases.total()
+    done["records intact in them"] = hurt.intact
+    done["wrong records served or intact ones lost"] = len(hurt.troubles)
+    if hurt.troubles:
+        raise AssertionError("\n".join(hurt.troubles[:50]))
     done["commands of the command line"] = sum(fuzz_cli(folder, seed, size).values())
     done["requests"] = fuzz_http(store, folder, seed, size)
     done["seconds"] = round(time.monotonic() - begun, 1)

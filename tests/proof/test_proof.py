@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof import fuzzing
+from tests.proof import damage, fuzzing
 from tests.proof.load import Level
 from tests.proof.load import judge as judge_load
 from tests.proof.soak import Sample
@@ -39,6 +39,13 @@ def test_nothing_is_lost_doubled_or_out_of_order_when_everything_fails_once(stor
 
 def test_changed_files_of_a_log_never_serve_a_wrong_byte(tmp_path: Path) -> None:
     assert fuzzing.fuzz_logs(tmp_path, SEED, 40) == 40
+
+
+@pytest.mark.parametrize("how", list(damage.MAKERS))
+def test_damage_of_every_kind_costs_no_intact_record_and_serves_no_wrong_one(tmp_path: Path, how: str) -> None:
+    outcome = damage.run(tmp_path, SEED, 1, (how,), one_in=5)
+    assert outcome.troubles == []
+    assert outcome.intact > 500
 
 
 def test_no_arguments_of_any_command_end_in_a_traceback(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, Protocol
 
 import click
+import msgspec
 
 from penstock.cli.backend import Data
 from penstock.cli.common import (
@@ -18,14 +19,18 @@ from penstock.cli.common import (
     STORE,
     TOKEN,
     URL,
+    YES,
     QueueOption,
     address,
+    file_of,
     reporting,
     server_of,
     where_of,
     with_options,
 )
-from penstock.cli.output import Output, compact, when, write
+from penstock.cli.output import Output, compact, confirm, when, write
+from penstock.cli.stream import finish_repair
+from penstock.errors import CannotOpen
 
 PAGE = 1_000
 WAIT_MS = 20_000
@@ -77,6 +82,32 @@ def show(backend: JournalBackend, out: Output) -> None:
         out.table(("CONSUMER", "OFFSET", "LAG"), rows, empty="nobody has committed a position in it")
 
     out.show(journal, draw)
+
+
+@command.command("repair")
+@YES
+@DB
+@DATA
+@JSON
+def repair(yes: bool, db: str | None, data: str | None, as_json: bool) -> None:
+    """Repair the journal beside a file that no server has open. JSON: the report.
+
+    Exit code 3 if records were lost, 1 if something is still damaged.
+    """
+    from penstock.journal.drain import NAME, journal_folder
+    from penstock.log.check import repair as repair_log
+    from penstock.server.faces.stream_shapes import report_view
+
+    path = file_of(db, data)
+    if path is None:
+        raise click.UsageError("name the file with --db, or the server's folder with --data")
+    with reporting():
+        if not journal_folder(path).is_dir():
+            raise CannotOpen(f"{path} has no journal")
+        confirm("Repair the journal, giving up records that are damaged?", yes)
+        # The store gives the journal's offsets, so nothing is appended that has lost its own.
+        report = repair_log(journal_folder(path), NAME, append_cuts=False)
+        finish_repair(Output(as_json), NAME, msgspec.json.decode(msgspec.json.encode(report_view(report))))
 
 
 @command.command("tail")

@@ -14,6 +14,7 @@ from penstock.backup import Copied, back_up
 from penstock.cli.backend import Data, KeyOwner, Outgoing, Verb, without_lease
 from penstock.commands import Settled, SettleItem
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
+from penstock.log.files import make_folder
 from penstock.model import NewMessage, QueueOptions, State, system_clock
 from penstock.ownership import check_ours
 from penstock.server.faces import payloads
@@ -41,7 +42,7 @@ _imported_message = msgspec.json.Decoder(ImportedMessage)
 class Local:
     def __init__(self, path: Path, *, create: bool) -> None:
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         elif not path.is_file():
             raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
         else:

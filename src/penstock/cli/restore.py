@@ -13,7 +13,7 @@ from penstock.cli.backup import show_copied
 from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
 from penstock.cli.output import Output, confirm, progress
 from penstock.journal.drain import journal_folder
-from penstock.log.files import sync_path
+from penstock.log.files import make_folder, sync_path
 from penstock.log.streams import streams_beside
 from penstock.store.sqlite.connection import translated
 from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
@@ -78,7 +78,7 @@ def _check_unused(target: Path) -> None:
 
 def _restore(source: Path, target: Path) -> Copied:
     partial = target.with_name(target.name + PARTIAL)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     remove(partial)
     try:
         with closing(_open_read_only(source)) as backup, closing(sqlite3.connect(partial)) as copy:

@@ -136,7 +136,7 @@ def check(backend: StreamBackend, out: Output, name: str) -> None:
     """Look at every record; change nothing. Exit code 1 if something is wrong. JSON: the report."""
     with progress(f"check {name}", None) as advance:
         report = backend.check(name, _progress(advance))
-    _show_report(out, report)
+    show_report(out, report)
     if not report["ok"]:
         raise Failed(f"{len(report['findings'])} things are wrong with {name} (`penstock stream repair {name}`)")
 
@@ -146,19 +146,23 @@ def check(backend: StreamBackend, out: Output, name: str) -> None:
 @YES
 @on_streams()
 def repair(backend: StreamBackend, out: Output, name: str, yes: bool) -> None:
-    """Mend what can be mended. Good records keep their offsets; those beyond help are passed over from then on.
+    """Repair a stream, and bring back records that were cut off. Good records keep their offsets.
 
-    Exit code 3 if records were beyond help, 1 if something is left to mend. JSON: the report.
+    Exit code 3 if records were lost, 1 if something is still damaged. JSON: the report.
     """
-    confirm(f"Repair {name}, giving up records that are beyond help?", yes)
+    confirm(f"Repair {name}, giving up records that are damaged?", yes)
     with progress(f"repair {name}", None) as advance:
         report = backend.repair(name, _progress(advance))
-    _show_report(out, report)
+    finish_repair(out, name, report)
+
+
+def finish_repair(out: Output, name: str, report: Data) -> None:
+    """Show the report of a repair, and exit with the code that says how much of it succeeded."""
+    show_report(out, report)
     if not report["ok"]:
-        raise Failed(f"{name} could not be mended whole")
-    lost = [each for each in report["findings"] if each["trouble"] in ("corrupt", "lost")]
-    if lost:
-        raise Failed(f"{name} is mended; some of its records were beyond help", PARTLY)
+        raise Failed(f"{name} could not be repaired completely")
+    if any(each["trouble"] in ("corrupt", "lost") for each in report["findings"]):
+        raise Failed(f"{name} is repaired; some of its records were lost", PARTLY)
 
 
 def _progress(advance: Any) -> Progress:
@@ -188,7 +192,7 @@ def _show_consumers(out: Output, found: list[Data], *, empty: str) -> None:
     out.table(headings, rows, empty=empty)
 
 
-def _show_report(out: Output, report: Data) -> None:
+def show_report(out: Output, report: Data) -> None:
     def draw() -> None:
         out.fields({field: value for field, value in report.items() if field != "findings"})
         headings = ("TROUBLE", "SEGMENT", "FIRST", "LAST", "POSITION", "MENDED", "WHAT")

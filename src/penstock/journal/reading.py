@@ -12,7 +12,7 @@ from penstock.errors import OffsetBeyondEnd
 from penstock.journal.drain import NAME
 from penstock.journal.events import Event, decode_events
 from penstock.log.consumers import CommitPosition, Consumers, ForgetConsumer, Kind
-from penstock.log.files import DISK, PRIVATE_FOLDER
+from penstock.log.files import DISK, PRIVATE_FOLDER, make_folder
 from penstock.log.manifest import STREAM
 from penstock.log.model import MIB, Consumer, Page, Record, SegmentInfo
 from penstock.log.reader import LogReader
@@ -123,7 +123,7 @@ class JournalReader:
 
     def _positions(self, *, make: bool = False) -> Consumers | None:
         if self._consumers is None and (make or self.folder.is_dir()):
-            self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            make_folder(self.folder, PRIVATE_FOLDER)
             self._consumers = Consumers(self.folder, NAME, files=DISK, clock=self._clock)
         return self._consumers
 

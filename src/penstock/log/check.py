@@ -217,6 +217,7 @@ def repair(
     name: str,
     progress: Progress | None = None,
     *,
+    append_cuts: bool = True,
     files: Files = DISK,
     clock: Clock = system_clock,
 ) -> Report:
@@ -226,7 +227,7 @@ def repair(
         _mend_small_files(folder, name, report, files, clock)
         with Log(folder, files=files, clock=clock) as log:
             findings = log.findings
-        restored = restore_cuts(files, folder, clock)
+        restored = restore_cuts(files, folder, clock, append=append_cuts)
         lock = FolderLock(folder / LOCK)
         try:
             _Mender(folder, load_identity(folder), files).run(progress)

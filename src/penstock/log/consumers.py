@@ -64,6 +64,14 @@ class ForgetConsumer(Command[None]):
 
 
 def check_consumer_name(name: str) -> str:
+    # Programs that tidy up URLs and paths could not reach a consumer called "..".
+    if check_known_consumer_name(name) in (".", ".."):
+        raise InvalidName(f"{name!r} is not a consumer's name", field="consumer", hint="choose one that is no path")
+    return name
+
+
+def check_known_consumer_name(name: str) -> str:
+    """As `check_consumer_name`, and what 0.1.0 allowed too, so that it can be forgotten."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name!r} is not a consumer's name", field="consumer", hint="1 to 255 of letters, digits and . _ : -"

@@ -42,8 +42,8 @@ def cut_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"*{CUT}") if all(map(str.isdecimal, path.name.split(".")[:2])))
 
 
-def restore_cuts(files: Files, folder: Path, clock: Clock) -> list[Finding]:
-    """Bring cut records back: at their offsets where these are known and free, otherwise at the end of the log."""
+def restore_cuts(files: Files, folder: Path, clock: Clock, *, append: bool = True) -> list[Finding]:
+    """Bring cut records back at their offsets where these are known and free; `append` the others to the log."""
     findings = []
     for path in cut_files(folder):
         cut = Cut(path)
@@ -52,17 +52,18 @@ def restore_cuts(files: Files, folder: Path, clock: Clock) -> list[Finding]:
             back = _restore_in_place(files, folder, load_identity(folder), cut)
         finally:
             lock.close()
+        left = cut.records[back:]
         text = f"{back} records are back at their offsets"
         with Log(folder, files=files, clock=clock) as log:
-            if cut.records[back:]:
-                first = log.next_offset
-                _append(log, cut.records[back:])
-                text += (
-                    f"; {log.next_offset - first}, whose offsets are not known or not free, are back from {first} on"
-                )
-        files.remove(path)
-        files.sync_folder(folder)
-        findings.append(Finding(trouble=Trouble.CUT, text=text, segment=path.name, mended=True))
+            if left and append:
+                text += f"; {len(left)}, whose offsets are not known or not free, are back from {log.next_offset} on"
+                _append(log, left)
+        if left and not append:
+            text += f"; {len(left)}, whose offsets are not known or not free, stay in this file"
+        else:
+            files.remove(path)
+            files.sync_folder(folder)
+        findings.append(Finding(trouble=Trouble.CUT, text=text, segment=path.name, mended=not left or append))
     return findings
 
 

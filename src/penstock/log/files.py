@@ -67,6 +67,15 @@ def sync_path(path: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it that are missing, so that a power cut does not take any of them back."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode, exist_ok=True)
+        sync_path(each.parent)
+    folder.mkdir(mode, parents=True, exist_ok=True)
+
+
 def replace(files: Files, path: Path, data: bytes) -> None:
     """The file holds either its old content or all of the new, whatever happens."""
     beside = path.with_name(path.name + ".new")

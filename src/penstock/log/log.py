@@ -25,7 +25,7 @@ from penstock.errors import (
     UnknownStream,
 )
 from penstock.log.active import Active
-from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, typed_errors
+from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, make_folder, typed_errors
 from penstock.log.findings import Finding
 from penstock.log.manifest import (
     HEADED_VERSION,
@@ -150,7 +150,7 @@ class Log(OneLane, LogReader):
             headed_from=0,
         )
         with typed_errors(f"creating stream {name!r}"):
-            folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            make_folder(folder, PRIVATE_FOLDER)
             save_manifest(files, folder, Manifest(first=first, next=first, active=first, uid=identity.uid))
             # Last: where it is, all of it is.
             save_identity(files, folder, identity)

@@ -22,9 +22,7 @@ def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int)
 
     `kept_from` is the first offset that is kept: what lies before it has been trimmed.
     """
-    misplaced = [
-        first for first in firsts_in(folder) if lies_elsewhere(Handle(folder / file_name(first)), identity, first)
-    ]
+    misplaced = misplaced_in(folder, identity)
     if misplaced:
         check_identity(folder, identity)
     # Also those that a crash has left aside on their way.
@@ -45,6 +43,11 @@ def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int)
     if findings:
         files.sync_folder(folder)
     return findings
+
+
+def misplaced_in(folder: Path, identity: Identity) -> list[int]:
+    """Return the first offsets under whose names another segment's file lies."""
+    return [first for first in firsts_in(folder) if lies_elsewhere(Handle(folder / file_name(first)), identity, first)]
 
 
 def check_identity(folder: Path, identity: Identity) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, pairwise
@@ -41,6 +42,8 @@ from penstock.model import system_clock
 
 CUT = ".cut"
 BAD = ".bad"
+FOUND: Counter[Trouble] = Counter()
+"""What recoveries in this process have found, by kind, for the metrics."""
 log = logging.getLogger("penstock.log")
 
 
@@ -82,6 +85,7 @@ def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
     for finding in findings:
         place = f"{identity.name}, {finding.segment}" if finding.segment else identity.name
         log.warning("stream %s: %s", place, finding.text)
+        FOUND[finding.trouble] += 1
     return recovered
 
 

@@ -36,9 +36,10 @@ from penstock.log.consumers import (
     Kind,
     SeeConsumer,
     check_consumer_name,
+    check_known_consumer_name,
     new_consumer_name,
 )
-from penstock.log.files import DISK, PRIVATE_FOLDER, Files, typed_errors
+from penstock.log.files import DISK, PRIVATE_FOLDER, Files, make_folder, typed_errors
 from penstock.log.findings import Report
 from penstock.log.log import Append, Log
 from penstock.log.model import (
@@ -94,7 +95,7 @@ class FileStreams:
         self._closed = False
         with typed_errors(f"opening {self._root}"):
             for part in (FLAT, TREE, MAKING, TRASH):
-                (self._root / part).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+                make_folder(self._root / part, PRIVATE_FOLDER)
             for dropped in (self._root / TRASH).iterdir():
                 # Whoever dropped it was killed before all of it was removed, or is just at it.
                 shutil.rmtree(dropped, ignore_errors=True)
@@ -170,7 +171,7 @@ class FileStreams:
             making = self._root / MAKING / uuid.uuid4().hex
             Log.create(making, name, options, clock=self._clock, files=self._files).close()
             with typed_errors(f"creating stream {name!r}"):
-                folder.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+                make_folder(folder.parent, PRIVATE_FOLDER)
                 try:
                     self._files.rename(making, folder)
                 except OSError:
@@ -347,7 +348,7 @@ class FileStreams:
 
     def forget(self, name: str, consumer: str) -> None:
         with self._using(name) as stream:
-            stream.consumers.submit(ForgetConsumer(consumer=check_consumer_name(consumer)))
+            stream.consumers.submit(ForgetConsumer(consumer=check_known_consumer_name(consumer)))
 
     def trim(
         self, name: str, before: int | None = None, *, force: bool = False, archive: Archive | None = None

@@ -22,6 +22,7 @@ from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
 from penstock.limits import Limits
+from penstock.log.files import make_folder
 from penstock.server.app import App
 from penstock.server.listener import Listener
 from penstock.server.stream_desk import StreamDesk
@@ -59,7 +60,7 @@ def opened(settings: Settings) -> tuple[Store, str]:
     else:
         path = Path(settings.data) / DB_NAME
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     except OSError as error:
         raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
     store = open_store(str(path), durability=settings.durability, busy_ms=settings.busy_ms, journal=settings.journal)

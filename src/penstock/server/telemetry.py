@@ -6,6 +6,7 @@ import asyncio
 import platform
 import shutil
 import sys
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,7 +22,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from penstock.backup import cuts_beside
 from penstock.broker import Broker
+from penstock.log.findings import Trouble
+from penstock.log.recovery import FOUND
 from penstock.model import Ages, QueueInfo
 from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
@@ -75,6 +79,9 @@ class LogLines:
             self._stream.flush()
 
 
+CUTS_SECONDS = 30.0
+
+
 class Spread:
     """A histogram of plain numbers, for what is counted often and asked for seldom."""
 
@@ -125,7 +132,9 @@ class Metrics:
         )
         for result in ("met", "missed", "failed"):
             self._canary_rounds.labels(result)
-        registry.register(BrokerCollector(broker))
+        collector = BrokerCollector(broker)
+        self.cuts = collector.cuts
+        registry.register(collector)
 
     def canary(self, heard: bool, seconds: float, objective_seconds: float) -> None:
         if heard:
@@ -185,6 +194,7 @@ class BrokerCollector(Collector):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.cuts = CutFiles(broker.store)
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -198,6 +208,15 @@ class BrokerCollector(Collector):
         )
         if (free := disk_free_bytes(broker.store)) is not None:
             yield GaugeMetricFamily("penstock_disk_free_bytes", "Free on the disk that holds the data.", free)
+        yield GaugeMetricFamily(
+            "penstock_log_cut_files", "Files of records cut off a log, which a repair brings back.", self.cuts.count()
+        )
+        troubles = CounterMetricFamily(
+            "penstock_log_troubles", "What opening the journal or a stream found wrong, by kind.", labels=["trouble"]
+        )
+        for trouble in Trouble:
+            troubles.add_metric([trouble], FOUND[trouble])
+        yield troubles
         yield from self._queues()
 
     def _queues(self) -> Iterable[Metric]:
@@ -230,6 +249,22 @@ class BrokerCollector(Collector):
             retries.add_metric((info.name,), _retries(info))
             inflow.add_metric((info.name,), info.totals.dead)
         yield from (depth, head, oldest, total, retries, inflow)
+
+
+class CutFiles:
+    """Counts the `*.cut` files of a store's logs, at most once in a while: there may be many streams."""
+
+    def __init__(self, store: Store) -> None:
+        path = getattr(store, "path", None)
+        self._path = None if path is None or path == ":memory:" else Path(path)
+        self._look_at = 0.0
+        self._count = 0
+
+    def count(self) -> int:
+        if self._path is not None and time.monotonic() >= self._look_at:
+            self._count = len(cuts_beside(self._path))
+            self._look_at = time.monotonic() + CUTS_SECONDS
+        return self._count
 
 
 def disk_free_bytes(store: Store) -> int | None:

@@ -164,3 +164,18 @@ def test_there_is_a_limit_to_how_many_consumers_a_stream_has(streams: Streams) -
         list(pool.map(lambda number: streams.create_consumer("s", f"c{number}"), range(CONSUMERS_MAX)))
     with pytest.raises(BatchTooLarge):
         streams.create_consumer("s", "one-more")
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_consumer_cannot_be_called_like_a_folder(streams: Streams, name: str) -> None:
+    """Programs that tidy up URLs and paths could not reach it."""
+    for attempt in (
+        lambda: streams.create_consumer("s", name),
+        lambda: streams.commit("s", name, -1),
+        lambda: streams.next("s", name),
+    ):
+        with pytest.raises(InvalidName):
+            attempt()
+    with pytest.raises(UnknownConsumer):
+        streams.forget("s", name)  # One that 0.1.0 made can be removed.
+    assert streams.consumers("s") == []

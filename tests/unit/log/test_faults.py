@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import DiskFull, LogFailed, StoreError
+from penstock.config import Settings
 from penstock.log.check import check
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.copying import LogCopy, copy_log
@@ -21,6 +22,7 @@ from penstock.log.reader import LogReader
 from penstock.log.retention import Wish, trim
 from penstock.log.segment import file_name, firsts_in
 from penstock.log.streams import FileStreams
+from penstock.server.serve import opened as open_served
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
 
@@ -222,3 +224,21 @@ def test_a_copy_of_a_log_whose_tail_vanished_gives_no_offset_twice(tmp_path: Pat
     assert copy_log(tmp_path / "log", tmp_path / "copy") == LogCopy(2)
     with Log(tmp_path / "copy") as copy:
         assert copy.append([b"new"]).first == 4
+
+
+def test_folders_that_are_made_outlive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder in which a name appeared is synced, also the one that holds the data folder."""
+    synced: set[int] = set()
+    real = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.add(os.fstat(fd).st_ino)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    store, _ = open_served(Settings(data=str(tmp_path / "new" / "data")))
+    store.close()
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new")} <= synced
+    synced.clear()
+    FileStreams(tmp_path / "other" / "streams").close()
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "other", tmp_path / "other" / "streams")} <= synced

@@ -11,7 +11,7 @@ from zlib import crc32
 from penstock.commands import Command
 from penstock.errors import PenstockError, StreamExists, StreamInUse, UnknownStream
 from penstock.limits import check_range
-from penstock.log.consumers import Kind, check_consumer_name, new_consumer_name
+from penstock.log.consumers import Kind, check_consumer_name, check_known_consumer_name, new_consumer_name
 from penstock.log.findings import Report
 from penstock.log.model import (
     MIB,
@@ -228,7 +228,7 @@ class PostgresStreams:
         return self._committer.submit(Move(stream=check_stream_name(name), consumer=consumer, offset=None, kind=kind))
 
     def forget(self, name: str, consumer: str) -> None:
-        self._positions.forget(check_stream_name(name), check_consumer_name(consumer))
+        self._positions.forget(check_stream_name(name), check_known_consumer_name(consumer))
 
     # Upkeep
 

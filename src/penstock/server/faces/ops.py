@@ -152,6 +152,8 @@ class Ops:
         if request.principal is ANYONE:
             # The causes name hosts, databases and sizes.
             checks = {name: verdict if verdict == "ok" else "failed" for name, verdict in checks.items()}
+        # What was cut off a log keeps nobody from working, but somebody should know.
+        checks["logs"] = await self._log_check()
         response = reply(Ready(ready, checks), 200 if ready else 503)
         if not ready:
             response.headers.append((b"retry-after", b"1"))
@@ -181,6 +183,10 @@ class Ops:
     def _disk_check(self) -> str:
         free = disk_free_bytes(self._broker.store)
         return "ok" if free is None or free > DISK_BYTES_LOW else f"only {free} bytes free"
+
+    async def _log_check(self) -> str:
+        count = await self._broker.read(self._metrics.cuts.count)
+        return "ok" if not count else f"{count} files of cut records; `penstock doctor` names them"
 
     def _wal_check(self) -> str:
         pressure = self._broker.pressure
