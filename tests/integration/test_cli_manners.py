@@ -183,6 +183,46 @@ def test_on_a_terminal_what_destroys_asks_first(file: Queues) -> None:
     assert file.run("queue", "show", "--name", "jobs").code == 0
 
 
+def in_a_shell(file: Queues, line: str) -> subprocess.CompletedProcess[str]:
+    """A line of shell, in which `p` is the command on the file."""
+    words = [f'p() {{ {PENSTOCK} "$@" {" ".join(file.flags)}; }}', line]
+    return subprocess.run(["bash", "-c", "\n".join(words)], env=clean_environment(), capture_output=True, text=True)
+
+
+def test_what_destroys_honours_an_answer_on_stdin(file: Queues) -> None:
+    file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
+    refused = in_a_shell(file, "echo n | p queue purge --name jobs")
+    assert (refused.returncode, "nothing was changed" in refused.stderr) == (1, True)
+    unclear = in_a_shell(file, "echo emails | p queue purge --name jobs")
+    assert (unclear.returncode, "expected y or n on stdin, got 'emails'" in unclear.stderr) == (1, True)
+    assert in_a_shell(file, "echo n | p message remove --queue jobs --id 1").returncode == 1
+    assert in_a_shell(file, "echo | p queue rm --name jobs --force").returncode == 1
+    assert file.json("stats", "--queue", "jobs")["ready"] == 1
+    assert in_a_shell(file, "echo y | p queue purge --name jobs").stdout.split() == ["purged", "1"]
+    assert in_a_shell(file, "echo n | p queue purge --name jobs --yes").returncode == 0
+
+
+def test_in_a_script_what_destroys_needs_no_answer(file: Queues) -> None:
+    assert in_a_shell(file, "p queue purge --name jobs < /dev/null").returncode == 0
+    silent = [PENSTOCK, "queue", "purge", "--name", "jobs", *file.flags]
+    with subprocess.Popen(silent, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment()) as process:
+        assert process.wait(60) == 0
+    names = Path(file.flags[1]).parent / "names"
+    names.write_text("jobs\nother\nlast\n")
+    for name in ("other", "last"):
+        file.ok("queue", "add", "--name", name)
+    loop = in_a_shell(file, f"while read name; do p queue purge --name $name; done < {names}")
+    assert (loop.returncode, loop.stdout.split()) == (0, ["purged", "0"] * 3)
+
+
+def test_a_dry_run_says_what_would_be_purged(file: Queues) -> None:
+    file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
+    for command in (("queue", "purge", "--name"), ("dlq", "purge", "--queue")):
+        shown = file.ok(*command, "jobs", "--dry-run")
+        assert shown.split()[:2] == ["would", "purge"]
+    assert file.json("stats", "--queue", "jobs")["ready"] == 1
+
+
 def test_a_progress_bar_is_drawn_on_a_terminal_only(file: Queues, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("1\n" * 2_000)

@@ -74,7 +74,7 @@ DATA = click.option("--data", type=click.Path(file_okay=False), help="A server's
 STORE = click.option("--store", help="A database, used without a server: postgresql://user@host/database.")
 JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON, stable, instead of a table.")
 NAME = click.option("--name", cls=QueueOption, required=True, help="The queue: a name, or namespace/task/queue.")
-YES = click.option("--yes", "-y", is_flag=True, help="Do not ask, even on a terminal.")
+YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 class Failed(click.ClickException):

@@ -37,8 +37,12 @@ def purge(backend: Backend, out: Output, queue: str, dry_run: bool, yes: bool) -
     """Remove all dead letters. JSON: {"purged", "dry_run"}"""
     if not dry_run:
         confirm(f"Remove every dead letter of {queue}?", yes)
-    purged = backend.purge(queue, dead=True, dry_run=dry_run)
-    out.show(purged, lambda: out.fields(purged))
+    show_purged(out, backend.purge(queue, dead=True, dry_run=dry_run))
+
+
+def show_purged(out: Output, purged: Data) -> None:
+    heading = "would purge" if purged["dry_run"] else "purged"
+    out.show(purged, lambda: out.fields({heading: purged["purged"]}))
 
 
 def requeue(name: str, queue_flag: str) -> click.Command:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from penstock.cli.backend import Backend, KeyOwner
-from penstock.cli.common import QUEUE, Command, QueueOption, on_queues
-from penstock.cli.output import Output, note, when
+from penstock.cli.common import QUEUE, YES, Command, QueueOption, on_queues
+from penstock.cli.output import Output, confirm, note, when
 
 
 def of_owner(command: Command) -> Command:
@@ -64,9 +64,11 @@ def list_keys(backend: Backend, out: Output, owner: KeyOwner) -> None:
 
 @command.command("rm")
 @click.option("--id", "key_id", required=True, help="As `key list` shows it.")
+@YES
 @on_queues()
 @of_owner
-def remove(backend: Backend, out: Output, owner: KeyOwner, key_id: str) -> None:
+def remove(backend: Backend, out: Output, owner: KeyOwner, key_id: str, yes: bool) -> None:
     """Revoke a key. JSON: {"removed"}"""
+    confirm(f"Revoke the key {key_id} of {owner.queue or owner.stream}?", yes)
     backend.remove_key(owner, key_id)
     out.show({"removed": key_id}, lambda: out.fields({"removed": key_id}))

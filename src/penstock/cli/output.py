@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ class Advance(Protocol):
 
 
 CELL_MAX = 200
+ANSWER_SECONDS = 1.0
+ANSWER_BYTES_MAX = 100
 
 
 class Output:
@@ -92,15 +96,45 @@ def note(text: str) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before destroying something, where there is somebody to ask."""
-    if yes or not sys.stdin.isatty():
+    """Ask before destroying something: on a terminal, or for an answer that was piped in. A script need not answer."""
+    if yes:
         return
-    try:
-        agreed = click.confirm(question, err=True)
-    except click.exceptions.Abort:
-        raise KeyboardInterrupt from None
+    if sys.stdin is None or not sys.stdin.isatty():
+        agreed = _piped_answer()
+    else:
+        try:
+            agreed = click.confirm(question, err=True)
+        except click.exceptions.Abort:
+            raise KeyboardInterrupt from None
     if not agreed:
         raise click.ClickException("nothing was changed")
+
+
+def _piped_answer() -> bool:
+    """The line on stdin, if one is there: a pipe that stays open and silent, as a CI runner's does, answers nothing."""
+    try:
+        file = sys.stdin.fileno()
+        is_file = stat.S_ISREG(os.fstat(file).st_mode)
+        if not is_file and not select.select([file], [], [], ANSWER_SECONDS)[0]:
+            return True
+        start = os.lseek(file, 0, os.SEEK_CUR) if is_file else 0
+        line = b""
+        # Byte by byte: the next line may be for the script's next command.
+        while len(line) < ANSWER_BYTES_MAX and not line.endswith(b"\n") and (byte := os.read(file, 1)):
+            line += byte
+    except (AttributeError, OSError, ValueError):
+        return True  # There is no stdin.
+    answer = line.strip().lower()
+    if not line or answer in (b"y", b"yes"):
+        return True
+    if answer in (b"n", b"no") or not (answer or is_file):
+        return False
+    if is_file:
+        # Not an answer: what a loop such as `while read name; do …; done < names` reads next.
+        os.lseek(file, start, os.SEEK_SET)
+        return True
+    shown = line.strip().decode("utf-8", "backslashreplace")
+    raise click.ClickException(f"expected y or n on stdin, got {shown!r}; nothing was changed (--yes does not ask)")
 
 
 @contextmanager

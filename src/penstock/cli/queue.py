@@ -6,7 +6,7 @@ import click
 
 from penstock.cli.backend import Backend
 from penstock.cli.common import NAME, YES, on_queues
-from penstock.cli.dlq import requeue
+from penstock.cli.dlq import requeue, show_purged
 from penstock.cli.lazy import LazyGroup
 from penstock.cli.messages import show_messages, show_queue
 from penstock.cli.output import Output, confirm
@@ -76,8 +76,7 @@ def purge(backend: Backend, out: Output, name: str, dry_run: bool, yes: bool) ->
     """Remove all messages still to be leased; leased and dead ones stay. JSON: {"purged", "dry_run"}"""
     if not dry_run:
         confirm(f"Remove every waiting message of {name}?", yes)
-    purged = backend.purge(name, dead=False, dry_run=dry_run)
-    out.show(purged, lambda: out.fields(purged))
+    show_purged(out, backend.purge(name, dead=False, dry_run=dry_run))
 
 
 @command.command("peek")
