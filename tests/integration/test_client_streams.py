@@ -91,7 +91,10 @@ def test_streams_are_managed(sdk: Sdk, url: str, name: str) -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(f"{name}-a", retention_ms=1_000)
             await client.create_stream(f"{name}-a", retention_ms=1_000)
-            await client.create_stream(f"{name}-a", exist_ok=True)
+            await client.create_stream(f"{name}-a", exist_ok=True, retention_bytes=1 << 20)
+            kept = (await stream.info()).options
+            assert (kept.retention_ms, kept.retention_bytes) == (1_000, 1 << 20), "what is named is set, the rest stays"
+            await stream.configure(retention_bytes=None)
             with pytest.raises(StreamExists) as exists:
                 await client.create_stream(f"{name}-a")
             assert (exists.value.stream, exists.value.differing) == (f"{name}-a", ["retention_ms"])

@@ -50,9 +50,10 @@ class Client:
         return Queue(self, name)
 
     async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Unpack[Options]) -> Queue:
-        """Make a queue. One that exists just so is fine; with `exist_ok`, so is one with other options, which it keeps.
+        """Make a queue. One that exists with just these options is fine; any other is QueueExists.
 
-        Options are those of `penstock.QueueOptions`, for example `lease_ms=60_000, max_attempts=3`.
+        With `exist_ok`, a queue that exists gets the options named here, and keeps its others. Options are those of
+        `penstock.QueueOptions`, for example `lease_ms=60_000, max_attempts=3`.
         """
         check_queue_name(name)
         try:
@@ -60,6 +61,8 @@ class Client:
         except QueueExists:
             if not exist_ok:
                 raise
+            if options:
+                await self.transport.configure(name, dict(options))
         return self.queue(name)
 
     async def queues(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[QueueInfo]:
@@ -72,14 +75,18 @@ class Client:
         return Stream(self, name)
 
     async def create_stream(self, name: str, *, exist_ok: bool = False, **options: Unpack[StreamChanges]) -> Stream:
-        """Make a stream. One that exists just so is fine; with `exist_ok`, so is one with other options, which it
-        keeps. Options are those of `penstock.StreamOptions`, for example `retention_ms=86_400_000`.
+        """Make a stream. One that exists with just these options is fine; any other is StreamExists.
+
+        With `exist_ok`, a stream that exists gets the options named here, and keeps its others. Options are those of
+        `penstock.StreamOptions`, for example `retention_ms=86_400_000`.
         """
         try:
             await self.transport.streams.create(name, dict(options))
         except StreamExists:
             if not exist_ok:
                 raise
+            if options:
+                await self.transport.streams.configure(name, dict(options))
         return self.stream(name)
 
     async def streams(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[StreamInfo]:
