@@ -117,10 +117,18 @@ export interface Lease {
   token?: string
 }
 
-export interface SettleItem extends Lease {
+export interface Failed {
   delay_ms?: number
   error?: string
+  /** Where it failed; kept with the error. */
+  traceback?: string
+  /** Make it a dead letter now, whatever attempts are left. */
+  dead?: boolean
+  /** Drop it now, without a dead letter. */
+  discard?: boolean
 }
+
+export interface SettleItem extends Lease, Failed {}
 
 export interface Settled {
   id: number
@@ -150,6 +158,8 @@ export interface Failure {
   attempt: number
   error: string
   [name: string]: unknown
+  /** Where it failed; only a look at one message has it. */
+  traceback?: string
 }
 
 export interface Message {

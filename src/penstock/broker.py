@@ -37,6 +37,7 @@ from penstock.model import (
     DELAY_MS_MAX,
     ERROR_TEXT_MAX,
     LEASE_MS_MAX,
+    TRACEBACK_MAX,
     Clock,
     LeasedMessage,
     NewMessage,
@@ -46,6 +47,7 @@ from penstock.model import (
     system_clock,
 )
 from penstock.own_connection import push_on
+from penstock.redact import without_secrets
 from penstock.store.protocol import Store
 
 AWAY_MS = 500
@@ -290,6 +292,9 @@ class Broker(Administration):
                 check_range("delay_ms", item.delay_ms, 0, DELAY_MS_MAX)
             if item.error is not None:
                 item.error = item.error[:ERROR_TEXT_MAX]
+            if item.traceback is not None:
+                # Its end names the error and the innermost call.
+                item.traceback = without_secrets(item.traceback)[-TRACEBACK_MAX:]
         return Nack(queue=queue, items=items)
 
     def _check_items(self, queue: str, items: Sequence[SettleItem]) -> None:

@@ -87,6 +87,12 @@ class SettleItem(Struct, gc=False):
     """None settles the message's current lease, whoever has it."""
     delay_ms: int | None = None
     error: str | None = None
+    traceback: str | None = None
+    """Where it failed; kept with the error."""
+    dead: bool = False
+    """A nack for good: no attempt is left."""
+    discard: bool = False
+    """A nack for good that leaves no dead letter."""
 
 
 class SettledAll(Struct):

@@ -447,3 +447,11 @@ class ServerFault(PenstockError):
     def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+
+
+class DeadLetter(Exception):
+    """Raise this in a worker to fail a message for good: it goes to the dead letters, whatever attempts are left."""
+
+
+class Discard(Exception):
+    """Raise this in a worker to fail a message for good and drop it: it leaves no dead letter."""

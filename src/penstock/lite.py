@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from penstock._sync.broker import Broker
+from penstock.client.failures import describe, format_traceback
 from penstock.commands import Command, Configure, Settled, SettleItem
 from penstock.errors import InvalidInput, LeaseLost, PenstockError, UnknownQueue, WrongType
 from penstock.identity import DLQ_SUFFIX, check_queue_name
@@ -225,9 +226,13 @@ class LiteQueue:
         if error is not None:
             _check_text("error", error)
             error = error.encode("utf-8", "backslashreplace").decode()
+        return self._nack(messages, delay_ms, error)
 
+    def _nack(
+        self, messages: Iterable[Message], delay_ms: int | None, error: str | None, traceback: str | None = None
+    ) -> list[Message]:
         def nack(qname: str, leases: Sequence[SettleItem]) -> list[Settled]:
-            items = [SettleItem(lease.id, lease.token, delay_ms, error) for lease in leases]
+            items = [SettleItem(lease.id, lease.token, delay_ms, error, traceback) for lease in leases]
             return self._broker.nack(qname, items).results
 
         return self._settle(messages, nack)
@@ -266,7 +271,7 @@ class LiteQueue:
         except BaseException as error:
             # The block's own error matters more than what becomes of the lease, which ends by itself.
             try:
-                self.nack_many([message], error=_describe(error))
+                self._nack([message], None, describe(error), format_traceback(error))
             except PenstockError as trouble:
                 error.add_note(f"and the message could not be nacked: {trouble}")
             raise
@@ -360,13 +365,6 @@ def _check_int(field: str, value: int, low: int, high: int) -> None:
 def _check_text(field: str, text: str) -> None:
     if not isinstance(text, str):
         raise WrongType(f"{field} is a str, not {type(text).__name__}", field=field)
-
-
-def _describe(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__  # Its own text cannot be had.
 
 
 def _message(leased: LeasedMessage) -> Message:

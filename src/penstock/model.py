@@ -23,6 +23,7 @@ LEASE_BYTES_MAX = 16 << 20
 """Of payloads in one answer: what a lease has beyond that waits for the next. The first goes whatever its size."""
 ATTEMPTS_MAX = 1_000
 ERROR_TEXT_MAX = 4_096
+TRACEBACK_MAX = 8_192
 KEY_LENGTH_MAX = 512
 HEADERS_BYTES_MAX = 16_384
 
@@ -153,12 +154,14 @@ class Message(Struct, kw_only=True):
     headers: dict[str, str] | None = None
 
 
-class Failure(Struct, gc=False):
+class Failure(Struct, gc=False, omit_defaults=True):
     """One failed delivery."""
 
     attempt: int
     at: int
     error: str
+    traceback: str | None = None
+    """Where it failed, if the consumer sent that; only `get` of one message reads it."""
 
 
 class LeasedMessage(Struct, kw_only=True):

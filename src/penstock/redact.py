@@ -1,4 +1,4 @@
-"""What may be shown of an address that somebody gave."""
+"""What may be shown of an address or a text that somebody gave."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 WHERE = ("host", "hostaddr", "port", "dbname", "service", "schema")
 """Of the parameters of a database's URL, those that say where it leads."""
+
+_USERINFO = re.compile(r"(://)[^\s/@'\"]{1,500}@")
+_SECRET = re.compile(
+    r"(?i)(\b(?:bearer|basic) +|(?:password|passwd|secret|token|api_?key)['\"]? *[:=] *)(['\"]?)[^\s'\"&,;)]{1,500}"
+)
+
+
+def without_secrets(text: str) -> str:
+    """A text without the passwords of its URLs, and without the values of what is called a token or a password.
+
+    >>> without_secrets("cannot open postgresql://me:pw@db/x, token=abc")
+    'cannot open postgresql://…@db/x, token=…'
+    """
+    return _SECRET.sub(r"\1\2…", _USERINFO.sub(r"\1…@", text))
 
 
 def without_password(url: str) -> str:

@@ -90,12 +90,16 @@ def test_a_message_shows_its_whole_life_with_numbers_exact_and_errors_newest_fir
     (message,) = push(client, queue, {"big": big}, headers={"tenant": "acme"})
     for error in ("the first went wrong", "the second, too"):
         (leased,) = lease(client, queue)
-        client.post(f"{queue}/nack", {"id": message, "token": leased["token"], "error": error})
+        failed = {"error": error, "traceback": f"in send_mail\n{error}"}
+        client.post(f"{queue}/nack", {"id": message, "token": leased["token"], **failed})
     page = dashboard.go(f"message/{name}/{message}")
-    expect(page.locator("pre")).to_contain_text(f'"big": {big}')
+    expect(page.locator("pre").first).to_contain_text(f'"big": {big}')
     expect(page.get_by_text("acme")).to_be_visible()
     errors = page.get_by_role("region", name="Errors").get_by_role("listitem")
     expect(errors.nth(0)).to_contain_text("the second, too")
+    expect(page.get_by_text("in send_mail").first).not_to_be_visible()
+    errors.nth(0).get_by_text("Traceback").click()
+    expect(page.get_by_text("in send_mail").first).to_be_visible()
     life = page.get_by_label("Life").get_by_role("listitem")
     expect(life).to_have_count(6)
     for n, word in enumerate(("Pushed", "Leased", "Failed", "Leased", "Failed", "Dead")):

@@ -252,14 +252,17 @@ class Model(Operators):
         return c.SettledAll(*self._settle(command, self._nack_one))
 
     def _nack_one(self, queue: Queue, e: Entry, item: c.SettleItem) -> State | None:
+        if e.from_dead and item.discard:
+            self._finish(queue, e)
+            return None
         if e.from_dead:
             e.state, e.from_dead = State.DEAD, False
             return State.DEAD
         queue.totals["nacked"] += 1
-        e.failures.append(Failure(e.attempts, self.now, item.error or ""))
-        if e.attempts >= queue.options.max_attempts:
-            self._die(queue, e, "nacked")
-            return State.DEAD if queue.options.dlq else None
+        e.failures.append(Failure(e.attempts, self.now, item.error or "", item.traceback))
+        if item.dead or item.discard or e.attempts >= queue.options.max_attempts:
+            self._die(queue, e, "nacked", discard=item.discard)
+            return State.DEAD if queue.options.dlq and not item.discard else None
         delay_ms = backoff_ms(queue.options, e.id, e.attempts) if item.delay_ms is None else item.delay_ms
         e.at = self.now + delay_ms if delay_ms else max(self.now, queue.newest_at)
         e.state = State.SCHEDULED if delay_ms else State.READY

@@ -137,7 +137,16 @@ nack = st.builds(
     st.just(c.Nack),
     picked,
     rarely,
-    st.fixed_dictionaries({}, optional={"delay_ms": st.sampled_from([0, 3, 10]), "error": st.sampled_from(["e", "f"])}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "delay_ms": st.sampled_from([0, 3, 10]),
+            "error": st.sampled_from(["e", "f"]),
+            "traceback": st.sampled_from(["t", "u"]),
+            "dead": rarely,
+            "discard": rarely,
+        },
+    ),
 )
 extend = st.builds(
     Settle,

@@ -7,7 +7,7 @@ import pytest
 from penstock.commands import Lease, Nack, Pause, Redriven, SettleItem
 from penstock.error_groups import ERROR_READ_MAX
 from penstock.errors import InvalidInput
-from penstock.model import ERROR_TEXT_MAX, State
+from penstock.model import ERROR_TEXT_MAX, TRACEBACK_MAX, State
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
 
 
@@ -44,6 +44,40 @@ def test_without_a_dlq_used_up_attempts_end_the_message(store: StoreUnderTest, c
     clock.advance(5)
     store.sweep()
     assert (store.get("q", message_id), store.counts(), store.info().totals.dead) == (None, {}, 1)
+
+
+def test_a_nack_for_good_is_a_dead_letter_at_once(store: StoreUnderTest) -> None:
+    store.make(max_attempts=9)
+    (message_id,) = store.push("a")
+    assert store.nack(store.lease_one(), error="no such user", dead=True).states == [State.DEAD]
+    dead = store.get("q", message_id)
+    assert (dead.reason, dead.attempts, [each.error for each in dead.errors]) == ("nacked", 1, ["no such user"])
+    assert (store.info().totals.nacked, store.info().totals.dead) == (1, 1)
+    assert store.nack(store.lease_one("q.dlq"), dead=True).states == [State.DEAD], "and stays one"
+    assert store.redrive().moved == 1
+
+
+def test_a_discarded_message_leaves_no_dead_letter(store: StoreUnderTest) -> None:
+    store.make(max_attempts=9)
+    kept, dropped, _ = store.push("kept", "dropped", "again")
+    one, two, three = store.lease(limit=3)
+    outcomes = [store.nack(one, dead=True), store.nack(two, discard=True), store.nack(three, delay_ms=0)]
+    assert [outcome.states for outcome in outcomes] == [[State.DEAD], [None], [State.READY]]
+    assert (store.get("q", dropped), store.counts()) == (None, {"dead": 1, "ready": 1})
+    assert (store.info().totals.nacked, store.info().totals.dead) == (3, 2)
+    assert store.nack(store.lease_one("q.dlq"), discard=True).states == [None], "nor does a dead letter"
+    assert (store.get("q", kept), store.counts()) == (None, {"ready": 1})
+
+
+def test_a_failure_keeps_its_traceback(store: StoreUnderTest) -> None:
+    store.make(max_attempts=2)
+    (message_id,) = store.push("a")
+    store.nack(store.lease_one(), delay_ms=0, error="one", traceback="line 1")
+    store.nack(store.lease_one(), error="two", traceback="x" * TRACEBACK_MAX)
+    found = store.get("q", message_id).errors
+    assert [(each.error, each.traceback) for each in found] == [("two", "x" * TRACEBACK_MAX), ("one", "line 1")]
+    listed = store.pages(State.DEAD)[0].errors
+    assert [each.traceback for each in listed] == [None, None], "a page of them would be large"
 
 
 def test_a_dead_letter_of_a_queue_that_lost_its_dlq_stays(store: StoreUnderTest) -> None:

@@ -92,6 +92,24 @@ def test_a_journal_that_begins_later_tells_with_what_each_queue_enters_it(journa
     assert {event.pushed_at for event in ended if event.id == leased[0].id} == {leased[0].created_at}
 
 
+def test_a_failure_is_journalled_with_its_traceback_and_a_discarded_message_as_gone(journalled: StoreUnderTest) -> None:
+    journalled.make("q", max_attempts=9)
+    journalled.push("a", "b")
+    one, two = journalled.lease("q", 2)
+    journalled.nack(one, error="first", traceback="line 1", dead=True)
+    journalled.nack(two, error="second", discard=True)
+    events = [event for event in events_of(journalled) if event.kind in ("nacked", "dead")]
+    assert [(event.kind, event.id) for event in events] == [
+        ("nacked", one.id),
+        ("dead", one.id),
+        ("nacked", two.id),
+        ("dead", two.id),
+    ]
+    assert events[0].details == {"error": "first", "traceback": "line 1"}
+    assert events[2].details == {"error": "second"}
+    assert ["gone" in event.marks for event in events] == [False, False, False, True]
+
+
 def test_a_journal_that_ends_tells_with_what_each_queue_leaves_it(journalled: StoreUnderTest) -> None:
     fill(journalled)
     journalled.push("untold yet")

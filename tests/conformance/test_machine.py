@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
                 assert page == self.model.peek(name, state)
                 assert after is None
                 for message in page[:2]:
-                    assert store.get(name, message.id) == message
+                    assert store.get(name, message.id) == self.model.get(message.id)
 
 
 class PostgresMachine(Machine):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from penstock import commands as c
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, message_uuid
@@ -108,7 +110,14 @@ class Memory:
         return sorted(found, key=PEEK_ORDER[states[0]] if len(states) == 1 else order)
 
     def peek(self, name: str, state: State) -> list[Message]:
-        return [self.message(e) for e in self.of(self.home(name), state)]
+        """Without tracebacks, which only a look at one message has."""
+        found = [self.message(e) for e in self.of(self.home(name), state)]
+        for message in found:
+            message.errors = [msgspec.structs.replace(each, traceback=None) for each in message.errors]
+        return found
+
+    def get(self, message_id: int) -> Message:
+        return self.message(self.world.entries[message_id])
 
     def message(self, e: Entry) -> Message:
         leased, done = e.state is State.LEASED, e.state in (State.DEAD, State.ARCHIVED)
@@ -177,9 +186,9 @@ class Memory:
         else:
             e.state = State.READY
 
-    def _die(self, queue: Queue, e: Entry, reason: str) -> None:
+    def _die(self, queue: Queue, e: Entry, reason: str, *, discard: bool = False) -> None:
         queue.totals["dead"] += 1
-        if not queue.options.dlq:
+        if discard or not queue.options.dlq:
             del self.world.entries[e.id]
             return
         e.state, e.reason, e.finished_at = State.DEAD, reason, self.now

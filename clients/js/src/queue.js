@@ -1,6 +1,6 @@
 /** One queue of the queue face, `/queues/{name}`. Data has the server's names: `delay_ms`, `max_attempts`. */
 import { newKey, readPayload, sentPayload } from './bytes.js'
-import { Consumer, checkConsume, errorText } from './consumer.js'
+import { Consumer, checkConsume, errorStack, errorText } from './consumer.js'
 import { InvalidInput, LeaseLost, NotFound, TryLater } from './errors.js'
 import { FULL, remaining } from './http.js'
 import { Joiner, sendOrSplit } from './joiner.js'
@@ -186,13 +186,13 @@ export class Queue {
   }
 
   /**
-   * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies.
+   * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies: now with `dead`, and dropped with `discard`.
    * @param {shapes.Lease} message
-   * @param {{delay_ms?: number, error?: string}} [options]
+   * @param {shapes.Failed} [options]
    * @returns {Promise<shapes.Settled>}
    */
-  nack({ id, token }, { delay_ms, error } = {}) {
-    return this._settles.nack.join({ id, token, delay_ms, error })
+  nack({ id, token }, { delay_ms, error, traceback, dead, discard } = {}) {
+    return this._settles.nack.join({ id, token, delay_ms, error, traceback, dead, discard })
   }
 
   /**
@@ -223,7 +223,7 @@ export class Queue {
   transact({ ack = [], nack = [], push = [] }) {
     const body = {
       ack: ack.map(({ id, token, queue }) => ({ id, token, queue })),
-      nack: nack.map(({ id, token, queue, delay_ms, error }) => ({ id, token, queue, delay_ms, error })),
+      nack: nack.map(({ id, token, queue, delay_ms, error, traceback, dead, discard }) => ({ id, token, queue, delay_ms, error, traceback, dead, discard })),
       push: push.map((message) => ({ ...message, ...sentPayload(message.payload) })),
     }
     // Done twice, the second would find its leases gone, or push again.
@@ -269,7 +269,7 @@ export class Queue {
       handle,
       done: (/** @type {shapes.LeasedMessage} */ message) => this.ack(message),
       failed: (/** @type {shapes.LeasedMessage} */ message, /** @type {unknown} */ error) =>
-        this.nack(message, { error: errorText(error) }),
+        this.nack(message, { error: errorText(error), traceback: errorStack(error) }),
       giveBack: (/** @type {shapes.LeasedMessage[]} */ messages) =>
         Promise.all(messages.map((message) => this.release(message))),
     }

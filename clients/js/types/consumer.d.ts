@@ -69,3 +69,9 @@ export declare class Consumer<Message> {
  * @param {unknown} error
  */
 export declare function errorText(error: unknown): string;
+/**
+ * Where it failed, if that is known: the beginning of the stack, which has the innermost calls.
+ * @param {unknown} error
+ * @returns {string | undefined}
+ */
+export declare function errorStack(error: unknown): string | undefined;

@@ -110,15 +110,12 @@ export declare class Queue {
      */
     ack({ id, token }: shapes.Lease): Promise<shapes.Settled>;
     /**
-     * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies.
+     * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies: now with `dead`, and dropped with `discard`.
      * @param {shapes.Lease} message
-     * @param {{delay_ms?: number, error?: string}} [options]
+     * @param {shapes.Failed} [options]
      * @returns {Promise<shapes.Settled>}
      */
-    nack({ id, token }: shapes.Lease, { delay_ms, error }?: {
-        delay_ms?: number;
-        error?: string;
-    }): Promise<shapes.Settled>;
+    nack({ id, token }: shapes.Lease, { delay_ms, error, traceback, dead, discard }?: shapes.Failed): Promise<shapes.Settled>;
     /**
      * Give back what was not begun: no attempt is used up.
      * @param {shapes.Lease} message

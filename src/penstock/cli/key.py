@@ -69,6 +69,6 @@ def list_keys(backend: Backend, out: Output, owner: KeyOwner) -> None:
 @of_owner
 def remove(backend: Backend, out: Output, owner: KeyOwner, key_id: str, yes: bool) -> None:
     """Revoke a key. JSON: {"removed"}"""
-    confirm(f"Revoke the key {key_id} of {owner.queue or owner.stream}?", yes)
+    confirm(f"Revoke the key {key_id} of {owner.name}?", yes)
     backend.remove_key(owner, key_id)
     out.show({"removed": key_id}, lambda: out.fields({"removed": key_id}))

@@ -148,7 +148,7 @@ class Local:
         return [without_lease(_plain(polled(message))) for message in taken]
 
     def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data:
-        sent = [SettleItem(each["id"], each.get("token"), each.get("delay_ms"), each.get("error")) for each in items]
+        sent = [msgspec.convert({"token": None, **each}, SettleItem) for each in items]
         if verb == "ack":
             return {"results": _results(sent, self._broker.ack(queue, sent))}
         if verb == "nack":

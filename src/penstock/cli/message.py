@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from penstock.cli.backend import Backend, Data, Verb
-from penstock.cli.common import Failed, Leases, QueueOption, exit_partly, fail, on_queues
+from penstock.cli.common import YES, Failed, Leases, QueueOption, exit_partly, fail, on_queues
 from penstock.cli.lazy import LazyGroup
 from penstock.cli.messages import show_messages
-from penstock.cli.output import Output, note, payload_cell, when
+from penstock.cli.output import Output, confirm, note, payload_cell, when, write
 from penstock.errors import PenstockError
 
 SETTLE_BATCH = 1_000
@@ -75,10 +76,13 @@ def ack(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
 @LEASES
 @click.option("--delay-ms", type=click.IntRange(0), help="Until the next try.  [default: the queue's back-off]")
 @click.option("--error", help="What went wrong; kept with the message.")
+@click.option("--dead", is_flag=True, help="Make it a dead letter now, whatever attempts are left.")
+@click.option("--discard", is_flag=True, help="Drop it now, without a dead letter.")
 @on_queues()
-def nack(backend: Backend, out: Output, queue: str, ids: list[Data], delay_ms: int | None, error: str | None) -> None:
+def nack(backend: Backend, out: Output, queue: str, ids: list[Data], **how: Any) -> None:
     """Failed: try again later, or dead when no attempts are left. JSON as of `ack`, with the new `state`."""
-    _settle(backend, out, "nack", queue, [{**each, "delay_ms": delay_ms, "error": error} for each in ids])
+    chosen = {name: value for name, value in how.items() if value not in (None, False)}
+    _settle(backend, out, "nack", queue, [{**each, **chosen} for each in ids])
 
 
 @command.command("extend-lease")
@@ -128,6 +132,10 @@ def peek(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
         shown |= {name: when(value) for name, value in message.items() if name.endswith("_at")}
         shown["payload"] = payload_cell(message)
         out.fields(shown)
+        for failure in message.get("errors", []):
+            if failure.get("traceback"):
+                note_at = f"\nattempt {failure['attempt']}, {when(failure['at'])}\n"
+                write((note_at + failure["traceback"].rstrip() + "\n").encode("utf-8", "backslashreplace"))
 
     out.show(message, draw)
 
@@ -135,9 +143,12 @@ def peek(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
 @command.command("remove")
 @IN_QUEUE
 @click.option("--id", "ids", type=Leases(tokens=False), required=True, help="One id, or several between commas.")
+@YES
 @on_queues()
-def remove(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
+def remove(backend: Backend, out: Output, queue: str, ids: list[Data], yes: bool) -> None:
     """Remove messages, whatever their state. JSON: {"results": [{"id", "result": ok | unknown}]}"""
+    which = f"message {ids[0]['id']}" if len(ids) == 1 else f"{len(ids)} messages"
+    confirm(f"Remove {which} of {queue}?", yes)
     results: list[Data] = []
     for each in ids:
         try:

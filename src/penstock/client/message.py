@@ -10,10 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock.client import payloads
+from penstock.client.failures import describe, format_traceback
 from penstock.client.types import Seconds, milliseconds, visible_key
 from penstock.commands import Settled, SettleItem
-from penstock.errors import LeaseLost, PenstockError, WrongType
-from penstock.model import ERROR_TEXT_MAX, LEASE_MS_MAX
+from penstock.errors import DeadLetter, Discard, LeaseLost, PenstockError, WrongType
+from penstock.limits import check_flag
+from penstock.model import LEASE_MS_MAX
 from penstock.model import LeasedMessage as Lease
 
 if TYPE_CHECKING:
@@ -92,18 +94,42 @@ class LeasedMessage:
     def headers(self) -> dict[str, str]:
         return self._lease.headers or {}
 
-    def item(self, delay_ms: int | None = None, error: str | None = None) -> SettleItem:
+    def item(self) -> SettleItem:
         """What proves that this message is yours to settle."""
-        return SettleItem(self._lease.id, self._lease.token, delay_ms, error)
+        return SettleItem(self._lease.id, self._lease.token)
+
+    def failed_item(
+        self, error: str | BaseException | None, delay: Seconds | None, dead: bool = False, discard: bool = False
+    ) -> SettleItem:
+        """The same, with what went wrong and what is to become of the message."""
+        item = self.item()
+        item.delay_ms = None if delay is None else milliseconds("delay", delay)
+        item.error = describe(error)
+        item.traceback = format_traceback(error)
+        check_flag("dead", dead)
+        check_flag("discard", discard)
+        item.dead = dead or isinstance(error, DeadLetter)
+        item.discard = discard or isinstance(error, Discard)
+        return item
 
     async def ack(self) -> None:
         """Done. LeaseLost when the message is no longer yours."""
         self._settled(await self._settle("ack", self.item()))
 
-    async def nack(self, error: str | BaseException | None = None, *, delay: Seconds | None = None) -> None:
-        """Failed: comes back after `delay` seconds (default: the queue's back-off), or dies."""
-        delay_ms = None if delay is None else milliseconds("delay", delay)
-        self._settled(await self._settle("nack", self.item(delay_ms, describe(error))))
+    async def nack(
+        self,
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
+        dead: bool = False,
+        discard: bool = False,
+    ) -> None:
+        """Failed: comes back after `delay` seconds (default: the queue's back-off), or dies.
+
+        With `dead` it is a dead letter now, whatever attempts are left; with `discard` it is dropped instead. An
+        exception's traceback is kept with its text.
+        """
+        self._settled(await self._settle("nack", self.failed_item(error, delay, dead, discard)))
 
     async def release(self) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
@@ -152,18 +178,3 @@ def check_leased(message: LeasedMessage) -> LeasedMessage:
     if not isinstance(message, LeasedMessage):
         raise WrongType(f"this takes a message that was leased, not {type(message).__name__}", field="messages")
     return message
-
-
-def describe(error: str | BaseException | None) -> str | None:
-    if error is None:
-        return None
-    if isinstance(error, BaseException):
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except Exception:
-            text = type(error).__name__  # Its own text cannot be had.
-    elif isinstance(error, str):
-        text = error
-    else:
-        raise WrongType(f"error is a str or an exception, not {type(error).__name__}", field="error")
-    return text[:ERROR_TEXT_MAX].encode("utf-8", "backslashreplace").decode()

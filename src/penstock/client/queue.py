@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.client.message import LeasedMessage, check_leased, describe
+from penstock.client.message import LeasedMessage, check_leased
 from penstock.client.transaction import Transaction
 from penstock.client.types import (
     NewMessage,
@@ -153,19 +153,36 @@ class Queue:
 
     async def ack_many(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
         """Ack with one request; answers those whose lease was lost."""
-        return await self._settle_many("ack", messages)
+        return await self._settle_many("ack", messages, LeasedMessage.item)
 
     async def nack(
-        self, message: LeasedMessage, error: str | BaseException | None = None, *, delay: Seconds | None = None
+        self,
+        message: LeasedMessage,
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
+        dead: bool = False,
+        discard: bool = False,
     ) -> None:
-        """Failed: comes back after `delay` (default: the queue's back-off), or dies."""
-        await check_leased(message).nack(error, delay=delay)
+        """Failed: comes back after `delay` (default: the queue's back-off), or dies.
+
+        With `dead` it is a dead letter now, whatever attempts are left; with `discard` it is dropped instead.
+        """
+        await check_leased(message).nack(error, delay=delay, dead=dead, discard=discard)
 
     async def nack_many(
-        self, messages: Iterable[LeasedMessage], error: str | None = None, *, delay: Seconds | None = None
+        self,
+        messages: Iterable[LeasedMessage],
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
+        dead: bool = False,
+        discard: bool = False,
     ) -> list[LeasedMessage]:
-        delay_ms = None if delay is None else milliseconds("delay", delay)
-        return await self._settle_many("nack", messages, delay_ms, describe(error))
+        """Nack with one request; answers those whose lease was lost."""
+        return await self._settle_many(
+            "nack", messages, lambda message: message.failed_item(error, delay, dead, discard)
+        )
 
     async def release(self, message: LeasedMessage) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
@@ -176,13 +193,13 @@ class Queue:
         await check_leased(message).extend(lease)
 
     async def _settle_many(
-        self, verb: str, many: Iterable[LeasedMessage], delay_ms: int | None = None, error: str | None = None
+        self, verb: str, many: Iterable[LeasedMessage], to_item: Callable[[LeasedMessage], SettleItem]
     ) -> list[LeasedMessage]:
         messages = check_many("messages", many, BATCH_MAX)
         for message in map(check_leased, messages):
             if message.queue != self.name:
                 raise InvalidInput(f"message {message.id} is of queue {message.queue!r}", field="messages")
-        items: list[SettleItem] = [message.item(delay_ms, error) for message in messages]
+        items = [to_item(message) for message in messages]
         results = await self._transport.settle(verb, self.name, items)
         lost = []
         for message, result in zip(messages, results, strict=True):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.message import LeasedMessage, check_leased, describe
-from penstock.client.types import NewMessage, Receipt, Seconds, milliseconds
+from penstock.client.message import LeasedMessage, check_leased
+from penstock.client.types import NewMessage, Receipt, Seconds
 from penstock.commands import SettleItem
 from penstock.model import NewMessage as StoredNewMessage
 
@@ -48,10 +48,15 @@ class Transaction:
         self._settled.append(message)
 
     def nack(
-        self, message: LeasedMessage, error: str | BaseException | None = None, *, delay: Seconds | None = None
+        self,
+        message: LeasedMessage,
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
+        dead: bool = False,
+        discard: bool = False,
     ) -> None:
-        delay_ms = None if delay is None else milliseconds("delay", delay)
-        item = check_leased(message).item(delay_ms, describe(error))
+        item = check_leased(message).failed_item(error, delay, dead, discard)
         self._nacks.setdefault(message.queue, []).append(item)
         self._settled.append(message)
 

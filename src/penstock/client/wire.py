@@ -15,7 +15,7 @@ from penstock import errors
 from penstock.client.http1 import Answer
 from penstock.client.stream_wire import STREAM_ERRORS, error_data
 from penstock.client.types import Stats
-from penstock.commands import Settled
+from penstock.commands import Settled, SettleItem
 from penstock.limits import check_text
 from penstock.model import Content, Failure, LeasedMessage, Message, NewMessage, QueueInfo, State
 
@@ -59,7 +59,14 @@ class SettleOne(Struct, omit_defaults=True):
     token: str | None = None
     delay_ms: int | None = None
     error: str | None = None
+    traceback: str | None = None
+    dead: bool = False
+    discard: bool = False
     queue: str | UnsetType = UNSET
+
+
+def settle_one(item: SettleItem, queue: str | UnsetType = UNSET) -> SettleOne:
+    return SettleOne(item.id, item.token, item.delay_ms, item.error, item.traceback, item.dead, item.discard, queue)
 
 
 class Settles(Struct, omit_defaults=True):

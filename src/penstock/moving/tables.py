@@ -48,7 +48,7 @@ TABLES = (
     _table("extension", "id", "leased_until"),
     _table("dead", "id", "place queue_id died_at attempts first_leased_at ttl_left_ms reason error leased", "leased"),
     _table("archive", "id", "place queue_id archived_at attempts first_leased_at leased_at"),
-    _table("failure", "id at attempt", "error"),
+    _table("failure", "id at attempt", "error traceback"),
     _table("key", "space key", "id place created_at expires_at check_at"),
     _table("api_key", "id", "queue_id name hash rights created_at"),
     _table("stream_key", "id", "stream name hash rights created_at"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.commands import SettleItem
 from penstock.errors import InvalidInput, LeaseTokenRequired, QueueFull, RateLimited
-from penstock.model import DAY_MS, LEASE_BYTES_MAX, Ages, Content, Depth, QueueOptions, Span, Totals
+from penstock.model import DAY_MS, LEASE_BYTES_MAX, Ages, Content, Depth, Message, QueueOptions, Span, Totals
 from penstock.options import options_decoder
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
@@ -148,3 +148,10 @@ def depth_of(counts: Sequence[int]) -> Depth:
 def span_of(minute: int, happened: Sequence[int], counts: Sequence[int]) -> Span:
     totals = Totals(**dict(zip(TOTALS, happened[len(GAUGES) :], strict=True)))
     return Span(minute, totals, depth_of(counts))
+
+
+def add_tracebacks(message: Message, rows: Iterable[Sequence[Any]]) -> None:
+    """Rows of attempt, time and traceback; read for one message only, because a page of them would be large."""
+    tracebacks = {(attempt, at): traceback for attempt, at, traceback in rows}
+    for failure in message.errors:
+        failure.traceback = tracebacks.get((failure.attempt, failure.at))

@@ -172,7 +172,7 @@ class Remote:
         """Ack, nack, extend or release; each item has its result. `again`: it may have been carried out already."""
         if not items:
             return []
-        body = wire.Settles([wire.SettleOne(i.id, i.token, i.delay_ms, i.error) for i in items], lease_ms)
+        body = wire.Settles([wire.settle_one(item) for item in items], lease_ms)
         path = f"{_path(queue)}/{verb}"
         try:
             answer, repeated = self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for, patient=True)
@@ -204,12 +204,8 @@ class Remote:
         pushes: dict[str, list[NewMessage]],
     ) -> list[Receipt]:
         body = {
-            "ack": [wire.SettleOne(i.id, i.token, queue=queue) for queue, items in acks.items() for i in items],
-            "nack": [
-                wire.SettleOne(i.id, i.token, i.delay_ms, i.error, queue)
-                for queue, items in nacks.items()
-                for i in items
-            ],
+            "ack": [wire.settle_one(item, queue) for queue, items in acks.items() for item in items],
+            "nack": [wire.settle_one(item, queue) for queue, items in nacks.items() for item in items],
             "push": [wire.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
         }
         # Done twice, the second would find its leases gone: an answer that was lost cannot be asked for again.

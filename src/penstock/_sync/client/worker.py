@@ -17,7 +17,7 @@ from penstock.client.signals import on_signals
 from penstock.client.stop import Stop
 from penstock.client.threads import CAN_CANCEL, HANDLES_SIGNALS, Background, Bell, sleep, within
 from penstock.client.types import Seconds, milliseconds
-from penstock.errors import InvalidInput, PenstockError, StoreError, TryLater, Unreachable
+from penstock.errors import DeadLetter, Discard, InvalidInput, PenstockError, StoreError, TryLater, Unreachable
 
 if TYPE_CHECKING:
     from penstock._sync.client.client import Client
@@ -175,6 +175,9 @@ class Worker:
         self._client.keeper.keep(message, self._lease_ms, KEEP_SECONDS_MAX if overdue is None else limit or 0, overdue)
         try:
             within(limit, lambda: self.handler(message))
+        except (DeadLetter, Discard) as error:
+            log.warning("message %d of %r failed for good: %s", message.id, self.queue.name, error)
+            self._settle(message, error)
         except Exception as error:
             log.exception("message %d of %r failed", message.id, self.queue.name)
             self._settle(message, error)

@@ -156,6 +156,12 @@ class Polled(Struct, omit_defaults=True):
 class NackItem(Settle, forbid_unknown_fields=True):
     delay_ms: DelayMs | None = None
     error: ErrorText | None = None
+    traceback: ErrorText | None = None
+    """Where it failed; the last 8,192 characters are kept."""
+    dead: bool = False
+    """Make it a dead letter now, whatever attempts are left."""
+    discard: bool = False
+    """Drop it now, without a dead letter."""
 
 
 class AckBody(Struct, forbid_unknown_fields=True):
@@ -171,6 +177,12 @@ class NackBody(Struct, forbid_unknown_fields=True):
     token: str | None = None
     delay_ms: DelayMs | None = None
     error: ErrorText | None = None
+    traceback: ErrorText | None = None
+    """Where it failed; the last 8,192 characters are kept."""
+    dead: bool = False
+    """Make it a dead letter now, whatever attempts are left."""
+    discard: bool = False
+    """Drop it now, without a dead letter."""
     items: Annotated[list[NackItem], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
 
 

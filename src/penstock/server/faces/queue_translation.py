@@ -96,6 +96,13 @@ def polled(message: LeasedMessage) -> PolledMessage:
     )
 
 
+def settle_item(sent: Any) -> SettleItem:
+    """From an ack or extend, which have only id and token, or from a nack."""
+    if not hasattr(sent, "error"):
+        return SettleItem(sent.id, sent.token)
+    return SettleItem(sent.id, sent.token, sent.delay_ms, sent.error, sent.traceback, sent.dead, sent.discard)
+
+
 def settle_items(request: Request, body: Any) -> list[SettleItem]:
     """One, or those under `items`."""
     if body.items is msgspec.UNSET:
@@ -106,9 +113,7 @@ def settle_items(request: Request, body: Any) -> list[SettleItem]:
         raise HttpError(422, "invalid_value", "send id or items, not both", field="items")
     else:
         sent = body.items
-    items = [
-        SettleItem(each.id, each.token, getattr(each, "delay_ms", None), getattr(each, "error", None)) for each in sent
-    ]
+    items = [settle_item(each) for each in sent]
     check_tokens(request, items)
     return items
 

@@ -248,7 +248,7 @@ class Queues:
         commands: list[Any] = []
         for verb, settles in ((self._broker.ack_command, body.ack), (self._broker.nack_command, body.nack)):
             for queue, group in translation.by_queue(request, home, settles):
-                items = [SettleItem(each.id, each.token, each.delay_ms, each.error) for each in group]
+                items = [translation.settle_item(each) for each in group]
                 translation.check_tokens(request, items)
                 commands.append(verb(queue, items))
         for queue, pushes in translation.by_queue(request, home, body.push):

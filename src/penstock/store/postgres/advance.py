@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.journal.events import Kind, Mark
 from penstock.store.postgres.journal import note_dead, note_ended, note_expired
-from penstock.store.postgres.moves import Ended, die, file_again, forget, remember_failures, return_to_dead
+from penstock.store.postgres.moves import Ended, Failed, die, file_again, forget, remember_failures, return_to_dead
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import ints
@@ -82,11 +82,11 @@ def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -
     note_ended(tx, queue, Kind.LAPSED, delivered, untils=[lease.leased_until for lease in delivered])
     return_to_dead(tx, queue, dead)
     attempts_max = queue.options.max_attempts
-    used_up = [lease for lease in delivered if lease.attempts >= attempts_max]
+    exhausted = [Failed(lease, LAPSED) for lease in delivered if lease.attempts >= attempts_max]
     again = [lease for lease in delivered if lease.attempts < attempts_max]
-    note_dead(tx, queue, used_up, "lapsed", [LAPSED] * len(used_up))
-    die(tx, queue, used_up, "lapsed", [LAPSED] * len(used_up))
-    remember_failures(tx, again, [LAPSED] * len(again))
+    note_dead(tx, queue, exhausted, "lapsed")
+    die(tx, queue, exhausted, "lapsed")
+    remember_failures(tx, [Failed(lease, LAPSED) for lease in again])
     file_again(tx, queue, again)
     queue.count(leased=-len(leases), n_lapsed=len(delivered))
 

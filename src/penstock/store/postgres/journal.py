@@ -16,7 +16,7 @@ from penstock.journal.drain import OPTIONS
 from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.journal.noting import note_held
 from penstock.store.postgres.context import LOCK_BUCKETS
-from penstock.store.postgres.moves import FAILURES_MAX, Ended, text
+from penstock.store.postgres.moves import FAILURES_MAX, Ended, Failed, text
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.schema import JOURNAL
 from penstock.store.postgres.transaction import ALIVE, CREATING, Transaction
@@ -108,17 +108,18 @@ def note_acked(tx: Transaction, queue: Queue, leases: Sequence[Ended]) -> None:
         note_ended(tx, queue, Kind.ACKED, alike, marks=marks, details=details)
 
 
-def note_dead(tx: Transaction, queue: Queue, leases: Sequence[Ended], reason: str, errors: Sequence[str]) -> None:
+def note_dead(tx: Transaction, queue: Queue, failed: Sequence[Failed], reason: str, *, discard: bool = False) -> None:
     """With the errors of the whole life, of which the last is told here and written later."""
-    if not leases or not queue.noted:
+    if not failed or not queue.noted:
         return
+    leases = [each.lease for each in failed]
     known = failures(tx, [lease.id for lease in leases if lease.attempts > 1])
     details = []
-    for lease, error in zip(leases, errors, strict=True):
+    for lease, error, _ in failed:
         last = {"attempt": lease.attempts, "at": tx.now, "error": text(error)}
         before = [each for each in known.get(lease.id, []) if (each["at"], each["attempt"]) != (tx.now, lease.attempts)]
         details.append(encode_detail(reason=reason, errors=[*before, last][-FAILURES_MAX:]))
-    marks = 0 if queue.options.dlq else Mark.GONE
+    marks = 0 if queue.options.dlq and not discard else Mark.GONE
     note_ended(tx, queue, Kind.DEAD, leases, marks=marks, details=details)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.model import ERROR_TEXT_MAX
+from penstock.model import ERROR_TEXT_MAX, TRACEBACK_MAX
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
 from penstock.store.postgres.wire import ints, ints_or_nulls, texts
@@ -29,9 +29,17 @@ class Ended(NamedTuple):
     leased_until: int = 0
 
 
-def text(value: str) -> str:
+class Failed(NamedTuple):
+    """A delivery that failed, and why."""
+
+    lease: Ended
+    error: str
+    traceback: str | None = None
+
+
+def text(value: str, length_max: int = ERROR_TEXT_MAX) -> str:
     """As it can be stored: PostgreSQL has no NUL in text."""
-    return value[:ERROR_TEXT_MAX].replace("\0", "�")
+    return value[:length_max].replace("\0", "�")
 
 
 def file_again(tx: Transaction, queue: Queue, leases: Sequence[Ended]) -> None:
@@ -80,15 +88,16 @@ def return_to_dead(tx: Transaction, queue: Queue, leases: Sequence[Ended]) -> No
         queue.count(dead=len(leases))
 
 
-def die(tx: Transaction, queue: Queue, leases: Sequence[Ended], reason: str, errors: Sequence[str]) -> None:
-    """Into the queue's dead letters; gone, where it keeps none."""
-    if not leases:
+def die(tx: Transaction, queue: Queue, failed: Sequence[Failed], reason: str, *, discard: bool = False) -> None:
+    """Into the queue's dead letters; gone, where it keeps none or the messages are discarded."""
+    if not failed:
         return
+    leases = [each.lease for each in failed]
     queue.count(n_dead=len(leases))
-    if not queue.options.dlq:
+    if discard or not queue.options.dlq:
         forget(tx, [(lease.id, lease.place, lease.attempts) for lease in leases])
         return
-    remember_failures(tx, leases, errors)
+    remember_failures(tx, failed)
     left = [None if lease.expires_at is None else max(0, lease.expires_at - tx.now) for lease in leases]
     tx.write(
         "settle.die",
@@ -98,16 +107,23 @@ def die(tx: Transaction, queue: Queue, leases: Sequence[Ended], reason: str, err
         ints(lease.attempts for lease in leases),
         ints_or_nulls([lease.first_leased_at for lease in leases]),
         ints_or_nulls(left),
-        texts([text(error) for error in errors]),
+        texts([text(each.error) for each in failed]),
     )
     queue.count(dead=len(leases))
 
 
-def remember_failures(tx: Transaction, leases: Sequence[Ended], errors: Sequence[str]) -> None:
-    if not leases:
+def remember_failures(tx: Transaction, failed: Sequence[Failed]) -> None:
+    if not failed:
         return
-    ids, attempts = [lease.id for lease in leases], [lease.attempts for lease in leases]
-    tx.write("settle.remember_failures", tx.now, ints(ids), ints(attempts), texts([text(error) for error in errors]))
+    leases = [each.lease for each in failed]
+    tx.write(
+        "settle.remember_failures",
+        tx.now,
+        ints(lease.id for lease in leases),
+        ints(lease.attempts for lease in leases),
+        texts([text(each.error) for each in failed]),
+        texts([None if each.traceback is None else text(each.traceback, TRACEBACK_MAX) for each in failed]),
+    )
     many = [lease.id for lease in leases if lease.attempts > FAILURES_MAX]
     if many:
         tx.write("settle.trim_failures", ints(many), FAILURES_MAX)

@@ -31,7 +31,17 @@ from penstock.store.postgres.context import Context
 from penstock.store.postgres.history import roll_up
 from penstock.store.postgres.queues import queue_info
 from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, ages_of, decode_options, next_page, position
+from penstock.store.shared import (
+    CONTENTS,
+    NEVER,
+    TOTALS,
+    Room,
+    add_tracebacks,
+    ages_of,
+    decode_options,
+    next_page,
+    position,
+)
 
 Page = tuple[list[Message], str | None]
 EXPORT_PAGE = 1_000
@@ -188,7 +198,10 @@ class Reader:
             return None
         place, created_at, available_at, *rest = rows[0]
         state, found = self._whereabouts(queue, place, (created_at, available_at, *rest))
-        return self._messages(queue, state, [found])[0]
+        message = self._messages(queue, state, [found])[0]
+        if message.errors:
+            add_tracebacks(message, self.fetch("read.tracebacks", message_id))
+        return message
 
     def _whereabouts(self, queue: Found, place: int, body: Row) -> tuple[State, Known]:
         """The body has its available_at second, as in the rows of states that do not tell it."""

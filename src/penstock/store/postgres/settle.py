@@ -14,7 +14,7 @@ from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.latency import SERVICE, TOTAL
 from penstock.model import State, backoff_ms
 from penstock.store.postgres.journal import note_acked, note_dead, note_ended
-from penstock.store.postgres.moves import Ended, die, file_again, remember_failures, return_to_dead, schedule
+from penstock.store.postgres.moves import Ended, Failed, die, file_again, remember_failures, return_to_dead, schedule
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction, home
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls
@@ -243,21 +243,29 @@ def _back_off(
 ) -> list[State | None]:
     options = queue.options
     states: list[State | None] = []
-    dead: list[tuple[Ended, str]] = []
-    used_up: list[tuple[Ended, str]] = []
-    again: list[tuple[Ended, str]] = []
+    dead: list[Failed] = []
+    done: list[Ended] = []
+    used_up: list[Failed] = []
+    discarded: list[Failed] = []
+    again: list[Failed] = []
     later: list[tuple[Ended, int]] = []
     at_once: list[Ended] = []
     for lease, item in zip(leases, items, strict=True):
-        error = item.error or ""
+        failed = Failed(lease, item.error or "", item.traceback)
         if lease.from_dead:
-            dead.append((lease, error))
-            states.append(State.DEAD)
-        elif lease.attempts >= options.max_attempts:
-            used_up.append((lease, error))
+            if item.discard:
+                done.append(lease)
+            else:
+                dead.append(failed)
+            states.append(None if item.discard else State.DEAD)
+        elif item.discard:
+            discarded.append(failed)
+            states.append(None)
+        elif item.dead or lease.attempts >= options.max_attempts:
+            used_up.append(failed)
             states.append(State.DEAD if options.dlq else None)
         else:
-            again.append((lease, error))
+            again.append(failed)
             delay_ms = backoff_ms(options, lease.id, lease.attempts) if item.delay_ms is None else item.delay_ms
             if delay_ms:
                 later.append((lease, tx.now + delay_ms))
@@ -265,38 +273,43 @@ def _back_off(
                 at_once.append(lease)
             states.append(State.SCHEDULED if delay_ms else State.READY)
     if queue.noted:
-        _note_nacked(tx, queue, dead, used_up, again, dict(later))
-    return_to_dead(tx, queue, [lease for lease, _ in dead])
-    die(tx, queue, [lease for lease, _ in used_up], "nacked", [error for _, error in used_up])
-    remember_failures(tx, [lease for lease, _ in again], [error for _, error in again])
+        _note_nacked(tx, queue, dead, used_up, discarded, again, dict(later))
+    finish(tx, {queue.id: queue}, {queue.id: done})
+    return_to_dead(tx, queue, [each.lease for each in dead])
+    die(tx, queue, used_up, "nacked")
+    die(tx, queue, discarded, "nacked", discard=True)
+    remember_failures(tx, again)
     schedule(tx, queue, [lease for lease, _ in later], [at for _, at in later])
     if at_once:
         behind = max(tx.now, queue.newest_at)
         tx.write("settle.move", ints(lease.place for lease in at_once), ints([behind] * len(at_once)))
         file_again(tx, queue, at_once)
-    if leases:
-        queue.count(leased=-len(leases), n_nacked=len(leases) - len(dead))
+    nacked = len(leases) - len(done)
+    if nacked:
+        queue.count(leased=-nacked, n_nacked=nacked - len(dead))
     return states
 
 
 def _note_nacked(
     tx: Transaction,
     queue: Queue,
-    dead: Sequence[tuple[Ended, str]],
-    used_up: Sequence[tuple[Ended, str]],
-    again: Sequence[tuple[Ended, str]],
+    dead: Sequence[Failed],
+    used_up: Sequence[Failed],
+    discarded: Sequence[Failed],
+    again: Sequence[Failed],
     later: Mapping[Ended, int],
 ) -> None:
-    told = [encode_detail(error=error) if error else b"" for _, error in dead]
-    released = [lease for lease, _ in dead]
+    told = [encode_detail(error=each.error or None) for each in dead]
+    released = [each.lease for each in dead]
     note_ended(tx, queue, Kind.RELEASED, released, marks=Mark.DEAD_LETTER, details=told if any(told) else None)
     at_once = max(tx.now, queue.newest_at)
-    nacked = [*used_up, *again]
-    leases = [lease for lease, _ in nacked]
-    untils = [0] * len(used_up) + [later.get(lease, at_once) for lease, _ in again]
-    details = [encode_detail(error=error) for _, error in nacked]
+    nacked = [*used_up, *discarded, *again]
+    leases = [each.lease for each in nacked]
+    untils = [0] * (len(used_up) + len(discarded)) + [later.get(each.lease, at_once) for each in again]
+    details = [encode_detail(error=each.error, traceback=each.traceback) for each in nacked]
     note_ended(tx, queue, Kind.NACKED, leases, untils=untils, details=details)
-    note_dead(tx, queue, [lease for lease, _ in used_up], "nacked", [error for _, error in used_up])
+    note_dead(tx, queue, used_up, "nacked")
+    note_dead(tx, queue, discarded, "nacked", discard=True)
 
 
 def extend(tx: Transaction, command: Extend) -> SettledAll:

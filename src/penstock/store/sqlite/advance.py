@@ -167,11 +167,20 @@ def return_to_dead(tx: Transaction, queue: Queue, lease: Ended, error: str | Non
         note_ended(tx, queue, Kind.RELEASED, lease, marks=Mark.DEAD_LETTER, **detail)
 
 
-def die(tx: Transaction, queue: Queue, lease: Ended, reason: str, error: str) -> None:
-    """Into the queue's dead letters; gone, where it keeps none."""
+def die(
+    tx: Transaction,
+    queue: Queue,
+    lease: Ended,
+    reason: str,
+    error: str,
+    traceback: str | None = None,
+    *,
+    discard: bool = False,
+) -> None:
+    """Into the queue's dead letters; gone, where it keeps none or the message is discarded."""
     queue.n_dead += 1
-    keep = queue.options.dlq
-    remember_failure(tx, lease.id, lease.attempts, error)
+    keep = queue.options.dlq and not discard
+    remember_failure(tx, lease.id, lease.attempts, error, traceback)
     if queue.noted:
         marks = 0 if keep else Mark.GONE
         note_ended(tx, queue, Kind.DEAD, lease, marks=marks, reason=reason, errors=failures(tx, lease.id))
@@ -194,7 +203,7 @@ def die(tx: Transaction, queue: Queue, lease: Ended, reason: str, error: str) ->
     queue.dead += 1
 
 
-def remember_failure(tx: Transaction, message_id: int, attempts: int, error: str) -> None:
-    tx.execute(SETTLE["remember_failure"], (message_id, attempts, tx.now, error[:ERROR_TEXT_MAX]))
+def remember_failure(tx: Transaction, message_id: int, attempts: int, error: str, traceback: str | None = None) -> None:
+    tx.execute(SETTLE["remember_failure"], (message_id, attempts, tx.now, error[:ERROR_TEXT_MAX], traceback))
     if attempts > FAILURES_MAX:
         tx.execute(SETTLE["trim_failures"], (message_id, FAILURES_MAX))

@@ -16,7 +16,7 @@ from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
 from penstock.model import Ages, DeadError, Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, ages_of, next_page, position
+from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, add_tracebacks, ages_of, next_page, position
 from penstock.store.sqlite.history import roll_up
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.queues import LIST, LOAD, Queue
@@ -161,6 +161,12 @@ class Reader:
         return found, f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit else None
 
     def get(self, name: str, message_id: int) -> Message | None:
+        found = self._find(name, message_id)
+        if found is not None and found.errors:
+            add_tracebacks(found, self._execute(SQL["tracebacks"], (message_id,)))
+        return found
+
+    def _find(self, name: str, message_id: int) -> Message | None:
         queue = self.queue(name)
         if not 0 < message_id <= ID_MAX:
             return None

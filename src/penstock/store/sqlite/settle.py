@@ -153,7 +153,11 @@ def nack(tx: Transaction, command: Nack) -> SettledAll:
     for item in command.items:
         lease = _end_lease(tx, queue, item)
         results.append(Settled.OK if lease else _why_not(tx, queue, item.id))
-        states.append(_back_off(tx, queue, item, lease) if lease else None)
+        if lease and lease.from_dead and item.discard:
+            finish(tx, queue, [lease])
+            states.append(None)
+        else:
+            states.append(_back_off(tx, queue, item, lease) if lease else None)
     return SettledAll(results, states)
 
 
@@ -165,18 +169,18 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
         return State.DEAD
     queue.n_nacked += 1
     error = item.error or ""
-    if lease.attempts >= queue.options.max_attempts:
+    if item.dead or item.discard or lease.attempts >= queue.options.max_attempts:
         if queue.noted:
-            note_ended(tx, queue, Kind.NACKED, lease, error=error)
-        die(tx, queue, lease, "nacked", error)
-        return State.DEAD if queue.options.dlq else None
-    remember_failure(tx, lease.id, lease.attempts, error)
+            note_ended(tx, queue, Kind.NACKED, lease, error=error, traceback=item.traceback)
+        die(tx, queue, lease, "nacked", error, item.traceback, discard=item.discard)
+        return State.DEAD if queue.options.dlq and not item.discard else None
+    remember_failure(tx, lease.id, lease.attempts, error, item.traceback)
     delay_ms = item.delay_ms
     if delay_ms is None:
         delay_ms = backoff_ms(queue.options, lease.id, lease.attempts)
     available_at = tx.now + delay_ms if delay_ms else max(tx.now, queue.newest_at)
     if queue.noted:
-        note_ended(tx, queue, Kind.NACKED, lease, until=available_at, error=error)
+        note_ended(tx, queue, Kind.NACKED, lease, until=available_at, error=error, traceback=item.traceback)
     tx.execute(SQL["move"], (available_at, lease.place))
     if delay_ms == 0:
         file_again(tx, queue, lease)

@@ -144,3 +144,12 @@ export function errorText(error) {
   const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error)
   return text.slice(0, 4_096)
 }
+
+/**
+ * Where it failed, if that is known: the beginning of the stack, which has the innermost calls.
+ * @param {unknown} error
+ * @returns {string | undefined}
+ */
+export function errorStack(error) {
+  return error instanceof Error && error.stack ? error.stack.slice(0, 8_192) : undefined
+}

@@ -103,7 +103,8 @@ export function curl(app, found) {
 /** @param {any[]} failures newest first */
 function errors(failures) {
   return card('Errors', h('ol', { class: 'stream-list' }, failures.map((failure) => h('li', {}, h('time', { text: when(failure.at), title: exact(failure.at) }),
-    h('span', { class: 'muted xsmall num once', text: `attempt ${failure.attempt}` }), h('span', { class: 'wrap grow mono bad', text: failure.error })))))
+    h('span', { class: 'muted xsmall num once', text: `attempt ${failure.attempt}` }), h('span', { class: 'wrap grow mono bad', text: failure.error }),
+    failure.traceback && h('details', { class: 'grow traceback' }, h('summary', { class: 'muted xsmall', text: 'Traceback' }), h('pre', { class: 'wrap mono xsmall', text: failure.traceback }))))))
 }
 
 /**

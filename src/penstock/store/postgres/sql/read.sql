@@ -128,6 +128,9 @@ SELECT attempts, first_leased_at, expires_at FROM penstock.ready
 -- :failures
 SELECT id, attempt, at, error FROM penstock.failure WHERE id = ANY($1::bigint[]) ORDER BY id, attempt DESC
 
+-- :tracebacks
+SELECT attempt, at, traceback FROM penstock.failure WHERE id = $1::bigint AND traceback IS NOT NULL
+
 -- :totals_since
 SELECT coalesce(sum(n_pushed), 0)::bigint, coalesce(sum(n_leased), 0)::bigint, coalesce(sum(n_acked), 0)::bigint,
        coalesce(sum(n_nacked), 0)::bigint, coalesce(sum(n_lapsed), 0)::bigint, coalesce(sum(n_dead), 0)::bigint,

@@ -52,9 +52,10 @@ UPDATE penstock.dead SET leased = false WHERE id = ANY($1::bigint[])
 DELETE FROM penstock.failure WHERE id = ANY($1::bigint[])
 
 -- :remember_failures
-INSERT INTO penstock.failure (id, attempt, at, error)
-SELECT r.id, r.attempt, $1::bigint, r.error FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS r(id, attempt, error)
-ON CONFLICT (id, at, attempt) DO UPDATE SET error = excluded.error
+INSERT INTO penstock.failure (id, attempt, at, error, traceback)
+SELECT r.id, r.attempt, $1::bigint, r.error, r.traceback
+  FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[]) AS r(id, attempt, error, traceback)
+ON CONFLICT (id, at, attempt) DO UPDATE SET error = excluded.error, traceback = excluded.traceback
 
 -- :trim_failures
 DELETE FROM penstock.failure f WHERE f.id = ANY($1::bigint[]) AND (f.at, f.attempt) < (

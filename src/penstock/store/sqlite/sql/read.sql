@@ -72,6 +72,9 @@ SELECT attempts, first_leased_at, expires_at FROM penstock_ready
 -- :failures
 SELECT attempt, at, error FROM penstock_failure WHERE id = ? ORDER BY attempt DESC
 
+-- :tracebacks
+SELECT attempt, at, traceback FROM penstock_failure WHERE id = ? AND traceback IS NOT NULL
+
 -- :totals_at
 SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_redriven, n_removed
   FROM penstock_minute WHERE queue_id = ? AND minute <= ? ORDER BY minute DESC LIMIT 1

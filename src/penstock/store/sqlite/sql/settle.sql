@@ -67,7 +67,7 @@ UPDATE penstock_dead SET leased = 0 WHERE id = ?
 DELETE FROM penstock_failure WHERE id = ?
 
 -- :remember_failure
-INSERT OR REPLACE INTO penstock_failure (id, attempt, at, error) VALUES (?, ?, ?, ?)
+INSERT OR REPLACE INTO penstock_failure (id, attempt, at, error, traceback) VALUES (?, ?, ?, ?, ?)
 
 -- :trim_failures
 DELETE FROM penstock_failure WHERE id = ?1 AND (at, attempt) NOT IN
