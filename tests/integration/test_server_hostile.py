@@ -127,12 +127,3 @@ def test_too_many_connections_are_told_so(serve: Fresh) -> None:
             if client.get("/healthz").status == 200:
                 break
         assert time.monotonic() < deadline
-
-
-def test_only_so_many_pipelined_requests_are_read_ahead(server: Running, client: Client, queue: str) -> None:
-    polls = f"POST {queue}/poll?wait_ms=30 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() * 30
-    with server.connect() as sock:
-        sock.sendall(polls)
-        seen = b""
-        while seen.count(b'{"messages":[]}') < 30:
-            seen += sock.recv(65_536)

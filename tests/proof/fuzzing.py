@@ -1,4 +1,4 @@
-"""Nonsense for everything that reads what others wrote: requests, the files of a log, the command line."""
+"""Nonsense for everything that reads what others wrote: requests, JSON, the files of a log, the command line."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from penstock.log.log import Log
 from penstock.log.reader import LogReader
 from tests.integration.command_line import Result, penstock
 from tests.proof import damage
+from tests.proof.http_bytes import fuzz_parser, fuzz_server
+from tests.proof.json_bodies import fuzz_json
 from tests.proof.world import WORLDS
 from tests.robustness.fuzz_http import fuzz
 from tests.unit.log.support import assert_true, make, read_all
@@ -131,17 +133,18 @@ def _check_told(arguments: list[str], told: Result) -> None:
     assert "Traceback" not in told.err, (arguments, told)
 
 
-def fuzz_http(store: str, folder: Path, seed: int, examples: int) -> int:
-    """Every face, as /openapi.json describes it."""
+def fuzz_http(store: str, folder: Path, seed: int, examples: int) -> tuple[int, int]:
+    """Every API, as /openapi.json describes it, and then as raw bytes; the numbers of requests and of answers."""
     settings = {"wait_ms_max": 50, "wait_ms_default": 50, "payload_bytes": 100_000}
     world = WORLDS[store](folder / "world", random.Random(seed), broken=False, **settings)
     try:
         flags = ["--max-examples", str(examples), "--phases", "coverage,fuzzing,stateful", "--seed", str(seed)]
         requests, _ = fuzz(world.servers[0].port, folder, *flags)
+        answers = fuzz_server(world.servers[0].port, seed, 100 * examples)
         world.wait_until_healed()
     finally:
         world.close()
-    return requests
+    return requests, answers
 
 
 def run(store: str, folder: Path, seed: int, size: int) -> dict[str, int | float]:
@@ -158,6 +161,8 @@ def run(store: str, folder: Path, seed: int, size: int) -> dict[str, int | float
     if hurt.troubles:
         raise AssertionError("\n".join(hurt.troubles[:50]))
     done["commands of the command line"] = sum(fuzz_cli(folder, seed, size).values())
-    done["requests"] = fuzz_http(store, folder, seed, size)
+    done["JSON bodies"] = fuzz_json(seed, 1_000 * size)
+    done["requests in raw bytes"] = fuzz_parser(seed, 4_000 * size)
+    done["requests"], done["answers to raw bytes"] = fuzz_http(store, folder, seed, size)
     done["seconds"] = round(time.monotonic() - begun, 1)
     return done

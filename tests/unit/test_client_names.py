@@ -42,7 +42,7 @@ def test_the_twins_are_up_to_date() -> None:
 
 
 def test_talking_to_a_server_needs_no_more_than_the_basic_install() -> None:
-    program = "import sys, penstock; penstock.connect('http://h'); print({'uvicorn', 'httptools'} & {*sys.modules})"
+    program = "import sys, penstock; penstock.connect('http://h'); print({'uvicorn', 'websockets'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

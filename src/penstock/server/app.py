@@ -47,6 +47,13 @@ SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no
 CLIENT_CLOSED = 499
 REFUSAL_SECONDS = 0.5
 PATH_BYTES_MAX = 1_024
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
+HALF_CLOSED = HttpError(
+    400,
+    "half_closed",
+    "the client closed its side of the connection, so nothing is handed to it",
+    hint="keep it open until the answer has come",
+)
 EXCHANGES = {"http": AsgiExchange, "websocket": AsgiSocketExchange}
 
 
@@ -188,6 +195,8 @@ class App:
                 await exchange.send(request, response)
         except Disconnected:
             request.status = CLIENT_CLOSED
+            if exchange.half_closed:
+                await exchange.send(request, to_response(HALF_CLOSED))
         except asyncio.CancelledError:
             request.status = CLIENT_CLOSED
             raise
@@ -214,6 +223,8 @@ class App:
 
     async def _respond(self, request: Request) -> Response:
         try:
+            if request.method not in METHODS:
+                raise HttpError(501, "unknown_method", f"the method {request.method[:32]!r} is not known")
             if request.method == "OPTIONS":
                 return self._options(request)
             route, request.params = self._router.find(request.method, request.raw_path)
@@ -246,14 +257,16 @@ class App:
 
     def _account(self, request: Request) -> None:
         seconds = time.perf_counter() - request.started
-        self.metrics.answered(request.method, request.route, request.status, seconds)
+        # Anyone may make up methods: they are not remembered by name.
+        method = request.method if request.method in METHODS else "other"
+        self.metrics.answered(method, request.route, request.status, seconds)
         if self.settings.access_log:
             self.log.access(
                 AccessLine(
                     datetime.now(UTC),
                     request.request_id.decode("ascii"),
                     request.exchange.client,
-                    request.method,
+                    method,
                     _path(request),
                     request.route,
                     request.queue,

@@ -52,6 +52,10 @@ class AsgiExchange:
     def hung_up(self) -> bool:
         return self.gone
 
+    @property
+    def half_closed(self) -> bool:
+        return False
+
     def leaving(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._until_disconnect())
 

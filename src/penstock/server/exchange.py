@@ -7,7 +7,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from penstock.server.errors import Disconnected
+from penstock.server.errors import Disconnected, HttpError
 from penstock.server.http import Request, Response
 from penstock.server.sockets import NO_WEBSOCKET, Socket, wants_socket
 
@@ -21,6 +21,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpExchange:
     __slots__ = (
         "_connection",
+        "_error",
+        "_has_begun",
         "_left",
         "_parts",
         "_waiting",
@@ -50,6 +52,8 @@ class HttpExchange:
         self.buffered = 0
         self._parts: list[bytes] = []
         self._waiting: asyncio.Future[None] | None = None
+        self._error: HttpError | None = None
+        self._has_begun = False
         self._left = False
 
     @property
@@ -64,12 +68,22 @@ class HttpExchange:
     def hung_up(self) -> bool:
         return self._connection.hung_up
 
+    @property
+    def half_closed(self) -> bool:
+        return self._connection.half_closed and not self._has_begun
+
     def leaving(self) -> asyncio.Future[None]:
         return self._connection.leaving()
 
     def feed(self, part: bytes) -> None:
         self._parts.append(part)
         self.buffered += len(part)
+        self.wake()
+
+    def fail(self, error: HttpError) -> None:
+        """The body cannot be read, nor what may follow it."""
+        self._error = error
+        self.keep_alive = False
         self.wake()
 
     def wake(self) -> None:
@@ -81,6 +95,8 @@ class HttpExchange:
         while not self._parts and not self.complete:
             if self._connection.lost:
                 raise Disconnected
+            if self._error is not None:
+                raise self._error
             if self.expects_continue:
                 self.expects_continue = False
                 self._connection.write(CONTINUE)
@@ -90,11 +106,11 @@ class HttpExchange:
             return b""
         parts, self._parts, self.buffered = self._parts, [], 0
         if not self.complete:
-            self._connection.regulate()
+            self._connection.advance()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
-        if not wants_socket(request):
+        if not wants_socket(request) or not self.complete:
             raise NO_WEBSOCKET
         socket = self._connection.open_socket(request, slow_seconds)
         self.upgraded, self.keep_alive = True, False
@@ -106,6 +122,7 @@ class HttpExchange:
             self.answered = True
             return
         await connection.drain()
+        self._has_begun = True
         head = self._head(request, response)
         if response.stream is None or request.method == "HEAD":
             connection.write(head if request.method == "HEAD" else head + response.body)
@@ -115,7 +132,11 @@ class HttpExchange:
         self._left = not connection.gone
 
     def _head(self, request: Request, response: Response) -> bytes:
-        head = b"%sx-request-id: %s\r\n" % (STATUS_LINES[response.status], request.request_id)
+        head = b"%sdate: %s\r\nx-request-id: %s\r\n" % (
+            STATUS_LINES[response.status],
+            self._connection.date,
+            request.request_id,
+        )
         for header in response.headers:
             head += b"%s: %s\r\n" % header
         if not self.keep_alive or self._connection.stopping:

@@ -80,6 +80,10 @@ class Exchange(Protocol):
     def hung_up(self) -> bool:
         """As `gone`, but asking the kernel too."""
 
+    @property
+    def half_closed(self) -> bool:
+        """True if the client has closed its side, for all that is known only that, and no answer has begun."""
+
     def leaving(self) -> asyncio.Future[None]:
         """Done when the client hangs up."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from email.utils import formatdate
 
 from penstock.server.app import App
 from penstock.server.protocol import HEAD_SECONDS_MAX, Connection
@@ -20,6 +21,8 @@ class Listener:
         self.stopping = False
         self.now = asyncio.get_running_loop().time()
         """The loop's time, as of the last look at the connections."""
+        self.date = formatdate(usegmt=True).encode()
+        """For the Date header, as old as that."""
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
@@ -61,5 +64,6 @@ class Listener:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self.now = loop.time()
+            self.date = formatdate(usegmt=True).encode()
             for connection in list(self._connections):
                 connection.check(self.now)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: httptools reads it, and what limits a client, and tells what has left for it, is here.
+"""HTTP/1.1 on one connection: requests are read and answered one after the other, and a slow client is limited.
 
 Bytes are written to the kernel at once, so that what the transport still holds has not left.
 """
@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from typing import TYPE_CHECKING, cast
-
-import httptools
 
 from penstock.server.errors import HttpError
 from penstock.server.exchange import STATUS_LINES, HttpExchange
 from penstock.server.http import Request
 from penstock.server.problems import to_response
+from penstock.server.request_parser import END, HEAD_BYTES_MAX, Head, RequestParser
 from penstock.server.sockets import HttpSocket
 
 if TYPE_CHECKING:
     from penstock.server.listener import Listener
 
-HEAD_BYTES_MAX = 64 << 10
-HEADERS_MAX = 100
-PIPELINED_MAX = 16
-BEYOND_BYTES_MAX = 4 << 10
-BODY_BYTES_AHEAD = 64 << 10
+READ_AHEAD_BYTES = 64 << 10
+assert READ_AHEAD_BYTES >= HEAD_BYTES_MAX
+STEPS_MAX = 256
 IDLE_SECONDS_MAX = 75.0
 HEAD_SECONDS_MAX = 15.0
 BODY_BYTES_PER_SECOND_MIN = 512
@@ -34,41 +30,31 @@ STALL_SECONDS_MAX = 60.0
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 32 << 20
 TCP_ESTABLISHED = 1
-BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding"))
 
-HEAD_TOO_LARGE = HttpError(431, "head_too_large", "the request's head is too large", hint=f"at most {HEAD_BYTES_MAX}")
-NOT_HTTP = HttpError(400, "malformed_request", "this is not an HTTP/1.1 request")
-NO_UPGRADE = HttpError(400, "no_upgrade", "only HTTP/1.1 is spoken here", hint="leave out the Upgrade header")
 FULL = HttpError(503, "too_many_connections", "too many connections are open", headers={"retry-after": "1"})
 
 
 class Connection(asyncio.Protocol):
-    """Requests are answered one after the other, in one task for as long as the connection lasts."""
+    """Answers requests in one task for as long as the connection lasts. The next is parsed when one is answered."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = RequestParser()
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
         self._leaving: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._kernel: socket.socket | None = None
-        self._exchanges: deque[HttpExchange] = deque()
-        """Begun and not answered, the first of them in work."""
-        self._reading: HttpExchange | None = None
-        """Whose body is on its way."""
-        self._deaf = False
-        """Refused, or spoken to in another protocol: what comes is not HTTP."""
+        self._exchange: HttpExchange | None = None
+        """The request that is read or answered now; None between two."""
+        self._is_deaf = False
+        """What still comes is ignored: the last answer has been written."""
+        self._has_ended = False
+        """The client sends no more."""
         self._socket: HttpSocket | None = None
-        self._beyond = b""
-        """What came in the other protocol before it was agreed upon."""
         self._held_back = False
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._in_head = False
-        self._head_bytes = self._head_lines = 0
         self._body_bytes = 0
         self._waiting_since = self._loop.time()
         """When it began to wait for the bytes that are due; 0 when none are."""
@@ -83,23 +69,32 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it.
         # So that it pauses us whenever it holds bytes back. TLS counts from the limit on, plain TCP from above it.
-        tls = transport.get_extra_info("sslcontext") is not None
-        self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
+        self._has_tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=1 if self._has_tls else 0, low=0)
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if peer else None
         if not self._listener.admit(self):
             self._refuse(FULL)
+            self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
         self._listener.forget(self)
-        del self._parser  # It holds on to this object, too.
         if self._kernel is not None:
             self._kernel.detach()
         for waiting in (self._next, self._leaving, self._drained):
             _wake(waiting)
-        for exchange in self._exchanges:
-            exchange.wake()
+        if self._exchange is not None:
+            self._exchange.wake()
+
+    def eof_received(self) -> bool:
+        """Answer what has come whole: the client may have closed its side only. TLS closes both."""
+        self._has_ended = True
+        _wake(self._leaving)
+        if self._socket is not None or self._is_deaf:
+            return False
+        self.advance()
+        return not self.gone and not self._has_tls
 
     @property
     def gone(self) -> bool:
@@ -123,18 +118,27 @@ class Connection(asyncio.Protocol):
             return False
 
     @property
+    def half_closed(self) -> bool:
+        """True if the client sends no more, and may read or have gone."""
+        return not self.gone and (self._has_ended or self.hung_up)
+
+    @property
     def stopping(self) -> bool:
         return self._listener.stopping
 
+    @property
+    def date(self) -> bytes:
+        return self._listener.date
+
     def leaving(self) -> asyncio.Future[None]:
         self._leaving = self._loop.create_future()
-        if self.lost:
+        if self.lost or self._has_ended:
             self._leaving.set_result(None)
         return self._leaving
 
     def end(self) -> None:
         """After the answer that is in work, if there is one."""
-        if not self._exchanges:
+        if self._exchange is None or self._exchange.answered:
             self._transport.close()
 
     async def break_off(self) -> None:
@@ -146,85 +150,66 @@ class Connection(asyncio.Protocol):
     # Reading
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
-            self._listen(data)
-            return
-        was_in_head = self._in_head
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Answered as a plain request unless it asks for a WebSocket; what follows may be in the other protocol.
-            self._deaf = True
-            self._listen(data[upgrade.args[0] :])
-            for exchange in self._exchanges:
-                exchange.keep_alive = exchange is not self._exchanges[-1]
-        except httptools.HttpParserError:
-            self._refuse(NOT_HTTP)
-        if self._in_head and was_in_head:
-            # A header is shown when it is whole; until then its bytes are counted as they come.
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(HEAD_TOO_LARGE)
-        if self._reading is not None or self._in_head or not self._exchanges:
-            self._waiting_since = self._waiting_since or self._loop.time()
-        if self._reading is not None or len(self._exchanges) > PIPELINED_MAX:
-            self.regulate()
-
-    def _listen(self, data: bytes) -> None:
         if self._socket is not None:
             self._socket.feed(data)
-        elif len(self._beyond) <= BEYOND_BYTES_MAX:
-            self._beyond += data
-
-    def open_socket(self, request: Request, slow_seconds: float) -> HttpSocket:
-        """From now on this connection is a WebSocket."""
-        self._socket = HttpSocket(self, request, slow_seconds)
-        self._socket.feed(self._beyond)
-        return self._socket
-
-    def on_message_begin(self) -> None:
-        self._url = b""
-        self._headers = {}
-        self._in_head = True
-        self._head_bytes = self._head_lines = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-        self._head_bytes += len(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        self._head_lines += 1
-        if self._head_lines > HEADERS_MAX or self._head_bytes > HEAD_BYTES_MAX:
-            self._refuse(HEAD_TOO_LARGE)
-        elif self._in_head:
-            self._headers.setdefault(name.lower(), value)
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        if self._deaf:
             return
-        try:
-            path, query = _split_target(self._url)
-        except httptools.HttpParserError:
-            self._refuse(NOT_HTTP)
+        if self._is_deaf:
+            self._body_bytes += len(data)
+            if self._body_bytes > LINGER_BYTES:
+                self._transport.close()
             return
-        parser, headers = self._parser, self._headers
-        if parser.should_upgrade() and not BODY_HEADERS.isdisjoint(headers):
-            # The parser takes the body for the other protocol's, and without it this is another request.
-            self._refuse(NO_UPGRADE)
+        self._parser.feed(data)
+        self.advance()
+        if self._exchange is None or not self._exchange.complete:
+            self._waiting_since = self._waiting_since or self._loop.time()
+
+    def advance(self) -> None:
+        """Parse what has come, up to the end of one request, and stop reading from a client that is too far ahead."""
+        if self.lost:
             return
-        new = parser.get_http_version() != "1.0"
+        is_starved = False
+        for _ in range(STEPS_MAX):
+            exchange = self._exchange
+            if self._is_deaf or (exchange is not None and (exchange.complete or self._is_ahead(exchange))):
+                break
+            try:
+                event = self._parser.next()
+            except HttpError as error:
+                self._fail(error)
+                break
+            if event is None:
+                is_starved = True
+                break
+            if isinstance(event, Head):
+                self._begin(event)
+            elif exchange is not None:
+                self._continue(exchange, b"" if event is END else event)
+        else:
+            self._loop.call_soon(self.advance)  # Others come first.
+        if is_starved and self._has_ended:
+            self._transport.close()
+        self._hold_back(not is_starved and self._parser.unread > 0)
+
+    def _is_ahead(self, exchange: HttpExchange) -> bool:
+        return not exchange.answered and exchange.buffered > READ_AHEAD_BYTES
+
+    def _hold_back(self, is_ahead: bool) -> None:
+        # A little is read all the same, so that a client that hangs up is noticed.
+        hold_back = is_ahead and self._parser.unread > READ_AHEAD_BYTES and not self._is_deaf
+        if hold_back != self._held_back and not self.gone and not self._has_ended:
+            self._held_back = hold_back
+            if hold_back:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _begin(self, head: Head) -> None:
         exchange = HttpExchange(
-            self,
-            keep_alive=new and parser.should_keep_alive(),
-            chunks=new,
-            expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
+            self, keep_alive=head.keep_alive, chunks=head.is_http_1_1, expects_continue=head.expects_continue
         )
-        method = parser.get_method().decode("ascii")
-        exchange.request = Request(exchange, method, path, query, headers, self._listener.request_bytes)
-        self._reading = exchange
-        self._exchanges.append(exchange)
+        limit = self._listener.request_bytes
+        exchange.request = Request(exchange, head.method, head.path, head.query, head.headers, limit)
+        self._exchange = exchange
         self._waiting_since = 0.0
         self._body_bytes = 0
         if self._task is None:
@@ -232,59 +217,68 @@ class Connection(asyncio.Protocol):
         else:
             _wake(self._next)
 
-    def on_body(self, body: bytes) -> None:
-        exchange = self._reading
-        if exchange is None:
-            return
-        self._body_bytes += len(body)
-        if not exchange.answered:
-            exchange.feed(body)
+    def _continue(self, exchange: HttpExchange, part: bytes) -> None:
+        self._body_bytes += len(part)
+        if not part:
+            exchange.complete = True
+            self._waiting_since = 0.0
+            if exchange.answered:
+                self._exchange = None
+            exchange.wake()
+        elif not exchange.answered:
+            exchange.feed(part)
         elif self._body_bytes > LINGER_BYTES:
             self._transport.close()
 
-    def on_message_complete(self) -> None:
-        exchange, self._reading = self._reading, None
-        if exchange is not None:
-            exchange.complete = True
-            exchange.wake()
+    def _fail(self, error: HttpError) -> None:
+        """Refuse what is no request, or the request whose body cannot be read."""
+        exchange = self._exchange
+        if exchange is None:
+            self._refuse(error)
+        elif exchange.answered:
+            self._transport.close()
+        else:
+            self._is_deaf = True
             self._waiting_since = 0.0
+            exchange.fail(error)
 
-    def regulate(self) -> None:
-        """Stop reading from a client that is further ahead than we can follow, and go on when it is not."""
-        body = self._reading
-        hold_back = len(self._exchanges) > PIPELINED_MAX or (
-            body is not None and not body.answered and body.buffered > BODY_BYTES_AHEAD
-        )
-        if hold_back != self._held_back and not self.gone:
-            self._held_back = hold_back
-            if hold_back:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+    def open_socket(self, request: Request, slow_seconds: float) -> HttpSocket:
+        """Make this connection a WebSocket."""
+        self._socket = HttpSocket(self, request, slow_seconds)
+        self._socket.feed(self._parser.take_rest())
+        self._hold_back(False)
+        return self._socket
 
     # Answering
 
     async def _converse(self) -> None:
         while not self.gone:
-            if not self._exchanges:
+            exchange = self._exchange
+            if exchange is None or exchange.answered:
                 self._next = self._loop.create_future()
                 await self._next
                 continue
-            exchange = self._exchanges[0]
+            await self.drain()  # Nothing is produced for a client that does not take the last answer.
             try:
                 await self._listener.answer(exchange.request)
             except Exception:
                 break  # The application has said why; the answer is broken off.
-            self._exchanges.popleft()
             if not exchange.answered or not exchange.keep_alive or self.stopping:
                 break
             self._idle_since = self._listener.now
-            if not exchange.complete:
+            if exchange.complete:
+                self._exchange = None
+            else:
                 # Refused before it was read. A little more is read, so that the refusal is not lost in a reset.
                 self._waiting_since, self._body_bytes = self._loop.time(), 0
-            if self._held_back:
-                self.regulate()
-        self._transport.close()
+            if self._parser.unread or self._has_ended:
+                self._waiting_since = self._waiting_since or self._loop.time()
+                self.advance()
+                await asyncio.sleep(0)  # Whoever sends many at once waits for others in between.
+        if self._parser.unread and not self.gone:
+            self._linger()
+        else:
+            self._transport.close()
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -314,17 +308,25 @@ class Connection(asyncio.Protocol):
         _wake(self._drained)
 
     def _refuse(self, error: HttpError) -> None:
-        """Of what cannot be read as a request, say so and hang up."""
-        if self._deaf:
-            return
-        self._deaf = True
+        """Answer what cannot be read as a request, and hang up."""
         response = to_response(error)
         head = b"".join(b"%s: %s\r\n" % header for header in response.headers)
         self.write(
-            b"%s%scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (STATUS_LINES[error.status], head, len(response.body), response.body)
+            b"%sdate: %s\r\n%scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (STATUS_LINES[error.status], self.date, head, len(response.body), response.body)
         )
-        self._transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Hang up, but read a little more first: the answer would be lost in a reset."""
+        self._is_deaf = True
+        self._exchange = None
+        if self._has_ended or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._transport.write_eof()
+        self._hold_back(False)
+        self._waiting_since, self._body_bytes = self._loop.time(), 0
 
     # Dawdling
 
@@ -333,15 +335,16 @@ class Connection(asyncio.Protocol):
         if self._stalled_since and now - self._stalled_since > STALL_SECONDS_MAX:
             self._check_reader(now)
         waited = now - self._waiting_since if self._waiting_since else 0.0
-        if self._reading is not None and self._reading.answered:
+        exchange = self._exchange
+        if exchange.answered if exchange is not None else self._is_deaf:
             if waited > LINGER_SECONDS:
                 self._transport.close()
-        elif self._reading is not None:
+        elif exchange is not None:
             if waited > BODY_SECONDS_GRACE:
                 self._check_body(now)
         elif waited > HEAD_SECONDS_MAX:
             self._transport.abort()
-        elif not self._exchanges and self._idle_since and now - self._idle_since > IDLE_SECONDS_MAX:
+        elif self._idle_since and now - self._idle_since > IDLE_SECONDS_MAX:
             self._transport.close()
 
     def _check_body(self, now: float) -> None:
@@ -360,11 +363,3 @@ class Connection(asyncio.Protocol):
 def _wake(waiting: asyncio.Future[None] | None) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(None)
-
-
-def _split_target(url: bytes) -> tuple[bytes, bytes]:
-    if url.startswith(b"/") and b"#" not in url:
-        path, _, query = url.partition(b"?")
-        return path, query
-    parsed = httptools.parse_url(url)
-    return parsed.path or b"/", parsed.query or b""

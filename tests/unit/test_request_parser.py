@@ -1,0 +1,51 @@
+"""What is one request, and what is none: as another HTTP implementation reads the same bytes."""
+
+from __future__ import annotations
+
+import re
+from re import _parser  # type: ignore[attr-defined]
+
+import pytest
+
+from penstock.server import request_parser
+from penstock.server.errors import HttpError
+from penstock.server.request_parser import HEAD_BYTES_MAX, RequestParser
+from tests.proof.http_bytes import Seen, fuzz_parser, read_here
+
+
+def test_random_bytes_are_read_as_h11_reads_them() -> None:
+    assert fuzz_parser(seed=18, rounds=4_000) > 2_000
+
+
+def test_the_same_requests_are_read_however_they_are_cut() -> None:
+    data = b"\r\nPOST /a?b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nT: x\r\n\r\n"
+    data += b"PUT http://other/c#d HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nabc\r\nGET / HTTP/1.0\r\n\r\nignored"
+    wanted = [Seen("POST", b"/a?b", b"h", b"hello"), Seen("PUT", b"/c", b"other", b"abc"), Seen("GET", b"/", b"", b"")]
+    for size in range(1, len(data) + 1):
+        assert read_here([data[at : at + size] for at in range(0, len(data), size)]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + b"a" * HEAD_BYTES_MAX, 431),
+        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"A: b\r\n" * 100 + b"\r\n", 431),
+        (b"\x16\x03\x01", 400),
+        (b"GET /\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: h\n", 400),
+    ],
+    ids=["a head without an end", "many headers", "TLS", "no version", "lines without CR"],
+)
+def test_it_is_refused_without_waiting_for_more(data: bytes, status: int) -> None:
+    parser = RequestParser()
+    parser.feed(data)
+    with pytest.raises(HttpError) as refused:
+        parser.next()
+    assert refused.value.status == status
+
+
+def test_no_pattern_can_go_back_over_what_it_has_matched() -> None:
+    patterns = {name: each for name, each in vars(request_parser).items() if isinstance(each, re.Pattern)}
+    assert len(patterns) > 5
+    for name, pattern in patterns.items():
+        assert "MAX_REPEAT" not in str(list(_parser.parse(pattern.pattern, pattern.flags))), name
