@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError, TryLater
@@ -41,6 +43,7 @@ from penstock.server.stream_desk import StreamDesk
 from penstock.server.stream_metrics import StreamCollector
 from penstock.server.telemetry import AccessLine, LogLines, Metrics
 from penstock.server.tracing import Tracer
+from penstock.server.unsent import SMALL_BYTES, UnsentBytes
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
@@ -73,6 +76,7 @@ class App:
         self.settings = settings
         self.metrics = Metrics(broker)
         self.log = LogLines()
+        self.unsent = UnsentBytes()
         self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure, settings.read_token)
         self.tracer = tracer
         kept = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
@@ -192,7 +196,7 @@ class App:
             if request.leased:
                 await self._deliver(request, response)
             else:
-                await exchange.send(request, response)
+                await self._send(request, response)
         except Disconnected:
             request.status = CLIENT_CLOSED
             if exchange.half_closed:
@@ -215,11 +219,33 @@ class App:
             request.delivered = [found for m in request.leased if (found := (m.headers or {}).get("traceparent"))]
         if request.exchange.hung_up:
             raise Disconnected
-        await request.exchange.send(request, response)
+        if len(response.body) > SMALL_BYTES:
+            # Their payloads are in the answer; to give them back, less is needed.
+            request.leased = [msgspec.structs.replace(message, payload=b"") for message in request.leased]
+        response = await self._send(request, response)
         if response.status == 200:
             if not await request.exchange.sent():
                 raise Disconnected
             request.leased = []
+
+    async def _send(self, request: Request, response: Response) -> Response:
+        """Send an answer, or a refusal if too much waits for slow readers already. What was taken is not refused."""
+        size = len(response.body) + response.stream_bytes
+        if size <= SMALL_BYTES:
+            await request.exchange.send(request, response)
+            return response
+        credential = "" if request.principal is None else request.principal.name
+        if request.leased or (request.method == "GET" and request.is_safe):
+            try:
+                self.unsent.check(credential, size)
+            except HttpError as error:
+                if response.stream is not None:
+                    await response.stream.aclose()
+                response = to_response(error)
+                request.status, size = response.status, 0
+        with self.unsent.holding(credential, size):
+            await request.exchange.send(request, response)
+        return response
 
     async def _respond(self, request: Request) -> Response:
         try:
@@ -232,6 +258,9 @@ class App:
             request.principal = await self.gate.admit(request, route)
             if route.query is None and request.query_string:
                 request.query(NoQuery)
+            request.is_safe = route.safe
+            if route.hands_out or not route.safe:
+                self.unsent.check(request.principal.name)
             return await route.handler(request)
         except PenstockError as error:
             if type(error) is TryLater:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.server.errors import Disconnected, HttpError
 from penstock.server.http import Request, Response
 from penstock.server.sockets import NO_WEBSOCKET, Socket, wants_socket
+from penstock.server.unsent import SMALL_BYTES
 
 if TYPE_CHECKING:
     from penstock.server.protocol import Connection
@@ -124,10 +125,16 @@ class HttpExchange:
         await connection.drain()
         self._has_begun = True
         head = self._head(request, response)
-        if response.stream is None or request.method == "HEAD":
-            connection.write(head if request.method == "HEAD" else head + response.body)
-        else:
+        if request.method == "HEAD":
+            connection.write(head)
+        elif response.stream is not None:
             await self._send_stream(head, response)
+        elif len(response.body) <= SMALL_BYTES:
+            connection.write(head + response.body)
+        else:
+            connection.write(head)
+            connection.write(response.body)
+            await connection.drain()  # Until then it counts as not sent.
         self.answered = True
         self._left = not connection.gone
 

@@ -38,7 +38,7 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Response:
-    __slots__ = ("body", "content_type", "headers", "rows", "status", "stream")
+    __slots__ = ("body", "content_type", "headers", "rows", "status", "stream", "stream_bytes")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Response:
         headers: list[tuple[bytes, bytes]] | None = None,
         rows: int | None = None,
         stream: AsyncGenerator[bytes, None] | None = None,
+        stream_bytes: int = 0,
     ) -> None:
         self.status = status
         self.body = body
@@ -56,6 +57,8 @@ class Response:
         self.headers = headers or []
         self.rows = rows
         self.stream = stream
+        self.stream_bytes = stream_bytes
+        """What the stream keeps in memory while its reader is slow."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -110,6 +113,7 @@ class Request:
         "delivered",
         "exchange",
         "headers",
+        "is_safe",
         "leased",
         "method",
         "named_queue",
@@ -143,6 +147,8 @@ class Request:
         self.value_max: int | None = None
         """Bytes of one value in a JSON body: a member, or an element of a member that is a list."""
         self.params: Mapping[str, str] = {}
+        self.is_safe = True
+        """False if the route hands messages out."""
         self.principal: Any = None
         self.named_queue: str | None = None
         """The queue that the body or the query names, where the path names none."""

@@ -18,6 +18,7 @@ class Listener:
     def __init__(self, app: App, *, connections_max: int) -> None:
         self.answer = app.answer
         self.request_bytes = app.settings.request_bytes
+        self._unsent = app.unsent
         self.stopping = False
         self.now = asyncio.get_running_loop().time()
         """The loop's time, as of the last look at the connections."""
@@ -67,3 +68,4 @@ class Listener:
             self.date = formatdate(usegmt=True).encode()
             for connection in list(self._connections):
                 connection.check(self.now)
+            self._unsent.trim()

@@ -41,6 +41,8 @@ class Route(Struct, kw_only=True):
     body_required: bool = True
     safe: bool = True
     """A GET that changes nothing, and so may also be asked with HEAD."""
+    hands_out: bool = False
+    """Leases messages, or takes them, as a GET that is not safe does."""
 
 
 class Router:

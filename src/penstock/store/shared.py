@@ -43,6 +43,10 @@ def token_bytes(token: str) -> bytes:
         return b""
 
 
+EXPORT_BYTES = 256 << 10
+"""Of payloads that an export reads at once, and keeps for as long as its reader is slow."""
+
+
 class Room:
     """What one answer may still hold. Messages go into it while there is any, so the last may be too large for it."""
 
@@ -61,14 +65,14 @@ class Room:
             yield row
 
 
-def fills_an_answer(rows: Sequence[tuple[Any, ...]]) -> bool:
+def fills_an_answer(rows: Sequence[tuple[Any, ...]], bytes_max: int = LEASE_BYTES_MAX) -> bool:
     """Whether rows were left out because these, which end with their payloads, are all that one answer may hold."""
-    return sum(len(row[-1]) for row in rows) >= LEASE_BYTES_MAX
+    return sum(len(row[-1]) for row in rows) >= bytes_max
 
 
-def next_page(rows: Sequence[tuple[Any, ...]], limit: int) -> str | None:
+def next_page(rows: Sequence[tuple[Any, ...]], limit: int, bytes_max: int) -> str | None:
     """A cursor, if there is more to see."""
-    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows) else None
+    return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or fills_an_answer(rows, bytes_max) else None
 
 
 def position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:

@@ -73,6 +73,7 @@ def queue_routes(face: Queues) -> list[Route]:
             body=shapes.PollBody,
             body_required=False,
             answers={200: shapes.Polled},
+            hands_out=True,
         ),
         call(
             "POST",

@@ -26,6 +26,8 @@ from penstock.server.signatures import Signatures
 
 BATCH = 500
 EXPORT_BYTES = 256 << 10
+EXPORT_STREAM_BYTES = 2 << 20
+"""A page of messages, their lines, what has not been sent, and a connection of its own to the store."""
 SSE_KEEPALIVE_SECONDS = 15.0
 
 push_one = msgspec.json.Decoder(PushOne)
@@ -83,7 +85,8 @@ class QueueStreams:
 
     async def export(self, request: Request) -> Response:
         queue = await self._require(request.params["queue"])
-        return Response(200, content_type=b"application/x-ndjson", stream=self._export_lines(queue))
+        stream = self._export_lines(queue)
+        return Response(200, content_type=b"application/x-ndjson", stream=stream, stream_bytes=EXPORT_STREAM_BYTES)
 
     async def _export_lines(self, queue: str) -> AsyncGenerator[bytes, None]:
         messages = self._broker.export(queue)

@@ -33,6 +33,7 @@ from penstock.store.postgres.queues import queue_info
 from penstock.store.postgres.wire import Row, Rows, Statement, Wire, ints, texts
 from penstock.store.shared import (
     CONTENTS,
+    EXPORT_BYTES,
     NEVER,
     TOTALS,
     Room,
@@ -72,6 +73,7 @@ class Reader:
     def __init__(self, wire: Wire, context: Context) -> None:
         self._wire = wire
         self._context = context
+        self._page_bytes = LEASE_BYTES_MAX
         self._begin = [Statement(context.sql["begin.begin_reading"])]
         if context.clock is not None:
             self._begin.append(Statement(context.sql["begin.move_clock"], (context.clock(),)))
@@ -142,7 +144,7 @@ class Reader:
 
     def _peek_ready(self, queue: Found, limit: int, after: str | None) -> Page:
         rank, available_at, message_id, cursor = position(after, (-NEVER, 0, 0, queue.cursor))
-        room = Room()
+        room = Room(self._page_bytes)
         filed = self.fetch("read.ready", queue.id, rank, available_at, message_id, limit, room.left)
         plain_start = max(cursor, queue.cursor)
         plain = self.fetch("read.plain", plain_start, queue.plain_end, limit, room.left)
@@ -164,24 +166,24 @@ class Reader:
         return messages, more if room.is_full or len(messages) == limit else None
 
     def _peek_scheduled(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.scheduled", queue.id, *position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.scheduled", queue.id, *position(after, (-1, -1)), limit, self._page_bytes)
         found = [(row[1], row[5:], _known(row[0], row[2], row[3], expires_at=row[4])) for row in rows]
-        return self._messages(queue, State.SCHEDULED, found), next_page(rows, limit)
+        return self._messages(queue, State.SCHEDULED, found), next_page(rows, limit, self._page_bytes)
 
     def _peek_leased(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.leased", queue.id, *position(after, (-1, -1)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.leased", queue.id, *position(after, (-1, -1)), limit, self._page_bytes)
         found = [_leased(row[:7], row[7:]) for row in rows]
-        return self._messages(queue, State.LEASED, found), next_page(rows, limit)
+        return self._messages(queue, State.LEASED, found), next_page(rows, limit, self._page_bytes)
 
     def _peek_dead(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.dead", queue.id, *position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.dead", queue.id, *position(after, (NEVER, NEVER)), limit, self._page_bytes)
         found = [_dead(row[:5], row[5:]) for row in rows]
-        return self._messages(queue, State.DEAD, found), next_page(rows, limit)
+        return self._messages(queue, State.DEAD, found), next_page(rows, limit, self._page_bytes)
 
     def _peek_archived(self, queue: Found, limit: int, after: str | None) -> Page:
-        rows = self.fetch("read.archived", queue.id, *position(after, (NEVER, NEVER)), limit, LEASE_BYTES_MAX)
+        rows = self.fetch("read.archived", queue.id, *position(after, (NEVER, NEVER)), limit, self._page_bytes)
         found = [_archived(row[:5], row[5:]) for row in rows]
-        return self._messages(queue, State.ARCHIVED, found), next_page(rows, limit)
+        return self._messages(queue, State.ARCHIVED, found), next_page(rows, limit, self._page_bytes)
 
     def dead_errors(
         self, name: str, contains: str, limit: int, after: str | None
@@ -250,6 +252,7 @@ class Reader:
 
     def export(self, name: str) -> Iterator[Message]:
         queue = self.queue(name)
+        self._page_bytes = EXPORT_BYTES
         # As in peek, the name of the dead letters means them alone.
         for peek in _PEEKS.values() if queue.name == name else [_PEEKS[State.DEAD]]:
             after: str | None = None

@@ -14,9 +14,31 @@ from penstock.error_groups import ERROR_READ_MAX
 from penstock.errors import UnknownQueue
 from penstock.identity import DLQ_SUFFIX, ID_MAX, message_id_of, message_uuid
 from penstock.latency import latencies_of, latency_of
-from penstock.model import Ages, DeadError, Failure, Latencies, Message, QueueInfo, QueueStats, RollUp, State, Window
+from penstock.model import (
+    LEASE_BYTES_MAX,
+    Ages,
+    DeadError,
+    Failure,
+    Latencies,
+    Message,
+    QueueInfo,
+    QueueStats,
+    RollUp,
+    State,
+    Window,
+)
 from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, NEVER, TOTALS, Room, add_tracebacks, ages_of, next_page, position
+from penstock.store.shared import (
+    CONTENTS,
+    EXPORT_BYTES,
+    NEVER,
+    TOTALS,
+    Room,
+    add_tracebacks,
+    ages_of,
+    next_page,
+    position,
+)
 from penstock.store.sqlite.history import roll_up
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.queues import LIST, LOAD, Queue
@@ -37,6 +59,7 @@ class Reader:
         self._execute = connection.execute
         self._salt = salt
         self._now = now
+        self._page_bytes = LEASE_BYTES_MAX
 
     def find(self, name: str) -> Queue | None:
         row = self._execute(LOAD, (name,)).fetchone()
@@ -93,7 +116,7 @@ class Reader:
         plain = self._page("plain", plain_start, queue.plain_end, limit)
         # Of both lanes ids differ, so that no comparison goes beyond them.
         plain_ids = {row[2] for row in plain}
-        messages, room = [], Room()
+        messages, room = [], Room(self._page_bytes)
         for row in islice(room.take(heapq.merge(filed, plain)), limit):
             if row[2] in plain_ids:
                 plain_start = queue.place(row[2], plain=True)
@@ -116,7 +139,7 @@ class Reader:
 
     def _page(self, statement: str, *values: int) -> list[Row]:
         """As much as one answer may hold."""
-        return list(Room().take(self._execute(SQL[statement], values)))
+        return list(Room(self._page_bytes).take(self._execute(SQL[statement], values)))
 
     def _peek_scheduled(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = position(after, (-1, -1))
@@ -134,22 +157,22 @@ class Reader:
             )
             for row in rows
         ]
-        return messages, next_page(rows, limit)
+        return messages, next_page(rows, limit, self._page_bytes)
 
     def _peek_leased(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = position(after, (-1, -1))
         rows = self._page("leased", queue.id, at, message_id, limit)
-        return [self._leased(queue, row[:7], row[7:]) for row in rows], next_page(rows, limit)
+        return [self._leased(queue, row[:7], row[7:]) for row in rows], next_page(rows, limit, self._page_bytes)
 
     def _peek_dead(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = position(after, (NEVER, NEVER))
         rows = self._page("dead", queue.id, at, message_id, limit)
-        return [self._dead(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit)
+        return [self._dead(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit, self._page_bytes)
 
     def _peek_archived(self, queue: Queue, limit: int, after: str | None) -> Page:
         at, message_id = position(after, (NEVER, NEVER))
         rows = self._page("archived", queue.id, at, message_id, limit)
-        return [self._archived(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit)
+        return [self._archived(queue, row[:5], row[5:]) for row in rows], next_page(rows, limit, self._page_bytes)
 
     def dead_errors(
         self, name: str, contains: str, limit: int, after: str | None
@@ -242,6 +265,7 @@ class Reader:
 
     def export(self, name: str) -> Iterator[Message]:
         queue = self.queue(name)
+        self._page_bytes = EXPORT_BYTES
         # As in peek, the name of the dead letters means them alone.
         for peek in _PEEKS.values() if queue.name == name else [_PEEKS[State.DEAD]]:
             after: str | None = None
