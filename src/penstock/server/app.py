@@ -242,6 +242,7 @@ class App:
                 if response.stream is not None:
                     await response.stream.aclose()
                 response = to_response(error)
+                response.headers += _missing_headers(response)
                 request.status, size = response.status, 0
         with self.unsent.holding(credential, size):
             await request.exchange.send(request, response)
