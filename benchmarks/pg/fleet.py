@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from itertools import cycle
 from pathlib import Path
-from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +15,8 @@ from peers.lean_http import Connection
 from .databases import Databases
 from .plan import Plan
 from .served import Served
+from .spread import spread
+from .wakes import wakes
 
 Row = dict[str, Any]
 POP_MS_MOST = 10
@@ -51,11 +52,12 @@ async def fleet(plan: Plan, databases: Databases, root: Path) -> Row:
         for server in servers:
             server.url = url
             await server.fresh()
-        return {"polls": await polls(servers, plan.polls), "queues": await namespace(servers[0], plan.queues)}
+        rows = {"polls": await polls(servers, plan.polls), "queues": await namespace(servers[0], plan.queues)}
     finally:
         for server in servers:
             server.stop()
         databases.drop("fleet")
+    return rows | {"wakes": await wakes(databases, plan.polls)}
 
 
 async def polls(servers: list[Served], count: int) -> Row:
@@ -143,11 +145,3 @@ async def pops(connection: Connection, count: int) -> Row:
     row = spread(taken_ms) | {"queues": count, "pops": LOOKS}
     say(f"pops among {count:,} queues: p99 {row['p99_ms']} ms")
     return row
-
-
-def spread(values_ms: list[float]) -> Row:
-    return {
-        "p50_ms": round(median(values_ms), 2),
-        "p99_ms": round(quantiles(values_ms, n=100, method="inclusive")[98], 2),
-        "most_ms": round(max(values_ms), 2),
-    }

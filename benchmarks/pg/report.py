@@ -10,6 +10,7 @@ from lib.report import table, unique
 from .fleet import ANSWER_MS_MOST, POP_MS_MOST
 from .served import MEMORY_MB_MOST
 from .systems import BY_KEY
+from .wakes import LEASES_A_PUSH_MOST, WAKE_MS_MOST
 
 Row = dict[str, Any]
 DIRECT_LEAST = SERVED_LEAST = 10_000
@@ -27,6 +28,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         parts += served(results["server"], results["memory"])
     if results.get("fleet"):
         parts += fleet(results["fleet"]["polls"], results["fleet"]["queues"])
+        parts += wakes(results["fleet"]["wakes"]) if "wakes" in results["fleet"] else []
     if results.get("churn"):
         parts += churn(results["churn"])
     parts += skipped(results["skipped"]) + failures(results.get("compare", []))
@@ -151,6 +153,16 @@ def fleet(polls: Row, queues: list[Row]) -> list[str]:
         f"{queues[0]['queues']:,} queues in a namespace, one busy; a pop over the namespace, ms:",
         table(["", "p50", "p99", "most"], lines),
         f"The target, a p99 under {POP_MS_MOST} ms, {met(quick, queues[0]['queues'] >= 10 * THOUSAND)}.",
+    ]
+
+
+def wakes(row: Row) -> list[str]:
+    few = row["leases"] <= LEASES_A_PUSH_MOST * row["queues"]
+    return [
+        f"{row['queues']:,} queues, each waited for at one of two brokers, and a push to each at the other: answered "
+        f"{row['p50_ms']:.1f} ms after the push was sent (p50), {row['p99_ms']:.1f} (p99), {row['most_ms']:.1f} at "
+        f"most, with {row['leases']:,} leases. The target, a p99 under {WAKE_MS_MOST} ms and at most "
+        f"{LEASES_A_PUSH_MOST} leases a push, {met(few and row['p99_ms'] < WAKE_MS_MOST, row['queues'] >= THOUSAND)}.",
     ]
 
 

@@ -77,7 +77,7 @@ class Administration:
         self._clock = clock
         self._committer = committer
         self._commit = committer.submit
-        self._wakeups = Wakeups(store.version)
+        self._wakeups = Wakeups(store)
 
     async def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None

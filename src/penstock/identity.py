@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import uuid
+from collections.abc import Iterator
 from functools import lru_cache
 
 from penstock.errors import InvalidName, WrongType
@@ -76,6 +77,15 @@ def check_scope(scope: str) -> str:
     if scope.count("/") > 1 or not all(part and "/" not in part and _NAME.fullmatch(part) for part in scope.split("/")):
         raise InvalidName(f"{scope!r} is not a scope", field="scope", hint="a namespace, or namespace/task")
     return scope
+
+
+def interests(queue: str) -> Iterator[str]:
+    """What a poll may be waiting for when this queue gets a message: the queue, its task, its namespace."""
+    yield queue
+    queue = queue.removesuffix("/")
+    while "/" in queue:
+        queue = queue.rpartition("/")[0]
+        yield queue + "/"
 
 
 def new_salt() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from penstock import forks
 from penstock.identity import DLQ_SUFFIX
@@ -18,18 +18,22 @@ Ticket = tuple[int, int, str]
 """Pushes and the store's version when it was taken, and what for."""
 
 
+class Watched(Protocol):
+    def version(self, interest: str | None = None) -> int: ...
+
+
 class ThreadWakeups:
     """For threads. Each waiting thread looks at the store's version itself."""
 
-    def __init__(self, version: Callable[[], int]) -> None:
-        self._version = version
+    def __init__(self, store: Watched) -> None:
+        self._version = store.version
         self.closed = False
         self.after_fork_in_child()
         forks.register(self)
 
     def ticket(self, interest: str) -> Ticket:
         """To be taken before looking for messages: what is written from then on ends the `wait` that follows."""
-        return self._pushes, self._version(), interest
+        return self._pushes, self._version(interest), interest
 
     def looked(self, ticket: Ticket) -> None:
         pass
@@ -46,7 +50,7 @@ class ThreadWakeups:
         try:
             self._bells.add(bell)
             bell.acquire()
-            while self._version() == version:
+            while self._version(interest) == version:
                 left = deadline - time.monotonic()
                 if left <= 0 or self.closed or self._pushes != pushes:
                     return

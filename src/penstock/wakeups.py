@@ -3,7 +3,7 @@
 A push wakes as many waiters as it has messages, in the order they came. Whoever was woken and leaves messages behind,
 or goes away, wakes the next. Whoever is still looking when a push finds nobody to wake looks once more: a store with
 several lanes may answer the push before a look that has not seen it. Writes of other processes show in the store's
-version, looked at only while someone waits.
+version, looked at only while someone waits. A store that hears of them calls, and knows which queues they concern.
 """
 
 from __future__ import annotations
@@ -11,34 +11,37 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
 
 from penstock.errors import StoreError
-from penstock.identity import DLQ_SUFFIX
+from penstock.identity import DLQ_SUFFIX, interests
 
 WATCH_SECONDS = 0.01
 WATCH_SECONDS_PER_INTEREST = 0.0002
 """A foreign write may concern any of them, so all must look: the more they are, the less often."""
 WAIT_SECONDS_MAX = 3600.0
-LINGER_LOOKS = 100
+LINGER_SECONDS = 1.0
 """How long nobody need wait before the watching ends: longer than a poll is on its way to the store."""
 
 
-def interests(queue: str) -> Iterator[str]:
-    """What a poll may be waiting for when this queue gets a message: the queue, its task, its namespace."""
-    yield queue
-    queue = queue.removesuffix("/")
-    while "/" in queue:
-        queue = queue.rpartition("/")[0]
-        yield queue + "/"
+class Watched(Protocol):
+    """A store, as far as its changes are concerned; `penstock.store.protocol.Store` says more."""
+
+    def version(self, interest: str | None = None) -> int: ...
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None] | None: ...
 
 
 class _Waiters:
     """Those who wait for one interest, and the time at which one of them is to look by itself."""
 
-    __slots__ = ("alarm", "alarm_at", "futures")
+    __slots__ = ("alarm", "alarm_at", "futures", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, version: int) -> None:
+        self.version = version
+        """Of what they wait for, when one of them was last woken by a change of it."""
         self.futures: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self.alarm: asyncio.TimerHandle | None = None
         self.alarm_at = 0.0
@@ -52,30 +55,31 @@ class _Waiters:
 class Ticket:
     """For one look at a queue: whether something came that it may not have seen."""
 
-    __slots__ = ("changes", "interest", "missed")
+    __slots__ = ("interest", "missed", "version")
 
-    def __init__(self, interest: str, changes: int) -> None:
+    def __init__(self, interest: str, version: int) -> None:
         self.interest = interest
-        self.changes = changes
+        self.version = version
         self.missed = False
 
 
 class Wakeups:
     """For coroutines of one event loop."""
 
-    def __init__(self, version: Callable[[], int]) -> None:
-        self._version = version
+    def __init__(self, store: Watched) -> None:
+        self._store = store
+        self._stop_listening: Callable[[], None] | None = None
         self._waiting: dict[str, _Waiters] = {}
         self._looking: dict[str, set[Ticket]] = {}
         self._watcher: asyncio.Task[None] | None = None
-        self._changes = 0
+        self._changes = 1
         self.closed = False
 
     def ticket(self, interest: str) -> Ticket:
         """To be taken before looking for messages: what comes from then on ends the `wait` that follows."""
         if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch(self._version()))
-        ticket = Ticket(interest, self._changes)
+            self._start_watching()
+        ticket = Ticket(interest, self._version(interest))
         self._looking.setdefault(interest, set()).add(ticket)
         return ticket
 
@@ -88,11 +92,11 @@ class Wakeups:
 
     async def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
         """Until woken, or until the time has passed; one of those who wait looks again in `look_in_seconds`."""
-        if self.closed or ticket.missed or ticket.changes != self._changes:
-            return
         interest, loop = ticket.interest, asyncio.get_running_loop()
+        if self.closed or ticket.missed or ticket.version != self._version(interest):
+            return
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(interest, _Waiters()).futures[future] = None
+        self._waiting.setdefault(interest, _Waiters(ticket.version)).futures[future] = None
         self.look_in(interest, look_in_seconds)
         timer = loop.call_later(min(seconds, WAIT_SECONDS_MAX), _wake, future)
         try:
@@ -176,23 +180,56 @@ class Wakeups:
             waiters.clear_alarm()
             del self._waiting[interest]
 
-    async def _watch(self, seen: int) -> None:
+    def _start_watching(self) -> None:
+        loop, stirred = asyncio.get_running_loop(), asyncio.Event()
+
+        def stir() -> None:
+            loop.call_soon_threadsafe(stirred.set)
+
+        self._stop_listening = self._store.listen(stir)
+        self._watcher = loop.create_task(self._watch(self._store.version(), stirred))
+
+    def _version(self, interest: str) -> int:
+        """Of what a poll waits for. Where the store does not hear of changes: of anything, and below all of its own."""
+        return -self._changes if self._stop_listening is None else self._store.version(interest)
+
+    async def _watch(self, seen: int, stirred: asyncio.Event) -> None:
         try:
-            idle = 0
-            while idle < LINGER_LOOKS:
-                await asyncio.sleep(max(WATCH_SECONDS, len(self._waiting) * WATCH_SECONDS_PER_INTEREST))
-                idle = 0 if self._waiting else idle + 1
-                version = self._version()
+            busy_at = time.monotonic()
+            while time.monotonic() - busy_at < LINGER_SECONDS:
+                await self._sleep(stirred)
+                if self._waiting:
+                    busy_at = time.monotonic()
+                version = self._store.version()
                 if version != seen:
                     seen = version
                     self._changes += 1
-                    for interest in list(self._waiting):
-                        self.wake_one(interest)
+                    self._wake_changed()
         except StoreError:
             pass  # The waiters' own time limits hold; their next lease reports the trouble.
         finally:
+            if self._stop_listening is not None:
+                self._stop_listening()
+                self._stop_listening = None
             self._watcher = None
             self._changes += 1  # Nobody watches any more, so a ticket taken before tells nothing.
+
+    async def _sleep(self, stirred: asyncio.Event) -> None:
+        """Until it is time to look at the store's version."""
+        if self._stop_listening is None:
+            await asyncio.sleep(max(WATCH_SECONDS, len(self._waiting) * WATCH_SECONDS_PER_INTEREST))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await stirred.wait()
+        stirred.clear()
+
+    def _wake_changed(self) -> None:
+        for interest, waiters in list(self._waiting.items()):
+            version = self._version(interest)
+            if version != waiters.version:
+                waiters.version = version
+                self.wake_one(interest)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -53,6 +53,16 @@ def run_apart(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100)
 
 
+class Unchanged:
+    """A store that nobody else writes to."""
+
+    def version(self, interest: str | None = None) -> int:
+        return 0
+
+    def listen(self, listener: object) -> None:
+        return None
+
+
 def test_a_put_in_another_thread_wakes(queue: LiteQueue) -> None:
     assert while_waiting(queue, lambda: queue.put(b"x")) == b"x"
 
@@ -134,7 +144,7 @@ def test_closing_ends_all_waits(queue: LiteQueue) -> None:
 def test_a_put_between_looking_and_waiting_is_not_missed_by_a_thread(path: Path) -> None:
     with LiteQueue(path) as queue, LiteQueue(path) as other:
         queue.put(b"makes the queue")
-        wakeups = ThreadWakeups(queue._store.version)
+        wakeups = ThreadWakeups(queue._store)
         started = time.monotonic()
         for put in (lambda: other.put(b"x"), lambda: wakeups.wake("default", 1)):
             ticket = wakeups.ticket("default")
@@ -145,7 +155,7 @@ def test_a_put_between_looking_and_waiting_is_not_missed_by_a_thread(path: Path)
 
 def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Path) -> None:
     async def wait(store: SqliteStore, other: LiteQueue) -> None:
-        wakeups = Wakeups(store.version)
+        wakeups = Wakeups(store)
         ticket = wakeups.ticket("default")
         await asyncio.to_thread(other.put, b"x")
         await asyncio.sleep(0.05)
@@ -160,7 +170,7 @@ def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Pa
 @pytest.mark.parametrize("interest", ["orders/eu/q", "orders/eu/", "orders/"])
 def test_a_push_answered_before_a_look_that_has_not_seen_it_ends_the_wait(interest: str) -> None:
     async def wait() -> None:
-        wakeups = Wakeups(lambda: 0)
+        wakeups = Wakeups(Unchanged())
         ticket = wakeups.ticket(interest)
         wakeups.wake("orders/eu/q", 1)
         wakeups.looked(ticket)
@@ -257,7 +267,7 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
 @pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
 def test_one_who_goes_away_leaves_it_to_one_who_waits_for_more_than_this_queue(first: str) -> None:
     async def main() -> None:
-        wakeups = Wakeups(lambda: 0)
+        wakeups = Wakeups(Unchanged())
         leaving, staying = (
             asyncio.ensure_future(wakeups.wait(wakeups.ticket(interest), LONG)) for interest in (first, "n/")
         )

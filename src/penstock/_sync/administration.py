@@ -77,7 +77,7 @@ class Administration:
         self._clock = clock
         self._committer = committer
         self._commit = committer.submit
-        self._wakeups = ThreadWakeups(store.version)
+        self._wakeups = ThreadWakeups(store)
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None

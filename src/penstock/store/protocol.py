@@ -138,8 +138,15 @@ class Store(Applies, Protocol):
     def push_on(self, connection: Any, command: Push) -> list[Receipt]:
         """Push in the transaction of a connection of the caller's own, of a synchronous driver."""
 
-    def version(self) -> int:
-        """Changes whenever another than this store may have changed the database. Never waits."""
+    def version(self, interest: str | None = None) -> int:
+        """Changes whenever another than this store may have changed the database, in what is of this interest (a queue,
+        or a task or namespace with a slash at its end) if the store can tell. Never waits."""
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None] | None:
+        """Call this, in another thread, whenever `version` has changed, until what is returned is called.
+
+        None: the store does not hear of changes, and `version` has to be looked at.
+        """
 
     def write_obstacle(self) -> str | None:
         """Return what keeps writes out at this moment, or None. Does not wait for it to go away."""

@@ -33,7 +33,7 @@ def remove(tx: Transaction, command: Remove) -> Removed:
     for marks in sorted(set(gone.values())):
         note_gone(tx, queue, [(row[0], row[3]) for row in rows if gone.get(row[0] & ID_MAX) == marks], marks)
     forget(tx, [(place & ID_MAX, place, ANY_ATTEMPTS) for place, *_ in rows if place & ID_MAX in gone])
-    tx.wakes = True
+    tx.wakes.add(queue.name)
     return Removed(len(gone))
 
 
@@ -84,7 +84,7 @@ def purge(tx: Transaction, command: Purge) -> Removed:
             break
     if removed:
         queue.count(n_removed=removed)
-        tx.wakes = True
+        tx.wakes.add(queue.name)
     return Removed(removed, more=removed >= command.limit, up_to_id=up_to)
 
 
@@ -143,7 +143,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     if "/" in queue.name:
         tx.write("push.busy", ints([queue.id]), texts([queue.name]))
     queue.count(dead=-len(moved), ready=len(moved), n_redriven=len(moved))
-    tx.wakes = True
+    tx.wakes.add(queue.name)
     return Redriven(len(matched), len(moved), after)
 
 

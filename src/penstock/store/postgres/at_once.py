@@ -270,8 +270,9 @@ class Short:
         self._count = count
 
     @property
-    def wakes(self) -> bool:
-        return any(call.wakes() for call in self.calls)
+    def wakes(self) -> set[str]:
+        """Queues for which others may wait."""
+        return {call.known.name for call in self.calls if call.wakes()}
 
     @property
     def durable(self) -> bool:

@@ -62,7 +62,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
     before = queue.options
     tx.write_counters()
     tx.write("admin.set_options", queue.id, encode_options(options, queue.stored_options), is_limited(options))
-    tx.wakes = True
+    tx.wakes.add(queue.name)
     tx.reload()
     queue = tx.queue(command.queue)
     found = info(tx, queue)
@@ -77,7 +77,7 @@ def pause(tx: Transaction, command: Pause) -> Configured:
         tx.write("admin.set_paused", queue.id, command.paused)
         queue.paused = command.paused
         note_queue(tx, queue, "paused" if command.paused else "resumed")
-        tx.wakes = True
+        tx.wakes.add(queue.name)
     return Configured(info(tx, queue), created=False, changed=changed)
 
 
@@ -91,7 +91,7 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     drop_queue(tx, queue)
     tx.write("admin.keep_last_queue_id", queue.id)
     note_dropped(tx, queue, held, found, oldest_at)
-    tx.wakes = True
+    tx.wakes.add(queue.name)
     return Removed(held)
 
 

@@ -31,7 +31,7 @@ def mend_list(tx: Transaction, queues: Rows) -> None:
     missing = [row for row in tree if row[2] and row[1] not in listed]
     if missing:
         tx.write("push.busy", ints(row[1] for row in missing), texts([row[0] for row in missing]))
-        tx.wakes = True
+        tx.wakes.update(row[0] for row in missing)
     forget_idle(tx, [row[1] for row in tree if not row[2] and row[1] in listed])
 
 

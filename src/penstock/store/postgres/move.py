@@ -35,7 +35,7 @@ def move(tx: Transaction, command: Move) -> Removed:
     writing = Writing(tx)
     insert_all(tx, writing, target, target.id, [items[id_] for id_ in found])
     writing.write(last=False)
-    tx.wakes = True
+    tx.wakes.add(source.name)
     return Removed(len(found))
 
 

@@ -111,7 +111,6 @@ class Writing:
         self._write_keys(back)
         if self.busy:
             tx.write("push.busy", ints(self.busy), texts(list(self.busy.values())))
-        tx.wakes = True
 
     def _write_keys(self, back: int) -> None:
         replaced = self.old_keys & self.keys.keys()
@@ -256,6 +255,7 @@ def insert_all(
     later = len(writing.scheduled) - before
     queue.newest_at = max(tx.now, queue.newest_at)
     queue.pushed_to = True
+    tx.wakes.add(queue.name)
     if queue.noted:
         writing.noted[queue.id] = queue
     queue.count(ready=len(messages) - later, scheduled=later, n_pushed=len(messages))

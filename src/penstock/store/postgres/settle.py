@@ -126,7 +126,8 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
         (kept if keep else gone).extend(leases)
         queue.count(leased=-len(leases), n_acked=len(leases), archived=len(leases) if keep else 0)
         tx.context.latencies.add(queue_id, SERVICE, [tx.now - lease.leased_at for lease in leases])
-        tx.wakes |= queue.options.max_in_flight is not None
+        if queue.options.max_in_flight is not None:
+            tx.wakes.add(queue.name)
     if gone:
         tx.write("settle.delete_messages", ints(lease.place for lease in gone), then=count_totals, needed=False)
     if kept:
@@ -234,7 +235,7 @@ def _why_not(tx: Transaction, missing: Sequence[tuple[Queue, int]]) -> dict[tupl
 def nack(tx: Transaction, command: Nack) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    tx.wakes = True
+    tx.wakes.add(queue.name)
     return SettledAll(*_settle(tx, queue, command.items, lambda leases, items: _back_off(tx, queue, leases, items)))
 
 
@@ -315,7 +316,7 @@ def _note_nacked(
 def extend(tx: Transaction, command: Extend) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    tx.wakes = True
+    tx.wakes.add(queue.name)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     holding = dict(_holding(tx, queue, command.items))
     found = _find_items(tx, queue, list({item.id: item for item in holding.values()}.values()))
@@ -334,7 +335,7 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
 def release(tx: Transaction, command: Release) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    tx.wakes = True
+    tx.wakes.add(queue.name)
 
     def give_back(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
         dead = [lease for lease in leases if lease.from_dead]

@@ -61,7 +61,8 @@ class ShortWay:
         """To those who wait elsewhere, unless it is too soon after the last: then it is sent later."""
         if not short.wakes or not self._waker.may_send_now():
             return []
-        return [Statement(self.context.sql["begin.notify"], (self._waker.channel, self._waker.sender))]
+        words = self._waker.words(short.wakes)
+        return [Statement(self.context.sql["begin.notify"], (self._waker.channel, word)) for word in words]
 
     def finish(
         self, short: Short, commands: Commands, word: list[Statement], trouble: Exception | None, *, sent: bool
@@ -82,7 +83,7 @@ class ShortWay:
 
     def tell(self, short: Short, word: list[Statement]) -> None:
         if short.wakes and not word:
-            self._waker.tell_soon()
+            self._waker.tell_soon(short.wakes)
 
     def _run(self, short: Short, word: list[Statement], *, sent: bool) -> None:
         """Until the outcome is known; `sent`: it may have been carried out already."""

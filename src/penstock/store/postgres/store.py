@@ -22,6 +22,7 @@ from penstock.commands import (
     Nack,
     Push,
     Release,
+    Sweep,
     SwitchJournal,
 )
 from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
@@ -252,9 +253,9 @@ class PostgresStore:
         try:
             tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
             outcomes = carry_out(tx, in_runs)
-            told = tx.wakes and self._waker.may_send_now()
-            if told:
-                tx.write("begin.notify", self._waker.channel, self._waker.sender)
+            told = bool(tx.wakes) and self._waker.may_send_now()
+            for word in self._waker.words(tx.wakes) if told else ():
+                tx.write("begin.notify", self._waker.channel, word)
         except BaseException:
             self._roll_back(wire)
             raise
@@ -267,7 +268,10 @@ class PostgresStore:
             raise
         late = tx.schedules and time.monotonic() - begun > SLACK_MS / 1000
         if late or (tx.wakes and not told):
-            self._waker.tell_soon(late=late)
+            self._waker.tell_soon(tx.wakes, late=late)
+        if tx.wakes and any(isinstance(command, Sweep) for command in commands):
+            # Nobody here asked for what it moved, so that nobody else wakes those who wait for it.
+            self._waker.note(tx.wakes)
         return outcomes
 
     def _roll_back(self, wire: Wire) -> None:
@@ -359,10 +363,15 @@ class PostgresStore:
             raise self.driver_error(error) from error
         return self.pushed(command, answer)
 
-    def version(self) -> int:
+    def version(self, interest: str | None = None) -> int:
+        if interest is not None:
+            return self._waker.version(interest)
         self._pool.check_open()
         self._waker.start()
         return self._waker.changes
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return self._waker.listen(listener)
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None

@@ -53,12 +53,13 @@ def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept
         swept.lapsed += moved.lapsed
         swept.expired += moved.expired
         swept.more |= moved.more
+        if moved.due or moved.lapsed:
+            tx.wakes.add(queue.name)
         if archived and queue.options.archive_ms is not None:
             _trim_archive(tx, queue, queue.options.archive_ms, limit, swept)
         met.append(queue)
     times = [at for at in wakes(tx, met).values() if at is not None]
     swept.wake_at = min([*times, *([] if swept.wake_at is None else [swept.wake_at])], default=None)
-    tx.wakes |= bool(swept.due or swept.lapsed)
 
 
 def _trim_archive(tx: Transaction, queue: Queue, archive_ms: int, limit: int, swept: Swept) -> None:

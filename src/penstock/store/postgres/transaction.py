@@ -50,7 +50,8 @@ class Transaction:
         """Known while the outcome may come to matter."""
         self.first: list[Rows] = []
         """What the statements that went along with `begin` answered; for the first command alone."""
-        self.wakes = False
+        self.wakes: set[str] = set()
+        """Queues for which others may wait."""
         self.schedules = False
         """Whether it wrote times at which messages become due."""
         self.answers_with_commit = False

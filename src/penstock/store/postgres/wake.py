@@ -2,6 +2,9 @@
 
 NOTIFY takes a lock of the whole database at commit, so a store sends at most one in a while with its own commits; what
 happens in between is told by the thread that listens, once, and not before it can be seen.
+
+A notification is its sender, the queues it is about, and `late` where that applies, such as `3f… =emails =a/b/c late`.
+One without queues, such as version 0.1.0 sends, is about all of them.
 """
 
 from __future__ import annotations
@@ -12,19 +15,27 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import psycopg
 
 from penstock.errors import PenstockError
+from penstock.identity import DLQ_SUFFIX, interests
 
 SEND_SECONDS = 0.01
 BACK_OFF_SECONDS = 1.0
 LATE = " late"
 """After the sender: messages were scheduled for times that may have passed before anyone could see them."""
+NAMED = " ="
+"""Before each queue's name."""
 LOOK_SECONDS = 1.0
 """A server that was killed may have owed a word: who must not miss any looks so often, whatever was heard."""
+WORD_BYTES_MAX = 7_900
+"""PostgreSQL takes less than 8,000."""
+NAMES_MAX = 1_000
+"""Queues that are named in notifications of one moment; if there are more, all that wait look."""
+INTERESTS_MAX = 100_000
 Open = Callable[[], "psycopg.Connection[tuple[Any, ...]]"]
 
 
@@ -46,7 +57,11 @@ class Waker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.changes = 0
-        self._pending = self._late = False
+        self._changed_all = 0
+        self._changed: dict[str, int] = {}
+        """By what may be waited for: the number of the last change that was about it."""
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._forget_pending()
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -64,7 +79,27 @@ class Waker:
         """In a forked child: thread, connection and pipe are the parent's."""
         self._lock = threading.Lock()
         self._thread = None
-        self._pending = self._late = False
+        self._listeners = ()
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        self._pending = self._late = self._nameless = False
+        self._names: set[str] = set()
+
+    def version(self, interest: str) -> int:
+        """Moves with `changes` when one of them may be about this queue, task or namespace."""
+        return max(self._changed_all, self._changed.get(interest, 0))
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call it in the thread that listens, whenever `changes` has moved; answers what ends that."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return stop
 
     def may_send_now(self) -> bool:
         """Whether a commit may carry the word itself; if not, `tell_soon` follows it."""
@@ -74,17 +109,26 @@ class Waker:
         self._sent_at = now
         return True
 
-    def word(self, *, late: bool = False) -> str:
-        return self.sender + LATE if late else self.sender
+    def words(self, names: Collection[str], *, late: bool = False) -> list[str]:
+        """As few notifications as can name all of these queues."""
+        end = LATE if late else ""
+        words, word = [], self.sender
+        for name in sorted(names) if len(names) <= NAMES_MAX else ():
+            if len(word) + len(name) + len(NAMED) + len(LATE) > WORD_BYTES_MAX:
+                words.append(word + end)
+                word = self.sender
+            word += NAMED + name
+        return [*words, word + end]
 
-    def tell_soon(self, *, late: bool = False) -> None:
-        """After a commit: whoever was told before it would have looked in vain."""
-        if late:
-            with self._lock:
-                self._late = True
-        if self._pending:
-            return
-        self._pending = True
+    def tell_soon(self, names: Collection[str] = (), *, late: bool = False) -> None:
+        """After a commit: whoever was told before it would have looked in vain. Without names, about all queues."""
+        with self._lock:
+            self._names.update(names)
+            self._nameless |= not names or len(self._names) > NAMES_MAX
+            self._late |= late
+            if self._pending:
+                return
+            self._pending = True
         if self._thread is not None:
             with contextlib.suppress(OSError):
                 os.write(self._alarm, b"\0")
@@ -96,7 +140,7 @@ class Waker:
         # Whatever was said before is not known.
         if self._heard_late is not None:
             self._heard_late()
-        self.changes += 1
+        self._note(())
         return connection
 
     def _run(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -120,35 +164,66 @@ class Waker:
 
     def _follow(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._send(connection)
+        self._call_listeners()
         while not self._closed.is_set():
             before, patience = self.changes, None if self._heard is None else LOOK_SECONDS
             readable, _, _ = select.select([connection.fileno(), self._awake], [], [], patience)
             if connection.fileno() in readable:
                 connection.pgconn.consume_input()
                 while (said := connection.pgconn.notifies()) is not None:
-                    word = said.extra.decode()
-                    if word.endswith(LATE) and self._heard_late is not None:
-                        self._heard_late()
-                        self.changes += 1
-                    elif word != self.sender:
-                        self.changes += 1
+                    self._hear(said.extra.decode())
             if self._awake in readable:
                 os.read(self._awake, 4096)
                 self._send(connection)
+            if self.changes != before:
+                self._call_listeners()
             if self._heard is not None and (not readable or self.changes != before) and not self._closed.is_set():
                 self._heard()
+
+    def _hear(self, word: str) -> None:
+        sender, *parts = word.split(" ")
+        late = word.endswith(LATE) and self._heard_late is not None
+        if late and self._heard_late is not None:
+            self._heard_late()
+        if late or sender != self.sender:
+            self._note([part.removeprefix(NAMED.strip()) for part in parts if part.startswith(NAMED.strip())])
+
+    def note(self, names: Iterable[str]) -> None:
+        """Those who wait here look for a change of these queues."""
+        self._note(names)
+        self._call_listeners()
+
+    def _note(self, names: Iterable[str]) -> None:
+        """A change of these queues; of all, if there are none."""
+        number = self.changes + 1
+        found = [interest for name in names for interest in (*interests(name), name + DLQ_SUFFIX)]
+        if not found or len(self._changed) + len(found) > INTERESTS_MAX:
+            self._changed_all = number
+            self._changed.clear()
+        else:
+            self._changed.update(dict.fromkeys(found, number))
+        self.changes = number
+
+    def _call_listeners(self) -> None:
+        for listener in self._listeners:
+            # An event loop that was closed before it stopped listening.
+            with contextlib.suppress(RuntimeError):
+                listener()
 
     def _send(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         if self._pending:
             time.sleep(max(0.0, self._sent_at + SEND_SECONDS - time.monotonic()))
             with self._lock:
-                self._pending, late, self._late = False, self._late, False
+                names, late = () if self._nameless else self._names, self._late
+                self._forget_pending()
             self._sent_at = time.monotonic()
             try:
-                connection.execute("SELECT pg_notify(%s, %s)", (self.channel, self.word(late=late)))
+                with connection.cursor() as cursor:
+                    cursor.executemany(
+                        "SELECT pg_notify(%s, %s)", [(self.channel, word) for word in self.words(names, late=late)]
+                    )
             except psycopg.Error:
-                with self._lock:
-                    self._pending, self._late = True, self._late or late
+                self.tell_soon(names, late=late)
                 raise
 
     def close(self) -> None:

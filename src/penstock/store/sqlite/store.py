@@ -417,7 +417,10 @@ class SqliteStore(Looks, OneLane):
             (version,) = self._reader.execute("PRAGMA data_version").fetchone()
         return int(version)
 
-    def version(self) -> int:
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Always None: a file does not say that it was written to."""
+
+    def version(self, interest: str | None = None) -> int:
         # The writer's own commits do not count for it: those who make them know whom they concern.
         # A batch on its way to the disk looked when it began; to ask its connection would be to wait for it.
         if self._held:
