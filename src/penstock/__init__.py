@@ -179,6 +179,10 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name == "aio":
         return import_module("penstock.aio")
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("penstock")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LATE[name]), name)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -111,12 +112,19 @@ class LiteQueue:
             self._changes = {"max_attempts": max_retries + 1}
             self._options = DEFAULT_OPTIONS.changed(self._changes)
         self._known: set[str] = set()
+        self._opened_with = (_absolute(path), max_retries, durability, max_bytes, clock, busy_ms, journal)
         self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms, journal=journal)
         self._broker = Broker(
             self._store,
             clock=clock,
             limits=Limits(payload_bytes=max_bytes, batch_bytes=max(64 << 20, max_bytes)),
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path and the settings: a process that is spawned opens the file itself."""
+        if self._opened_with[0] == ":memory:":
+            raise TypeError("a queue in memory cannot be pickled: no other process can open it")
+        return _reopen, self._opened_with
 
     def put(
         self,
@@ -365,6 +373,24 @@ def _check_int(field: str, value: int, low: int, high: int) -> None:
 def _check_text(field: str, text: str) -> None:
     if not isinstance(text, str):
         raise WrongType(f"{field} is a str, not {type(text).__name__}", field=field)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return ":memory:" if os.fspath(path) == ":memory:" else str(Path(path).absolute())
+
+
+def _reopen(
+    path: str,
+    max_retries: int | None,
+    durability: Durability,
+    max_bytes: int,
+    clock: Clock,
+    busy_ms: int,
+    journal: bool | None,
+) -> LiteQueue:
+    return LiteQueue(
+        path, max_retries, durability=durability, max_bytes=max_bytes, clock=clock, busy_ms=busy_ms, journal=journal
+    )
 
 
 def _message(leased: LeasedMessage) -> Message:

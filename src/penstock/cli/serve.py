@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.common import fail
 from penstock.config import load_settings
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, MissingExtra
 
 
 @click.command("serve")
@@ -33,8 +33,12 @@ from penstock.errors import InvalidInput
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file of settings.")
 def command(config: Path | None, **flags: Any) -> None:
     """Serve queues over HTTP. AUTH_TOKEN, or PENSTOCK_AUTH_TOKEN, is the admin token."""
-    from penstock.server.serve import run
-
+    try:
+        from penstock.server.serve import run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "penstock":
+            raise
+        fail(MissingExtra("server"))
     try:
         run(load_settings(flags, file=config))
     except InvalidInput as error:

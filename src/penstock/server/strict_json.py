@@ -67,6 +67,8 @@ def invalid(error: msgspec.ValidationError, *, status: int | None = None, kind: 
     """With the `kind` that was expected, an unknown field's hint lists the known ones."""
     reason, field, wrong = misfit(error)
     hint = None if kind is None else known_hint(error, kind)
+    if field and field.rpartition(".")[2] not in reason:
+        reason = f"{field}: {reason}"
     return HttpError(status or (400 if wrong is WrongType else 422), wrong.code, reason, field=field, hint=hint)
 
 

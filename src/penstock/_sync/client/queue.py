@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from penstock._sync.client.message import LeasedMessage, check_leased
 from penstock._sync.client.transaction import Transaction
@@ -213,15 +213,31 @@ class Queue:
         """Ack, nack and push (to any queue), all or nothing, at the end of a `with` block."""
         return Transaction(self._client, self.name)
 
+    @overload
+    def worker(self, handler: Callable[[LeasedMessage], object], /) -> Worker: ...
+
+    @overload
     def worker(
         self,
+        /,
         *,
         concurrency: int = 1,
         lease: Seconds | None = None,
         time_limit: Seconds | None = None,
         grace: Seconds = 30,
-    ) -> Callable[[Callable[[LeasedMessage], object]], Worker]:
-        """Make a function the queue's worker::
+    ) -> Callable[[Callable[[LeasedMessage], object]], Worker]: ...
+
+    def worker(
+        self,
+        handler: Callable[[LeasedMessage], object] | None = None,
+        /,
+        *,
+        concurrency: int = 1,
+        lease: Seconds | None = None,
+        time_limit: Seconds | None = None,
+        grace: Seconds = 30,
+    ) -> Worker | Callable[[Callable[[LeasedMessage], object]], Worker]:
+        """Make a function the queue's worker, with options or as plain `@queue.worker`::
 
             @queue.worker(concurrency=8, time_limit=30)
             def send(message):
@@ -231,9 +247,15 @@ class Queue:
 
         Returning acks the message, an exception nacks it with its text and the queue's back-off.
         """
-        return lambda handler: Worker(
-            self, self._client, handler, concurrency=concurrency, lease=lease, time_limit=time_limit, grace=grace
-        )
+
+        def make(handler: Callable[[LeasedMessage], object]) -> Worker:
+            if not callable(handler):
+                raise WrongType(f"a worker is made of a function, not {type(handler).__name__}", field="handler")
+            return Worker(
+                self, self._client, handler, concurrency=concurrency, lease=lease, time_limit=time_limit, grace=grace
+            )
+
+        return make if handler is None else make(handler)
 
     # Looking
 
