@@ -105,8 +105,6 @@ class LeaseTokenRequired(InvalidInput):
             field="token",
             hint="send the token that came with the message, or turn off require_lease_token",
         )
-        self.queue = queue
-        self.message_id = message_id
 
 
 class PayloadTooLarge(InvalidInput):
@@ -188,7 +186,7 @@ class QueueExists(Conflict):
 
 
 class KeyTaken(Conflict):
-    """A key that all queues share names a message of another queue; `queue` is the one that was pushed to."""
+    """A key that all queues share names a message of another queue than the one that was pushed to."""
 
     code = "key_taken"
 
@@ -197,8 +195,6 @@ class KeyTaken(Conflict):
             f"{key!r} names a message of another queue; nothing was pushed to {queue!r}",
             hint="use an id that no other queue's message has",
         )
-        self.queue = queue
-        self.key = key
 
 
 class QueueNotEmpty(Conflict):
