@@ -235,7 +235,7 @@ class Pool:
             if self._idle:
                 return self._idle.pop()
             if time.monotonic() < self._not_before:
-                raise StoreUnreachable(f"no connection to {self._where}: {self._trouble}", maybe_done=False)
+                raise StoreUnreachable(self._trouble, maybe_done=False)
             self._open += 1
         try:
             wire = self._open_one()
@@ -254,7 +254,7 @@ class Pool:
         first, longest = BACK_OFF_SECONDS
         self._back_off = min(max(first, self._back_off * 2), longest)
         self._not_before = time.monotonic() + self._back_off
-        self._trouble = str(error.args[0]).rpartition(": ")[2]
+        self._trouble = str(error.args[0])
 
     def release(self, wire: Wire) -> None:
         usable = not (wire.broken or wire.in_transaction or wire.worn)

@@ -237,6 +237,7 @@ class PostgresStore:
                         return lost.outcomes
                     # The ids that were given came with the answer.
                     raise translate(psycopg.OperationalError(str(lost)), self.target, maybe_done=True) from lost
+                trouble = lost
             except (Restart, *RETRIED) as error:
                 trouble = error
             except psycopg.Error as error:

@@ -1,0 +1,26 @@
+"""The pool of connections to PostgreSQL while the database is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import StoreUnreachable
+from penstock.store.postgres.connection import Pool
+from penstock.store.postgres.wire import Wire
+
+CAUSE = "postgresql://db/x: connection failed: host 'a', port 1: refused\\n- host 'b', port 1: no route"
+
+
+def test_while_a_database_is_away_everyone_learns_the_whole_cause() -> None:
+    tried = []
+
+    def open_one() -> Wire:
+        tried.append(1)
+        raise StoreUnreachable(CAUSE, maybe_done=False)
+
+    pool = Pool(open_one, 2, "postgresql://db/x")
+    for _ in range(2):
+        with pytest.raises(StoreUnreachable) as caught:
+            pool.acquire()
+        assert caught.value.args[0] == CAUSE
+    assert len(tried) == 1, "the second is told at once, without another attempt"
