@@ -77,7 +77,7 @@ def test_all_options_are_flags(queues: Queues) -> None:
         *("--backoff", "fixed", "--backoff-ms", "10", "--backoff-max-ms", "20", "--max-in-flight", "4"),
         *("--delay-ms", "5", "--window-ms", "6", "--ttl-ms", "7000", "--priority", "-8", "--max-size", "9"),
         *("--push-rate", "1.5", "--push-burst", "10", "--no-dlq", "--archive-ms", "none"),
-        *("--dedupe-ms", "11", "--journal", "off"),
+        *("--dedupe-ms", "11", "--journal", "off", "--require-lease-token"),
     )
     assert made["created"] is True
     assert made["options"] == {
@@ -95,6 +95,7 @@ def test_all_options_are_flags(queues: Queues) -> None:
         "push_rate": 1.5,
         "push_burst": 10,
         "dlq": False,
+        "require_lease_token": True,
         "archive_ms": None,
         "dedupe_ms": 11,
         "journal": "off",
