@@ -89,4 +89,5 @@ class Cutter:
                     server.sendall(asked)
                     if cut:
                         server.recv(1 << 16)
+                        self._meanwhile()
                         return

@@ -16,8 +16,9 @@ from penstock import commands as c
 from penstock.errors import KeyTaken, LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
 from penstock.identity import DLQ_SUFFIX, message_uuid
 from penstock.model import Failure, LeasedMessage, NewMessage, Receipt, State, backoff_ms
+from penstock.store.shared import SETTLED_MINUTES
 from tests.conformance.operators import Operators
-from tests.conformance.world import UNDONE, Entry, Key, Queue
+from tests.conformance.world import UNDONE, Entry, Key, Queue, Settlement
 
 
 class Model(Operators):
@@ -25,6 +26,7 @@ class Model(Operators):
         """With `gaps`, ids that a transaction used and gave up are not given again."""
         super().__init__(clock, salt)
         self._gaps = gaps
+        self._fenced = False
         self._tokens = itertools.count(1)
         self._shared_tokens: dict[str, str] = {}
 
@@ -51,7 +53,11 @@ class Model(Operators):
             raise
 
     def _transact(self, command: c.Transact) -> c.Transacted:
-        outcomes = [self._whole(each) for each in command.commands]
+        self._fenced = True
+        try:
+            outcomes = [self._whole(each) for each in command.commands]
+        finally:
+            self._fenced = False
         for each, outcome in zip(command.commands, outcomes, strict=True):
             if isinstance(outcome, c.SettledAll):
                 for item, result in zip(each.items, outcome.results, strict=True):  # type: ignore[attr-defined]
@@ -229,15 +235,29 @@ class Model(Operators):
         results, states = [], []
         for item in command.items:
             e = self.world.entries.get(item.id)
-            if e is None or e.queue != queue.name or e.state is State.ARCHIVED:
+            before = self._settlement(command, queue, item)
+            if before is not None:
+                result, state = c.Settled.OK, before.state
+            elif e is None or e.queue != queue.name or e.state is State.ARCHIVED:
                 result, state = c.Settled.UNKNOWN, None
             elif e.state is not State.LEASED or item.token not in (None, e.token) or (e.leased_until or 0) <= self.now:
                 result, state = c.Settled.STALE, None
             else:
+                token = e.token
                 result, state = c.Settled.OK, act(queue, e, item)
+                if not isinstance(command, c.Extend):
+                    settlement = Settlement(type(command), queue.name, self.now // 60_000, state)
+                    self.world.settled[item.id, token] = settlement
             results.append(result)
             states.append(state)
         return results, states
+
+    def _settlement(self, command: Any, queue: Queue, item: c.SettleItem) -> Settlement | None:
+        """What this very token did to the message in the last minutes, if it was the same."""
+        found = None if item.token is None or self._fenced else self.world.settled.get((item.id, item.token))
+        if found is None or (found.verb, found.queue) != (type(command), queue.name):
+            return None
+        return found if -1 <= self.now // 60_000 - found.minute <= SETTLED_MINUTES else None
 
     def _ack(self, command: c.Ack) -> c.SettledAll:
         return c.SettledAll(self._settle(command, lambda queue, e, item: self._finish(queue, e))[0])

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock.broker import Broker
-from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, Settled, SettleItem, Sweep
+from penstock.commands import Ack, CatchUp, Configure, Drop, Lease, Pause, Push, Settled, SettleItem, Sweep
 from penstock.errors import QueueFull, UnknownQueue
 from penstock.model import LEASE_BYTES_MAX, NewMessage, QueueOptions
 from penstock.store.postgres import PostgresStore
@@ -44,8 +44,14 @@ def through(cutter: Cutter, schema: str) -> PostgresStore:
     return PostgresStore(f"postgresql://postgres@/postgres?host={cutter.folder}", schema=schema)
 
 
+def look_at_leases(at_once: PostgresUnderTest) -> None:
+    """As the first lease of each second does, for those from before the clock was set back."""
+    at_once.apply([CatchUp(queue="q")])
+
+
 def test_a_plain_message_passes_with_three_calls(at_once: PostgresUnderTest) -> None:
     at_once.push("first")
+    look_at_leases(at_once)
     for command in (push_command("a"), Lease(queue="q")):
         assert planned(at_once, command)
     at_once.push("a")
@@ -60,6 +66,7 @@ def test_one_call_answers_no_more_bytes_than_a_lease_may(at_once: PostgresUnderT
     """And who comes too late for them asks again: the queue is not empty."""
     for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
         at_once.send(NewMessage(payload=name * (LEASE_BYTES_MAX // 3 + 1)))
+    look_at_leases(at_once)
     leases = [Lease(queue="q", limit=2) for _ in range(3)]
     assert planned(at_once, *leases)
     outcomes = at_once.apply(leases)

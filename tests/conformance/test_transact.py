@@ -175,8 +175,8 @@ def test_among_acks_side_by_side_each_lease_is_judged_by_itself(store: StoreUnde
     wrong = SettleItem(stale.id, good.token)
     asked = [good, extended, wrong, twice, twice, nacked, last]
     told = store.apply([Ack(queue="q", items=[item]) for item in asked])
-    ok, gone, lost = Settled.OK, Settled.UNKNOWN, Settled.STALE
-    assert [each.results[0] for each in told] == [ok, ok, lost, ok, gone, lost, ok]
+    ok, lost = Settled.OK, Settled.STALE
+    assert [each.results[0] for each in told] == [ok, ok, lost, ok, ok, lost, ok]
     assert store.counts() == {"leased": 1, "scheduled": 1}
 
 

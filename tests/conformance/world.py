@@ -62,12 +62,24 @@ class Key:
 
 
 @dataclass
+class Settlement:
+    """What a token did to a message, and when."""
+
+    verb: type[c.Command[Any]]
+    queue: str
+    minute: int
+    state: State | None
+
+
+@dataclass
 class World:
     """All that a command may change."""
 
     queues: dict[str, Queue] = field(default_factory=dict)
     entries: dict[int, Entry] = field(default_factory=dict)
     keys: dict[tuple[str | None, str], Key] = field(default_factory=dict)
+    settled: dict[tuple[int, str | None], Settlement] = field(default_factory=dict)
+    """By message and token."""
     last_id: int = 0
 
 

@@ -204,7 +204,8 @@ def test_ack_nack_extend_release(sdk: Sdk, url: str, name: str) -> None:
             assert (done.matched, done.moved, done.skipped) == (1, 1, 0)
             message = await leased(queue)
             await queue.ack(message)
-            for late in (message.ack, message.nack, message.extend, message.release):
+            await message.ack()
+            for late in (message.nack, message.extend, message.release):
                 with pytest.raises(LeaseLost) as caught:
                     await late()
                 assert caught.value.message_id == message.id

@@ -98,8 +98,45 @@ def test_a_settle_whose_answer_is_lost_is_done(sdk: Sdk, between: Proxy, name: s
                 await call()
             stats = await queue.stats()
             assert (stats.totals.acked, stats.totals.nacked, stats.leased) == (1, 1, 1)
+            await first.ack()
             with pytest.raises(LeaseLost):
-                await first.ack()
+                await first.nack()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release"])
+@pytest.mark.parametrize("then", ["held", "acked"])
+def test_a_repeated_settle_does_not_claim_a_message_that_another_has(
+    sdk: Sdk, server: Running, between: Proxy, name: str, verb: str, then: str
+) -> None:
+    """The first attempt finds the lease over already, and its answer is lost."""
+
+    async def main() -> None:
+        async with sdk.connect(between.url) as client, sdk.connect(f"http://127.0.0.1:{server.port}") as straight:
+            queue = await client.create_queue(name)
+            await queue.push("a")
+            [late] = await queue.lease(lease=0.05)
+            [other] = await lease_one(straight.queue(name))
+            if then == "acked":
+                await other.ack()
+            between.lose_answer(f"/{verb}")
+            with pytest.raises(LeaseLost) as caught:
+                await getattr(late, verb)()
+            assert caught.value.maybe_done is ((verb, then) != ("ack", "held")), "what is still there was not acked"
+            assert between.count(f"/{verb}") == 2
+            if verb != "release":
+                between.lose_answer(f"/{verb}")
+                many = getattr(queue, f"{verb}_many")
+                if (verb, then) == ("ack", "held"):
+                    assert len(await many([late])) == 1
+                else:
+                    with pytest.raises(LeaseLost) as caught:
+                        await many([late])
+                    assert caught.value.maybe_done
+            if then == "held":
+                assert (await straight.queue(name).get(other.id)).state == "leased"
+                await other.ack()
 
     asyncio.run(main())
 

@@ -1,7 +1,8 @@
 /* A disk and a clock that can be told to fail, for any program that is started with this library preloaded.
 
    PROOF_ROOT     the folder whose files are on that disk
-   PROOF_CONTROL  a file that holds `struct control`, mapped by all: what is to fail now
+   PROOF_CONTROL  a file that holds `struct control`, mapped by all: what is to fail now (`index_full`: the files in which
+                  SQLite keeps the index of its log cannot grow)
    PROOF_TRACE    if set, every change is noted here before it is made, and a sync is only noted: from that the state
                   after a power cut is made (disk.py)
    PROOF_ROOMY    files with this in their path find room on a full disk */
@@ -25,7 +26,7 @@
 
 struct control {
     int64_t clock_ahead_s;
-    int32_t sync_delay_ms, syncs_to_fail, full, unused;
+    int32_t sync_delay_ms, syncs_to_fail, full, index_full;
 };
 struct note {
     char begin[8];
@@ -67,10 +68,13 @@ __attribute__((constructor)) static void begin(void) {
     }
 }
 
-static int is_ours(const char *path) {
+static int is_index(const char *path) {
     size_t length = strlen(path);
-    return root && !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]) &&
-           !(length > 4 && !strcmp(path + length - 4, "-shm"));
+    return length > 4 && !strcmp(path + length - 4, "-shm");
+}
+
+static int is_ours(const char *path) {
+    return root && !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]) && !is_index(path);
 }
 
 static int path_of(int fd, char *path) {
@@ -117,9 +121,14 @@ static void note_name(char kind, uint64_t file, const char *name, const char *ot
 
 /* How much of a write finds room, after noting it; -1 with ENOSPC if nothing does. */
 static ssize_t begin_write(int fd, off_t position, const struct iovec *parts, int count, size_t length) {
-    char path[PATH_MAX];
+    char path[PATH_MAX] = "";
     struct stat about;
-    if (!root || fd == trace || fstat(fd, &about) || !S_ISREG(about.st_mode) || !path_of(fd, path)) return length;
+    if (!root || fd == trace || fstat(fd, &about) || !S_ISREG(about.st_mode)) return length;
+    if (!path_of(fd, path)) {
+        if (!control->index_full || !is_index(path) || position + (off_t)length <= about.st_size) return length;
+        errno = ENOSPC;
+        return -1;
+    }
     if (position < 0) {
         int flags = fcntl(fd, F_GETFL);
         position = flags & O_APPEND ? about.st_size : lseek(fd, 0, SEEK_CUR);

@@ -65,8 +65,10 @@ class Disk:
         self.clock_ahead_s = 0
         self.heal()
 
-    def set(self, *, sync_delay_ms: int = 0, syncs_to_fail: int = 0, full: bool = False) -> None:
-        CONTROL.pack_into(self._control, 0, self.clock_ahead_s, sync_delay_ms, syncs_to_fail, full, 0)
+    def set(
+        self, *, sync_delay_ms: int = 0, syncs_to_fail: int = 0, full: bool = False, index_full: bool = False
+    ) -> None:
+        CONTROL.pack_into(self._control, 0, self.clock_ahead_s, sync_delay_ms, syncs_to_fail, full, index_full)
 
     def heal(self) -> None:
         self.set()

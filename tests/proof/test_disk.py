@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import LiteQueue
 from tests.proof.disk import Disk, Trace, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="the disk is compiled where there is a C compiler")
@@ -97,3 +99,53 @@ def test_the_clock_is_where_it_was_moved_to(tmp_path: Path) -> None:
         [sys.executable, "-c", script, before.stdout], env=os.environ | disk.environment, capture_output=True, text=True
     )
     assert float(done.stdout) >= 3_600
+
+
+PUSHES = """
+import json, os, signal, sys
+from penstock import LiteQueue, StoreError
+
+queue = LiteQueue(sys.argv[1])
+queue.put(b"before")
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    queue.put_many([bytes(500_000)] * int(sys.argv[2]))
+except StoreError as error:
+    print(json.dumps([error.code, error.maybe_done, str(error)]), flush=True)
+    visible = queue.qsize()
+    print(json.dumps(visible), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("trouble", "count", "code", "kept"),
+    [({"index_full": True}, 36, "disk_full", True), ({"full": True}, 36, "disk_full", False)],
+    ids=["the index of the log cannot grow", "the disk is full"],
+)
+def test_a_push_that_failed_is_said_to_be_gone_only_if_a_kill_cannot_bring_it_back(
+    tmp_path: Path, trouble: dict[str, bool], count: int, code: str, kept: bool
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    disk = Disk(root, tmp_path, traced=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", PUSHES, root / "queue.db", str(count)],
+        env=os.environ | disk.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        disk.set(**trouble)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        refused, maybe_done, text = json.loads(process.stdout.readline())
+        assert json.loads(process.stdout.readline()) == 1
+    with LiteQueue(root / "queue.db") as queue:
+        assert (queue.qsize() > 1) is kept
+    assert (refused, maybe_done) == (code, kept)
+    assert ("nothing of this request was kept" in text) is not kept

@@ -183,8 +183,9 @@ def test_an_ack_is_for_good(queue: LiteQueue, clock: Clock, path: Path) -> None:
     message = queue.pop()
     assert message is not None
     queue.ack(message)
+    queue.ack(message)
     with pytest.raises(LeaseLost):
-        queue.ack(message)
+        queue.nack(message)
     clock.pass_seconds(1e6)
     assert queue.pop() is None
     with LiteQueue(path, clock=clock) as again:

@@ -207,4 +207,5 @@ def test_a_message_may_travel_and_be_acked_by_another_that_has_the_file_open(que
     message = pickle.loads(pickle.dumps(queue.pop()))
     with LiteQueue(path, clock=queue._store._clock) as other:
         other.ack(message)
-        assert other.ack_many([message]) == [message]
+        assert other.ack_many([message]) == []
+        assert other.nack_many([message]) == [message]

@@ -58,6 +58,30 @@ test('an ack or nack whose answer is lost is done, and said to be', async () => 
   assert.deepEqual([ready, scheduled, totals.acked], [0, 1, 1])
 })
 
+test('a repeated settle does not claim a message that another has', async () => {
+  const { between, client, queue } = await behind()
+  const name = (/** @type {Error & {maybeDone: boolean}} */ error) => [error.constructor.name, error.maybeDone]
+  for (const verb of ['ack', 'nack']) {
+    await queue.push(1)
+    const [late] = await queue.lease({ visibility_ms: 20 })
+    const [other] = await queue.lease({ wait_ms: 20_000 })
+    between.asked.length = 0
+    between.fates = first('lose')
+    assert.deepEqual(await queue[verb](late).then(() => 'ok', name), ['LeaseLost', verb === 'nack'])
+    await queue.ack(other)
+  }
+  const ns = newName()
+  await client.tree.push({ items: [{ ns, task: 't', queue: 'q', payload: 1 }] })
+  const { messages: [message] } = await client.tree.pop({ ns })
+  await client.tree.ack({ ...message })
+  const { transactionId, leaseToken } = message
+  for (const [sent, told] of [[{ transactionId, leaseToken }, 'completed'], [{ transactionId }, ['NotFound', true]]]) {
+    between.asked.length = 0
+    between.fates = first('lose')
+    assert.deepEqual(await client.tree.ack(sent).then(({ status }) => status, name), told)
+  }
+})
+
 test('what must not be done twice is not repeated when it may have been done', async () => {
   const { between, queue } = await behind()
   between.fates = first('lose')

@@ -21,7 +21,6 @@ from penstock.errors import (
     RateLimited,
     ServerFault,
     StoreClosed,
-    StoreUnreachable,
     TryLater,
     Unreachable,
 )
@@ -98,9 +97,9 @@ class Asker:
             if answer.status < 400:
                 return answer, repeated
             error = wire.error_of(answer, queue)
-            if isinstance(error, StoreUnreachable):
-                repeated = repeated or error.maybe_done
-                if repeated and not repeatable:
+            if error.maybe_done:
+                repeated = True
+                if not repeatable:
                     raise error
             if repeated and _depends_on_the_moment(answer.status):
                 error.maybe_done, error.hint = True, MAYBE

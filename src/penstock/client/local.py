@@ -88,6 +88,7 @@ class Local:
         *,
         lease_ms: int | None = None,
         retry_for: float | None = None,
+        surely: bool = False,
     ) -> list[Settled]:
         if verb == "ack":
             return await self._broker.ack(queue, items)

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock import forks
 from penstock.client import wire
-from penstock.client.asker import Asker
+from penstock.client.asker import MAYBE, Asker
 from penstock.client.joiner import Joiner
 from penstock.client.link import Interrupt
 from penstock.client.poller import Poller
@@ -167,34 +167,57 @@ class Remote:
         *,
         lease_ms: int | None = None,
         retry_for: float | None = None,
-        again: bool = False,
+        surely: bool = False,
     ) -> list[Settled]:
-        """Ack, nack, extend or release; each item has its result. `again`: it may have been carried out already."""
+        """Ack, nack, extend or release; each item has its result.
+
+        A server remembers what a token did, so a repeated request gets the first attempt's results. With `surely`, it
+        is an error if that cannot be known.
+        """
+        results, repeated = await self._settle(verb, queue, items, lease_ms, retry_for)
+        if surely and repeated:
+            for result in _sure_results(verb, items, results):
+                if isinstance(result, LeaseLost):
+                    raise result
+        return results
+
+    async def _settle(
+        self,
+        verb: str,
+        queue: str,
+        items: Sequence[SettleItem],
+        lease_ms: int | None = None,
+        retry_for: float | None = None,
+    ) -> tuple[list[Settled], bool]:
+        """The results, and whether an earlier attempt may have been carried out as well."""
         if not items:
-            return []
+            return [], False
         body = wire.Settles([wire.settle_one(item) for item in items], lease_ms)
         path = f"{_path(queue)}/{verb}"
         try:
             answer, repeated = await self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for, patient=True)
         except LeaseLost:
-            return [Settled.STALE]
+            return [Settled.STALE], False
         except UnknownMessage:
-            return [Settled.UNKNOWN]
-        results = [one.result for one in self._asker.read(wire.settled, answer).results]
-        return [_first_result(verb, result) for result in results] if repeated or again else results
+            return [Settled.UNKNOWN], False
+        return [one.result for one in self._asker.read(wire.settled, answer).results], repeated
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Awaitable[Settled]:
         """As `settle`, joined with others that come at the same time."""
         joiner = self._settles.get((verb, queue))
         if joiner is None:
             joiner = self._settles[verb, queue] = Joiner(
-                lambda batch, attempt: self.settle(verb, queue, batch, again=attempt.again),
+                lambda batch, _: self._settle_batch(verb, queue, batch),
                 weigh=lambda _: 1,
                 weight_max=JOINED_ITEMS_MAX,
                 lanes=2,
                 linger=self._linger,
             )
         return joiner.join(item)
+
+    async def _settle_batch(self, verb: str, queue: str, items: list[SettleItem]) -> list[Settled | Exception]:
+        results, repeated = await self._settle(verb, queue, items)
+        return _sure_results(verb, items, results) if repeated else list(results)
 
     async def transact(
         self,
@@ -310,11 +333,21 @@ def add_keys(messages: Messages) -> Messages:
     ]
 
 
-def _first_result(verb: str, result: Settled) -> Settled:
-    """After a repeated request: what the first attempt did is what the second finds already done."""
-    if verb == "ack":
-        return Settled.OK if result is Settled.UNKNOWN else result
-    return result if verb == "extend" else Settled.OK
+def _sure_results(verb: str, items: Sequence[SettleItem], results: Sequence[Settled]) -> list[Settled | Exception]:
+    """After a repeated request, with an error for each item of which it cannot be known what the first attempt did.
+
+    A message that is still there was not acked. Otherwise the server may have forgotten what the token did, if that was
+    minutes ago or its clock was moved.
+    """
+    known = (Settled.OK, Settled.STALE) if verb == "ack" else (Settled.OK,)
+    return [result if result in known else _unknown_outcome(item) for item, result in zip(items, results, strict=True)]
+
+
+def _unknown_outcome(item: SettleItem) -> LeaseLost:
+    """For a message whose lease is over, and an earlier attempt may have been what ended it."""
+    error = LeaseLost(item.id)
+    error.maybe_done, error.hint = True, MAYBE
+    return error
 
 
 def _weight(messages: Messages) -> int:

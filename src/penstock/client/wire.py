@@ -276,15 +276,13 @@ def error_of(answer: Answer, queue: str | None) -> errors.PenstockError:
     # What an error's own constructor derives its text from does not travel; its text does.
     error = kind.__new__(kind)
     error.args = (problem.error,)
-    data: dict[str, Any] = {"hint": problem.hint}
+    data: dict[str, Any] = {"hint": problem.hint, "maybe_done": problem.maybe_done}
     if kind.code != problem.code:
         data["code"] = problem.code
     if isinstance(error, errors.InvalidInput):
         data["field"] = problem.field
     elif isinstance(error, errors.TryLater):
         data["retry_after_ms"] = retry_after_ms(answer) or 1_000
-    elif isinstance(error, errors.StoreUnreachable):
-        data["maybe_done"] = problem.maybe_done
     elif isinstance(error, errors.ServerFault):
         data["status"] = answer.status
     elif isinstance(error, errors.QueueExists):

@@ -8,7 +8,8 @@ from typing import Any
 
 from penstock.commands import SettleItem
 from penstock.errors import InvalidInput, LeaseTokenRequired, QueueFull, RateLimited
-from penstock.model import DAY_MS, LEASE_BYTES_MAX, Ages, Content, Depth, Message, QueueOptions, Span, Totals
+from penstock.identity import ID_MAX
+from penstock.model import DAY_MS, LEASE_BYTES_MAX, Ages, Content, Depth, Message, QueueOptions, Span, State, Totals
 from penstock.options import options_decoder
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
@@ -19,6 +20,13 @@ CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
 CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 
 TOKEN_BYTES = 16
+
+# How a token settled a message, as stores remember it for a while: the same again gets the same answer.
+ACKED, RELEASED, NACKED = 0, 1, 2
+NACKED_INTO: tuple[State | None, ...] = (None, State.READY, State.SCHEDULED, State.DEAD)
+"""Where a nack moved the message; the place in here is added to NACKED."""
+SETTLED_MINUTES = 5
+"""Longer than a client repeats a request whose answer was lost."""
 
 
 decode_options = options_decoder(QueueOptions)
@@ -45,6 +53,17 @@ def token_bytes(token: str) -> bytes:
 
 EXPORT_BYTES = 256 << 10
 """Of payloads that an export reads at once, and keeps for as long as its reader is slow."""
+
+
+def nacked_into(state: State | None) -> int:
+    """Return how a nack is remembered."""
+    return NACKED + NACKED_INTO.index(state)
+
+
+def settled_since(now: int) -> tuple[int, int]:
+    """Return the first and last minute to look at for what a token did. The clock may have stepped back a little."""
+    minute = now // 60_000
+    return minute - SETTLED_MINUTES, minute + 1
 
 
 class Room:
@@ -86,6 +105,51 @@ def position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
     except ValueError:
         raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
     return found
+
+
+CLOCK_SKEW_MS = 5_000
+"""A lease that was taken or extended further than this in the future is from before the clock was set back."""
+LEASE_CHECK_MS = 1_000
+LEASE_CHECK_STEP = 200
+QUEUES_CHECKED_MAX = 10_000
+
+
+class LeaseChecks:
+    """Finds leases from before the clock was set back, which would last for as long as it jumped.
+
+    Only leases that end later than one taken now would are looked at, so mostly none; where consumers ask for longer
+    ones, a few of them each second, in turn.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int, int]] = {}
+        """By queue: when it was looked at, and the end and the id of the last lease that was."""
+
+    def is_due(self, queue_id: int, now: int) -> bool:
+        last = self._last.get(queue_id)
+        return last is None or abs(now - last[0]) >= LEASE_CHECK_MS
+
+    def start(self, queue_id: int, now: int, lease_ms: int) -> tuple[int, int]:
+        """Return the end and the id after which to look."""
+        _, *after = self._last.get(queue_id, (0, 0, 0))
+        return max((after[0], after[1]), (now + lease_ms + CLOCK_SKEW_MS, ID_MAX))
+
+    def choose(
+        self, queue_id: int, now: int, rows: Sequence[tuple[int, int, int]]
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """Take up to LEASE_CHECK_STEP rows of end, id and time of the lease or its last extension. Returns the ends and
+        ids of those that are over, and whether to look on at once."""
+        over = [(until, message_id) for until, message_id, renewed_at in rows if renewed_at > now + CLOCK_SKEW_MS]
+        more = bool(over) and len(rows) == LEASE_CHECK_STEP
+        if len(self._last) >= QUEUES_CHECKED_MAX:
+            self._last.clear()
+        until, message_id = rows[-1][:2] if len(rows) == LEASE_CHECK_STEP else (0, 0)
+        self._last[queue_id] = (now - LEASE_CHECK_MS if more else now, until, message_id)
+        return over, more
+
+    def skip(self, queue_id: int, now: int) -> None:
+        """Note that no lease of the queue lasts so long."""
+        self.choose(queue_id, now, ())
 
 
 class Moved:

@@ -24,11 +24,10 @@ ResultT = TypeVar("ResultT")
 class Attempt:
     """To send a batch: its key stays the same when the one who sent it is interrupted and another sends it again."""
 
-    __slots__ = ("again", "key")
+    __slots__ = ("key",)
 
     def __init__(self) -> None:
         self.key = os.urandom(12).hex()
-        self.again = False
 
 
 class Waiting(Slot, Generic[EntryT, ResultT]):
@@ -176,8 +175,7 @@ class Joiner(Generic[EntryT, ResultT]):
         """Interrupted while leading. It may have been carried out: the next sends just the same again."""
         with self._mutex:
             if mine.taken is not None:
-                batch, attempt = mine.taken
-                attempt.again = True
+                batch, _ = mine.taken
                 for waiting in batch:
                     if waiting.done:
                         waiting.set()

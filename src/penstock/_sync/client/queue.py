@@ -200,7 +200,7 @@ class Queue:
             if message.queue != self.name:
                 raise InvalidInput(f"message {message.id} is of queue {message.queue!r}", field="messages")
         items = [to_item(message) for message in messages]
-        results = self._transport.settle(verb, self.name, items)
+        results = self._transport.settle(verb, self.name, items, surely=True)
         lost = []
         for message, result in zip(messages, results, strict=True):
             self._client.keeper.end(message)

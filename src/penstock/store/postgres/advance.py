@@ -13,8 +13,8 @@ from penstock.store.postgres.journal import note_dead, note_ended, note_expired
 from penstock.store.postgres.moves import Ended, Failed, die, file_again, forget, remember_failures, return_to_dead
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wire import ints
-from penstock.store.shared import NEVER, NOTHING_MOVED, Moved
+from penstock.store.postgres.wire import Rows, ints
+from penstock.store.shared import CLOCK_SKEW_MS, LEASE_CHECK_STEP, NEVER, NOTHING_MOVED, Moved
 
 STEP = 1_000
 PATIENCE_MS = 1_000
@@ -23,9 +23,12 @@ LAPSED = "the lease expired"
 
 
 def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
-    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
-        return NOTHING_MOVED
     moved = Moved()
+    if tx.context.lease_checks.is_due(queue.id, tx.now):
+        _lapse_far(tx, queue, moved)
+    if not moved.lapsed and tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
+        return NOTHING_MOVED
+    far, far_more = moved.lapsed, moved.more
     due_floor, lapse_floor = tx.context.floor(queue.id)
     if queue.lapse_at <= tx.now:
         _lapse(tx, queue, step, lapse_floor, moved)
@@ -38,9 +41,9 @@ def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
     queue.due_at = NEVER if due_at is None else due_at
     queue.lapse_at = NEVER if lapse_at is None else lapse_at
     queue.expiry_at = NEVER if expiry_at is None else expiry_at
-    full = step in (moved.due, moved.lapsed) or moved.expired >= step
+    full = step in (moved.due, moved.lapsed - far) or moved.expired >= step
     # What another server is moving at this moment is still there to see, but nothing to ask for again.
-    moved.more = full and min(queue.due_at, queue.lapse_at, queue.expiry_at) <= tx.now
+    moved.more = far_more or (full and min(queue.due_at, queue.lapse_at, queue.expiry_at) <= tx.now)
     return moved
 
 
@@ -68,9 +71,35 @@ def wakes(tx: Transaction, queues: Sequence[Queue]) -> dict[int, int | None]:
 
 
 def _lapse(tx: Transaction, queue: Queue, step: int, floor: int, moved: Moved) -> None:
-    rows = tx.fetch("advance.lapsed", queue.id, floor, tx.now, step, queue.noted)
+    _end_lapsed(tx, queue, tx.fetch("advance.lapsed", queue.id, floor, tx.now, step, queue.noted), moved)
+
+
+def note_far(tx: Transaction, queues: Sequence[Queue]) -> None:
+    """Find out, for many at once, which have leases that may be from before the clock was set back."""
+    checks = tx.context.lease_checks
+    due = {queue.id: queue for queue in queues if checks.is_due(queue.id, tx.now)}
+    if due:
+        after = [tx.now + queue.options.lease_ms + CLOCK_SKEW_MS for queue in due.values()]
+        far = {queue_id for (queue_id,) in tx.fetch("advance.far_queues", ints(due), ints(after))}
+        for queue_id in due.keys() - far:
+            checks.skip(queue_id, tx.now)
+
+
+def _lapse_far(tx: Transaction, queue: Queue, moved: Moved) -> None:
+    """Leases that would last for as long as the clock was set back."""
+    checks = tx.context.lease_checks
+    after = checks.start(queue.id, tx.now, queue.options.lease_ms)
+    seen = tx.fetch("advance.far", queue.id, *after, LEASE_CHECK_STEP)
+    over, moved.more = checks.choose(queue.id, tx.now, seen)
+    if over:
+        untils, ids = zip(*over, strict=True)
+        _end_lapsed(tx, queue, tx.fetch("advance.end_far", queue.id, ints(untils), ints(ids), queue.noted), moved)
+
+
+def _end_lapsed(tx: Transaction, queue: Queue, rows: Rows, moved: Moved) -> None:
+    """What becomes of messages whose leases ran out, and are deleted."""
     leases = sorted(map(Ended._make, rows))
-    moved.lapsed = len(leases)
+    moved.lapsed += len(leases)
     if not leases:
         return
     extended = [lease.id for lease in leases if lease.extended]

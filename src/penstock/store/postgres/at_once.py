@@ -213,9 +213,6 @@ class LeaseCall(Call[Lease]):
 
 
 class AckCall(Call[Ack]):
-    resent = False
-    """Whether an earlier try may have ended the leases already."""
-
     kinds = (ALIVE,)
 
     def wakes(self) -> bool:
@@ -253,12 +250,6 @@ class AckCall(Call[Ack]):
 
     def joined(self, command: Ack, rest: Ack, outcome: SettledAll) -> SettledAll:
         why = {item.id: result for item, result in zip(rest.items, outcome.results, strict=True)}
-        if self.resent:
-            # Gone, and its lease would still hold: it was the first try that ended it.
-            now = self.context.now()
-            for item in rest.items:
-                if why[item.id] is Settled.UNKNOWN and int.from_bytes(token_bytes(item.token or "")[:6]) > now:
-                    why[item.id] = Settled.OK
         return SettledAll([why.get(item.id, Settled.OK) for item in command.items])
 
 
@@ -315,8 +306,6 @@ class Short:
                 if not claimed and became[0][0] is not None:
                     call.answered([(became[0],)])
                     kept = True
-            elif isinstance(call, AckCall):
-                call.resent = True
         if kept:
             # They were one transaction: the others were refused.
             for call in self.calls:

@@ -155,6 +155,7 @@ def _lease_scope(tx: Transaction, command: Lease) -> Any:
 
 def transact(tx: Transaction, command: Transact) -> Transacted:
     tx.save()
+    tx.fenced = True
     try:
         outcomes = []
         # One by one, so that nothing is done after the first that is refused.
@@ -168,6 +169,8 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
     except PenstockError:
         tx.undo()
         raise
+    finally:
+        tx.fenced = False
     tx.keep()
     return Transacted(outcomes)
 

@@ -13,7 +13,7 @@ from penstock.model import QueueOptions, system_clock
 from penstock.store.migrate import load_sql
 from penstock.store.postgres.latency import Latencies
 from penstock.store.requests import PastRequests
-from penstock.store.shared import decode_options
+from penstock.store.shared import LeaseChecks, decode_options
 
 VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker at_once"
 SLACK_MS = 50
@@ -84,6 +84,7 @@ class Context:
         """By queue: the times up to which nothing was left to become due, and to lapse."""
         self.looked: dict[int, tuple[int, int]] = {}
         """By queue: when it was last looked for what is due, and when for what came late."""
+        self.lease_checks = LeaseChecks()
         self.latencies = Latencies(secrets.randbits(62))
         self.slow_seconds = SLOW_SECONDS
         self.patient_until = 0.0
@@ -101,6 +102,8 @@ class Context:
         self.trimmed_minute = 0
         self.marks_from = 0
         """Marks below this one were forgotten."""
+        self.settled_from = 0
+        """Minutes before this one have no notes of settled messages left."""
 
     def lock_key(self, kind: int, queue_id: int) -> int:
         return self.salt << 16 | kind << 10 | queue_id % LOCK_BUCKETS

@@ -27,6 +27,7 @@ class Ended(NamedTuple):
     pushed_at: int | None = None
     """If the journal wants it, and was known to."""
     leased_until: int = 0
+    token: bytes = b""
 
 
 class Failed(NamedTuple):

@@ -60,6 +60,7 @@ def _push_fits(known: Known, command: Push) -> bool:
 def _may_lease(context: Context, known: Known) -> bool:
     options = known.options
     in_the_way = time.monotonic() < context.long_way.get(known.id, 0.0)
+    in_the_way = in_the_way or context.lease_checks.is_due(known.id, context.now())
     return not options.window_ms and options.max_in_flight is None and not in_the_way
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from penstock.commands import Lease, Leased
 from penstock.model import LeasedMessage
-from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.advance import advance, note_far, wakes
 from penstock.store.postgres.idle import forget_idle, holding
 from penstock.store.postgres.lease import allowed, lease_share, read_heads, why_not, write_leases
 from penstock.store.postgres.queues import Queue
@@ -29,6 +29,7 @@ def lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
 def _lease_from(tx: Transaction, command: Lease, names: list[str]) -> Leased:
     # Looked at first, and locked only where something is to be leased: idle queues hold nobody up.
     tx.enter_also(dict.fromkeys(names, WHOLE))
+    note_far(tx, [queue for name in names if (queue := tx.find(name)) is not None])
     open_queues: list[Queue] = []
     times: list[int] = []
     more = False

@@ -18,7 +18,18 @@ from penstock.store.postgres.moves import Ended, Failed, die, file_again, rememb
 from penstock.store.postgres.queues import Queue
 from penstock.store.postgres.transaction import Transaction, home
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls
-from penstock.store.shared import TOKEN_BYTES, check_tokens, token_bytes
+from penstock.store.shared import (
+    ACKED,
+    NACKED,
+    NACKED_INTO,
+    RELEASED,
+    SETTLED_MINUTES,
+    TOKEN_BYTES,
+    check_tokens,
+    nacked_into,
+    settled_since,
+    token_bytes,
+)
 
 Item = tuple[int, int, int, bytes]
 """Queue, the time in the token, message, token."""
@@ -72,20 +83,25 @@ def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | Penst
         rows = tx.fetch("settle.end", *_columns(items), tx.journals) if items else []
     ended = {lease.id: lease for lease in map(Ended._make, rows)}
     by_queue: dict[int, list[Ended]] = {queue.id: [] for _, queue in known}
-    missing: list[tuple[Queue, int]] = []
+    missing: list[tuple[Queue, SettleItem]] = []
     for command, queue in known:
         by_queue[queue.id] += [ended[item.id] for item in command.items if item.id in ended]
-        missing += [(queue, item.id) for item in command.items if item.id not in ended]
+        missing += [(queue, item) for item in command.items if item.id not in ended]
     finish(tx, {queue.id: queue for _, queue in known}, by_queue)
+    for queue_id, leases in by_queue.items():
+        _remember(tx, queue_id, leases, [ACKED] * len(leases))
     _forget_extensions(tx, list(ended.values()))
-    why = _why_not(tx, missing)
+    before, why = _look_back(tx, missing)
     outcomes: list[SettledAll | PenstockError] = []
     for command in commands:
         found = tx.find(command.queue)
         if found is None:
             outcomes.append(UnknownQueue(command.queue))
             continue
-        results = [Settled.OK if item.id in ended else why[found.id, item.id] for item in command.items]
+        results = []
+        for item in command.items:
+            done = item.id in ended or before.get(_key(found, item)) == ACKED
+            results.append(Settled.OK if done else why[found.id, item.id])
         outcomes.append(SettledAll(results))
     return outcomes
 
@@ -99,9 +115,10 @@ def _ack_alone(tx: Transaction, command: Ack) -> SettledAll | PenstockError:
 
     def end_well(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
         finish(tx, {queue.id: queue}, {queue.id: leases})
+        _remember(tx, queue.id, leases, [ACKED] * len(leases))
         return [None] * len(leases)
 
-    return SettledAll(_settle(tx, queue, command.items, end_well)[0])
+    return SettledAll(_settle(tx, queue, command.items, end_well, lambda how: how == ACKED)[0])
 
 
 def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, Sequence[Ended]]) -> None:
@@ -154,13 +171,46 @@ def _forget_extensions(tx: Transaction, leases: Sequence[Ended]) -> None:
         tx.write("settle.forget_extensions", ints(extended))
 
 
+def _remember(tx: Transaction, queue_id: int, leases: Sequence[Ended], hows: Sequence[int]) -> None:
+    """Note how the tokens of these leases settled their messages: the same again gets the same answer."""
+    if leases:
+        tx.write(
+            "settle.remember",
+            tx.now // 60_000,
+            ints([queue_id] * len(leases)),
+            ints(hows),
+            blobs([lease.token for lease in leases]),
+            ints(lease.id for lease in leases),
+        )
+
+
+def forget_settled(tx: Transaction, limit: int) -> bool:
+    """Delete old notes of what tokens did. Returns whether there may be more.
+
+    Those that were deleted before may still be in the way, if a snapshot is held: they are passed over.
+    """
+    context = tx.context
+    before = tx.now // 60_000 - SETTLED_MINUTES - 1
+    if before == context.settled_from:
+        return False
+    if before < context.settled_from:
+        context.settled_from = 0  # The clock was set back.
+    more = len(tx.fetch("settle.forget_settled", context.settled_from, before, limit)) == limit
+    if not more:
+        context.settled_from = before
+    return more
+
+
 Act = Callable[[Sequence[Ended], Sequence[SettleItem]], list[State | None]]
 
 
 def _settle(
-    tx: Transaction, queue: Queue, items: Sequence[SettleItem], act: Act
+    tx: Transaction, queue: Queue, items: Sequence[SettleItem], act: Act, same: Callable[[int], bool]
 ) -> tuple[list[Settled], list[State | None]]:
-    """End the leases of one command's items and do with them what is to be done; of a repeated id, by the first."""
+    """End the leases of one command's items and do with them what is to be done; of a repeated id, by the first.
+
+    `same`: whether what a token did earlier, as it is remembered, is what it is to do now.
+    """
     first: dict[int, int] = {}
     for number, item in _holding(tx, queue, items):
         first.setdefault(item.id, number)
@@ -169,22 +219,41 @@ def _settle(
     told = act([ended[item.id] for item in done.values()], list(done.values()))
     states = dict(zip(done, told, strict=True))
     _forget_extensions(tx, list(ended.values()))
-    return _results(tx, queue, items, done), [states.get(number) for number in range(len(items))]
+    results, before = _results(tx, queue, items, done, same)
+    found = [
+        NACKED_INTO[before[number] - NACKED] if before.get(number, 0) >= NACKED else states.get(number)
+        for number in range(len(items))
+    ]
+    return results, found
 
 
-def _results(tx: Transaction, queue: Queue, items: Sequence[SettleItem], done: dict[int, SettleItem]) -> list[Settled]:
-    """For each item, of which some, by number, were done. What came before that of its message met it still there."""
-    why = _why_not(tx, [(queue, item.id) for number, item in enumerate(items) if number not in done])
+def _results(
+    tx: Transaction,
+    queue: Queue,
+    items: Sequence[SettleItem],
+    done: dict[int, SettleItem],
+    same: Callable[[int], bool] = lambda _: False,
+) -> tuple[list[Settled], dict[int, int]]:
+    """For each item, of which some, by number, were done; and how those were settled whose tokens did so before.
+
+    What came before that of its message met it still there.
+    """
+    recalled, why = _look_back(tx, [(queue, item) for number, item in enumerate(items) if number not in done])
     done_by = {item.id: number for number, item in reversed(done.items())}
-    results = []
+    results: list[Settled] = []
+    before: dict[int, int] = {}
     for number, item in enumerate(items):
+        how = recalled.get(_key(queue, item))
         if number in done:
             results.append(Settled.OK)
         elif number < done_by.get(item.id, 0):
             results.append(Settled.STALE)
+        elif how is not None and same(how):
+            before[number] = how
+            results.append(Settled.OK)
         else:
             results.append(why[queue.id, item.id])
-    return results
+    return results, before
 
 
 def _holding(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> Iterable[tuple[int, SettleItem]]:
@@ -218,25 +287,51 @@ def _end(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[End
     return [Ended._make(row) for row in rows]
 
 
-def _why_not(tx: Transaction, missing: Sequence[tuple[Queue, int]]) -> dict[tuple[int, int], Settled]:
-    """Why each could not be settled: its lease is over, or it is not there."""
-    why = {(queue.id, message_id): Settled.UNKNOWN for queue, message_id in missing}
+Key = tuple[int, int, bytes]
+"""Queue, message and token."""
+
+
+def _key(queue: Queue, item: SettleItem) -> Key:
+    return queue.id, item.id, b"" if item.token is None else token_bytes(item.token)
+
+
+def _look_back(
+    tx: Transaction, missing: Sequence[tuple[Queue, SettleItem]]
+) -> tuple[dict[Key, int], dict[tuple[int, int], Settled]]:
+    """For items without a lease: how their tokens settled them in the last minutes, and else why they could not be
+    settled: the lease is over, or the message is not there."""
+    why = {(queue.id, item.id): Settled.UNKNOWN for queue, item in missing}
     places: dict[int, tuple[int, int]] = {}
-    for queue, message_id in missing:
-        if 0 < message_id <= ID_MAX:
+    keys: list[Key] = []
+    for queue, item in missing:
+        if 0 < item.id <= ID_MAX:
+            keys.append(_key(queue, item))
             for plain in (True, False):
-                places[queue.place(message_id, plain=plain)] = (queue.id, message_id)
-    if places:
-        for (place,) in tx.fetch("settle.known", ints(places)):
-            why[places[place]] = Settled.STALE
-    return why
+                places[queue.place(item.id, plain=plain)] = (queue.id, item.id)
+    if not keys:
+        return {}, why
+    queue_ids, ids, tokens = zip(*keys, strict=True)
+    known, recalled = tx.fetch_all(
+        ("settle.known", ints(places)),
+        ("settle.recall", ints(queue_ids), ints(ids), blobs(tokens), *settled_since(tx.now)),
+    )
+    for (place,) in known:
+        why[places[place]] = Settled.STALE
+    before = {(queue_id, message_id, token): how for queue_id, message_id, token, how in recalled}
+    return {} if tx.fenced else before, why
 
 
 def nack(tx: Transaction, command: Nack) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     tx.wakes.add(queue.name)
-    return SettledAll(*_settle(tx, queue, command.items, lambda leases, items: _back_off(tx, queue, leases, items)))
+
+    def back_off(leases: Sequence[Ended], items: Sequence[SettleItem]) -> list[State | None]:
+        states = _back_off(tx, queue, leases, items)
+        _remember(tx, queue.id, leases, [nacked_into(state) for state in states])
+        return states
+
+    return SettledAll(*_settle(tx, queue, command.items, back_off, lambda how: how >= NACKED))
 
 
 def _back_off(
@@ -326,8 +421,8 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
         told = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
         tx.journal.note(Kind.EXTENDED, queue, told)
     if extended:
-        tx.write("settle.note_extensions", ints(extended), until)
-    results = _results(tx, queue, command.items, {n: item for n, item in holding.items() if item.id in extended})
+        tx.write("settle.note_extensions", ints(extended), until, tx.now)
+    results, _ = _results(tx, queue, command.items, {n: item for n, item in holding.items() if item.id in extended})
     queue.lapse_at = min(queue.lapse_at, until)
     return SettledAll(results, leased_until=until)
 
@@ -350,8 +445,9 @@ def release(tx: Transaction, command: Release) -> SettledAll:
             if not lease.from_dead
         ]
         file_again(tx, queue, undelivered)
+        _remember(tx, queue.id, leases, [RELEASED] * len(leases))
         if leases:
             queue.count(leased=-len(leases))
         return [None] * len(leases)
 
-    return SettledAll(_settle(tx, queue, command.items, give_back)[0])
+    return SettledAll(_settle(tx, queue, command.items, give_back, lambda how: how == RELEASED)[0])

@@ -64,6 +64,7 @@ from penstock.store.postgres.own_transaction import (
 from penstock.store.postgres.plain import plan
 from penstock.store.postgres.read import Reader
 from penstock.store.postgres.schema import has_journal, migrate
+from penstock.store.postgres.settle import forget_settled
 from penstock.store.postgres.short_way import RETRIED, UNFOLDED_MAX, ShortWay
 from penstock.store.postgres.spool import Spool
 from penstock.store.postgres.sweep import fold, forget_marks
@@ -79,6 +80,8 @@ BUSY_MS = 30_000
 CONNECTIONS = 6
 """One for each lane, and two to read with."""
 TRIES = 20
+FORGOTTEN_MAX = 10_000
+"""Old notes of settled messages that one transaction deletes, if no sweeper does."""
 SPOOLED_MAX = 2_000
 """Transactions noted for the journal after which a store gives them their offsets itself, if no server does."""
 LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
@@ -308,7 +311,8 @@ class PostgresStore:
         """What a server does in the background, for when there is none."""
         context = self._context
         if context.unfolded > UNFOLDED_MAX:
-            self._fold(wire)
+            while self._fold(wire):
+                pass
         if context.spooled > SPOOLED_MAX and self._draining.acquire(blocking=False):
             try:
                 context.spooled = 0
@@ -318,14 +322,16 @@ class PostgresStore:
                 self._roll_back(wire)
                 self._draining.release()
 
-    def _fold(self, wire: Wire) -> None:
-        """Of the queues last used; a server's sweeper does it for all of them."""
+    def _fold(self, wire: Wire) -> bool:
+        """Of the queues last used; a server's sweeper does it for all. Returns whether there is more to delete."""
         tx = Transaction(wire, self._context)
         try:
             tx.begin({}, durable=False)
             fold(tx, list(dict.fromkeys(self._context.ids.values())))
             forget_marks(tx)
+            more = forget_settled(tx, FORGOTTEN_MAX)
             tx.commit()
+            return more
         except BaseException:
             self._roll_back(wire)
             raise

@@ -8,11 +8,12 @@ from penstock.commands import Sweep, Swept
 from penstock.journal.events import Kind, Mark
 from penstock.model import DAY_MS
 from penstock.store.postgres.admin import forget_all
-from penstock.store.postgres.advance import advance, wakes
+from penstock.store.postgres.advance import advance, note_far, wakes
 from penstock.store.postgres.context import MARK_BITS
 from penstock.store.postgres.idle import mend_list
 from penstock.store.postgres.journal import note_removed
 from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.settle import forget_settled
 from penstock.store.postgres.transaction import WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
 from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
@@ -35,6 +36,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     tx.write_counters()
     fold(tx, [row[1] for row in queues if row[4] > 1])
     forget_marks(tx)
+    swept.more |= forget_settled(tx, command.limit)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
     mend_list(tx, queues)
@@ -43,6 +45,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
 
 def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept) -> None:
     tx.enter_also({row[0]: WHOLE for row in rows})
+    note_far(tx, [queue for row in rows if (queue := tx.find(row[0])) is not None])
     met: list[Queue] = []
     for name, _, _, archived, _ in rows:
         queue = tx.find(name)

@@ -50,6 +50,8 @@ class Transaction:
         """Known while the outcome may come to matter."""
         self.first: list[Rows] = []
         """What the statements that went along with `begin` answered; for the first command alone."""
+        self.fenced = False
+        """Whether only a lease that holds settles: what else a command does hangs on it."""
         self.wakes: set[str] = set()
         """Queues for which others may wait."""
         self.schedules = False

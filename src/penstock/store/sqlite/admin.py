@@ -21,6 +21,7 @@ from penstock.store.sqlite.journal import note_removed, pushed_times
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
 from penstock.store.sqlite.queues import Queue
+from penstock.store.sqlite.settled import forget
 from penstock.store.sqlite.transaction import Transaction
 
 KEY_CHECK_MS = DAY_MS // 24
@@ -221,6 +222,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
         if at is not None:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
     _forget_keys(tx, command.limit, swept)
+    swept.more |= forget(tx, command.limit)
     tx.latencies.write(tx.connection, tx.now)
     _forget_minutes(tx, command, swept)
     return swept

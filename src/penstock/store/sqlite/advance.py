@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import ERROR_TEXT_MAX
 from penstock.store.migrate import load_sql
-from penstock.store.shared import NEVER, NOTHING_MOVED, Moved
+from penstock.store.shared import LEASE_CHECK_STEP, NEVER, NOTHING_MOVED, Moved
 from penstock.store.sqlite.journal import error_details, failures, pushed_times
 from penstock.store.sqlite.queues import Queue
 from penstock.store.sqlite.transaction import Transaction
@@ -32,12 +32,17 @@ class Ended(NamedTuple):
     extended: int
     pushed_at: int | None = None
     """If that is known without looking."""
+    token: bytes = b""
+    """If a consumer ended it."""
 
 
 def advance(tx: Transaction, queue: Queue, step: int = STEP) -> Moved:
-    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
+    far = bool(queue.leased) and tx.lease_checks.is_due(queue.id, tx.now)
+    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at and not far:
         return NOTHING_MOVED
     moved = Moved()
+    if far:
+        _lapse_far(tx, queue, moved)
     if queue.lapse_at <= tx.now:
         _lapse(tx, queue, step, moved)
     if queue.due_at <= tx.now:
@@ -73,10 +78,32 @@ def _make_due(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     moved.more |= queue.due_at <= tx.now
 
 
+def _lapse_far(tx: Transaction, queue: Queue, moved: Moved) -> None:
+    """Leases that would last for as long as the clock was set back."""
+    after = tx.lease_checks.start(queue.id, tx.now, queue.options.lease_ms)
+    seen = tx.execute(SQL["far"], (queue.id, *after, LEASE_CHECK_STEP)).fetchall()
+    over, more = tx.lease_checks.choose(queue.id, tx.now, seen)
+    rows = [tx.execute(SQL["lease"], (queue.id, *each)).fetchone() for each in over]
+    for until, message_id in over:
+        tx.execute(SETTLE["end_lease"], (queue.id, until, message_id))
+        tx.fresh.pop(message_id, None)
+    _end_lapsed(tx, queue, rows, moved)
+    if over:
+        queue.lapse_at = _first(tx, "first_lapse", queue)
+    moved.more |= more
+
+
 def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     rows = tx.execute(SQL["lapsed"], (queue.id, tx.now, step)).fetchall()
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
+    _end_lapsed(tx, queue, rows, moved)
+    queue.lapse_at = _first(tx, "first_lapse", queue)
+    moved.more |= queue.lapse_at <= tx.now
+
+
+def _end_lapsed(tx: Transaction, queue: Queue, rows: list[tuple[Any, ...]], moved: Moved) -> None:
+    """What becomes of messages whose leases ran out, and are deleted."""
     for row in rows:
         lease = Ended(*row[1:])
         if lease.extended:
@@ -95,9 +122,7 @@ def _lapse(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:
     if rows:
         queue.leased -= len(rows)
         tx.touch(queue)
-        moved.lapsed = len(rows)
-    queue.lapse_at = _first(tx, "first_lapse", queue)
-    moved.more |= queue.lapse_at <= tx.now
+        moved.lapsed += len(rows)
 
 
 def _expire(tx: Transaction, queue: Queue, step: int, moved: Moved) -> None:

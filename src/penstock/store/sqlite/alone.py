@@ -3,7 +3,7 @@ itself.
 
 A transaction of such a command is mostly what surrounds it: begin, look whether others wrote, write counters, commit.
 Here the statement itself asks whether this process is still the file's last writer, and does nothing if not; the
-three parts of an ack are a trigger's. Each function answers None where there is more to do than that.
+four parts of an ack are a trigger's. Each function answers None where there is more to do than that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.model import Content, Receipt
 from penstock.store.migrate import load_sql
 from penstock.store.shared import CONTENT_CODES, new_token
 from penstock.store.sqlite.lease import PLAIN, from_plain
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.transaction import FORGET_EVERY, Transaction
 
 SQL = load_sql("penstock.store.sqlite", "alone")
 PUSH, LEASE, ACK = SQL["push"], SQL["lease"], SQL["ack"]
@@ -73,6 +73,8 @@ def lease_alone(tx: Transaction, command: Lease) -> Leased | None:
     now, options = tx.now, queue.options
     if options.max_in_flight is not None or options.window_ms:
         return None
+    if queue.leased and tx.lease_checks.is_due(queue.id, now):
+        return None
     if not queue.may_lease_uncounted(now) or not tx.journal.can_wait(queue.id):
         return None
     row, queue.only = queue.only, None
@@ -101,7 +103,7 @@ def lease_alone(tx: Transaction, command: Lease) -> Leased | None:
 def ack_alone(tx: Transaction, command: Ack) -> SettledAll | None:
     """Of a lease that was given out here just now."""
     queue = tx.ahead(command.queue)
-    if queue is None or len(command.items) != 1 or queue.options.archive_ms != 0:
+    if queue is None or len(command.items) != 1 or queue.options.archive_ms != 0 or tx.remembered >= FORGET_EVERY:
         return None
     item, now = command.items[0], tx.now
     message_id = item.id
@@ -118,10 +120,11 @@ def ack_alone(tx: Transaction, command: Ack) -> SettledAll | None:
         told = tx.next_journal_row()
     ended = (until, message_id, token, queue.plain_start | message_id)
     before = tx.connection.total_changes
-    tx.execute(ACK, (*queue.counts(), *ended, *(told or NOTHING_TOLD), tx.writer))
+    tx.execute(ACK, (*queue.counts(), *ended, *(told or NOTHING_TOLD), now // 60_000, tx.writer))
     if tx.connection.total_changes == before:
         tx.forget()
         return None
+    tx.remembered += 1
     queue.all_counted()
     tx.latencies.add_one(queue.id, SERVICE, now - leased_at)
     tx.latencies.add_one(queue.id, TOTAL, now - pushed_at)

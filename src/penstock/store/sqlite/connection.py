@@ -26,6 +26,7 @@ from penstock.errors import (
 
 T = TypeVar("T")
 
+MAYBE = "it may have been kept: look before trying again"
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
@@ -138,15 +139,28 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
+def translated(path: str, *, committing: bool = False) -> Iterator[None]:
     """Turn SQLite's errors into ours."""
     try:
         yield
     except sqlite3.Error as error:
-        raise translate(error, path) from error
+        raise translate(error, path, committing=committing) from error
 
 
-def translate(error: sqlite3.Error, path: str) -> StoreError:
+def translate(error: sqlite3.Error, path: str, *, committing: bool = False) -> StoreError:
+    """Return the error to raise. When a commit fails, its last frame may be in the write-ahead log already (its sync
+    failed, or the index of the log could not grow): a crash before the next write then brings it back.
+    """
+    translation = _translation(error, path)
+    if committing and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
+        translation.maybe_done = True
+        translation.hint = f"{translation.hint}; {MAYBE}"
+    elif isinstance(translation, DiskFull):
+        translation.hint = f"{translation.hint}; nothing of this request was kept"
+    return translation
+
+
+def _translation(error: sqlite3.Error, path: str) -> StoreError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary == sqlite3.SQLITE_NOTADB:
@@ -154,7 +168,7 @@ def translate(error: sqlite3.Error, path: str) -> StoreError:
     if primary == sqlite3.SQLITE_CORRUPT:
         return Damaged(f"{path} is damaged: {error}", hint="run `penstock doctor` on it and restore a backup")
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return DiskFull(f"no room left for {path}", hint="free some disk space; nothing of this request was kept")
+        return DiskFull(f"no room left for {path}", hint="free some disk space")
     if primary == sqlite3.SQLITE_READONLY:
         return ReadOnly(f"{path} cannot be written to", hint=_permission(path))
     if primary == sqlite3.SQLITE_CANTOPEN:

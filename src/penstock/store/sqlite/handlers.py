@@ -85,6 +85,7 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
     tx.count()
     mark = tx.mark()
     tx.execute("SAVEPOINT transact")
+    tx.fenced = True
     try:
         outcomes = [carry_out(tx, each) for each in command.commands]
         for each, outcome in zip(command.commands, outcomes, strict=True):
@@ -95,6 +96,8 @@ def transact(tx: Transaction, command: Transact) -> Transacted:
         tx.execute("RELEASE transact")
         tx.go_back(mark)
         raise
+    finally:
+        tx.fenced = False
     tx.write_counters()
     tx.execute("RELEASE transact")
     return Transacted(outcomes)

@@ -11,7 +11,7 @@ from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark
 from penstock.latency import SERVICE, TOTAL
 from penstock.model import State, backoff_ms
-from penstock.store.shared import check_tokens, token_bytes
+from penstock.store.shared import ACKED, NACKED, NACKED_INTO, RELEASED, check_tokens, nacked_into, token_bytes
 from penstock.store.sqlite.advance import (
     SETTLE,
     Ended,
@@ -23,6 +23,7 @@ from penstock.store.sqlite.advance import (
 )
 from penstock.store.sqlite.journal import error_details, pushed_times
 from penstock.store.sqlite.queues import SETTLED, Queue
+from penstock.store.sqlite.settled import recall, remember
 from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
@@ -69,7 +70,7 @@ def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> li
             return None
         until, token, leased_at, pushed_at = fresh
         leases[item.id] = (queue.id, until, item.id, token)
-        ended.append(Ended(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at))
+        ended.append(Ended(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token))
     for message_id in leases:
         del known[message_id]
     first, last = min(leases), max(leases)
@@ -83,8 +84,9 @@ def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> li
     return ended
 
 
-def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> None:
+def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended], how: int = ACKED) -> None:
     """Archive or delete messages whose leases have ended well."""
+    remember(tx, queue, ended, how)
     if queue.noted:
         pushed = _note_acked(tx, queue, ended)
     else:
@@ -152,12 +154,18 @@ def nack(tx: Transaction, command: Nack) -> SettledAll:
     states: list[State | None] = []
     for item in command.items:
         lease = _end_lease(tx, queue, item)
-        results.append(Settled.OK if lease else _why_not(tx, queue, item.id))
         if lease and lease.from_dead and item.discard:
-            finish(tx, queue, [lease])
-            states.append(None)
+            finish(tx, queue, [lease], nacked_into(None))
+            result, state = OK, None
+        elif lease:
+            result, state = OK, _back_off(tx, queue, item, lease)
+            remember(tx, queue, [lease], nacked_into(state))
+        elif (how := recall(tx, queue, item)) is not None and how >= NACKED:
+            result, state = OK, NACKED_INTO[how - NACKED]
         else:
-            states.append(_back_off(tx, queue, item, lease) if lease else None)
+            result, state = _why_not(tx, queue, item.id), None
+        results.append(result)
+        states.append(state)
     return SettledAll(results, states)
 
 
@@ -217,7 +225,7 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
     tx.fresh.pop(item.id, None)
     for at, token in _whereabouts(tx, queue, item):
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
-            tx.execute(SQL["note_extension"], (item.id, until))
+            tx.execute(SQL["note_extension"], (item.id, until, tx.now))
             if queue.noted:
                 place = tx.execute(SQL["place_of"], (queue.id, until, item.id)).fetchone()[0]
                 (pushed_at,) = pushed_times(tx, [place])
@@ -232,9 +240,11 @@ def release(tx: Transaction, command: Release) -> SettledAll:
     results = []
     for item in command.items:
         lease = _end_lease(tx, queue, item)
-        results.append(Settled.OK if lease else _why_not(tx, queue, item.id))
         if lease is None:
+            results.append(_result(tx, queue, item, RELEASED))
             continue
+        results.append(OK)
+        remember(tx, queue, [lease], RELEASED)
         queue.leased -= 1
         tx.touch(queue)
         if lease.from_dead:
@@ -253,7 +263,7 @@ def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> t
     if len(items) == 1:
         item = items[0]
         lease = _end_lease(tx, queue, item)
-        return ([OK], [lease]) if lease else ([_why_not(tx, queue, item.id)], [])
+        return ([OK], [lease]) if lease else ([_result(tx, queue, item, ACKED)], [])
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
@@ -272,7 +282,7 @@ def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> t
         if lease:
             ended.append(lease)
             done.add(item.id)
-        results.append(Settled.OK if item.id in done else _why_not(tx, queue, item.id))
+        results.append(OK if item.id in done else _result(tx, queue, item, ACKED))
     return results, ended
 
 
@@ -287,18 +297,18 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [_remembered(tx, Ended(*row)) for row in rows.fetchall()]
+    ended = [_remembered(tx, Ended(*row), raw) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
 
 
-def _remembered(tx: Transaction, lease: Ended) -> Ended:
+def _remembered(tx: Transaction, lease: Ended, token: bytes) -> Ended:
     fresh = tx.fresh.pop(lease.id, None)
     if fresh is None or lease.attempts > 1 or lease.from_dead:
         # What is remembered may be of an earlier lease, which lapsed.
-        return lease
-    return lease._replace(pushed_at=fresh[3])
+        return lease._replace(token=token)
+    return lease._replace(token=token, pushed_at=fresh[3])
 
 
 def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
@@ -309,9 +319,12 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
         if lease:
             ended[item.id] = lease
             results.append(OK)
+        elif item.id in ended:
+            # What this same batch has just acked is as good as gone, but for the token that did so.
+            again = not tx.fenced and item.token is not None and token_bytes(item.token) == ended[item.id].token
+            results.append(OK if again else Settled.UNKNOWN)
         else:
-            # What this same batch has just acked is as good as gone.
-            results.append(Settled.UNKNOWN if item.id in ended else _why_not(tx, queue, item.id))
+            results.append(_result(tx, queue, item, ACKED))
     return results, list(ended.values())
 
 
@@ -322,14 +335,14 @@ def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
     if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
         until, token, leased_at, pushed_at = fresh
         if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
-            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at)
+            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token)
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
             # Two statements: RETURNING builds a table for its rows and costs more than to look first.
             row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
             if row:
                 tx.execute(END_LEASE, (queue.id, until, item.id))
-                lease = Ended(*row)
+                lease = Ended(*row)._replace(token=token)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease
@@ -346,6 +359,11 @@ def _whereabouts(tx: Transaction, queue: Queue, item: SettleItem) -> Iterator[tu
     extension = tx.execute(SQL["extension"], (item.id,)).fetchone()
     if extension:
         yield extension[0], token
+
+
+def _result(tx: Transaction, queue: Queue, item: SettleItem, how: int) -> Settled:
+    """For an item that has no lease now: done already, by this token and in this way, or why not."""
+    return OK if recall(tx, queue, item) == how else _why_not(tx, queue, item.id)
 
 
 def _why_not(tx: Transaction, queue: Queue, message_id: int) -> Settled:

@@ -113,6 +113,8 @@ class SqliteStore(Looks, OneLane):
         self._transaction = Transaction(writer, self.salt, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
+        self._committing = False
+        """Whether an error comes from a commit, which may have been written all the same."""
         self._unsynced = 0
         """Commits since the last that waited for the disk."""
         self._writer_open = True
@@ -215,7 +217,8 @@ class SqliteStore(Looks, OneLane):
 
     def _translate(self, error: sqlite3.Error) -> StoreError:
         self._doubt.learn(error)
-        return translate(error, self.path)
+        committing, self._committing = self._committing, False
+        return translate(error, self.path, committing=committing)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -232,7 +235,9 @@ class SqliteStore(Looks, OneLane):
         self._wait_for_disk(durable)
         tx.now = tx.journal.now = self._clock()
         try:
+            self._committing = True
             outcome = alone(tx, command)
+            self._committing = False
             if durable and outcome is not None:
                 self._doubt.check()
             return outcome
@@ -256,13 +261,18 @@ class SqliteStore(Looks, OneLane):
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         try:
             outcomes = self._run(commands, self._busy_ms)
-            self._writer.execute("COMMIT")
-            if self._durable(commands):
-                self._doubt.check()
+            self._commit(durable=self._durable(commands))
         except BaseException:
             self._roll_back()
             raise
         return outcomes
+
+    def _commit(self, *, durable: bool) -> None:
+        self._committing = True
+        self._writer.execute("COMMIT")
+        self._committing = False
+        if durable:
+            self._doubt.check()
 
     def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
         """Everything of a batch but its commit. Whoever calls rolls back what fails."""
@@ -313,6 +323,7 @@ class SqliteStore(Looks, OneLane):
 
     def _begin(self, busy_ms: int, durable: bool) -> None:
         execute = self._writer.execute
+        self._committing = False
         self._wait_for_disk(durable)
         try:
             execute("BEGIN IMMEDIATE")
@@ -372,7 +383,8 @@ class SqliteStore(Looks, OneLane):
                 self._transaction.noted_bytes += tx.noted_bytes
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
-                    connection.execute("COMMIT")
+                    with translated(self.path, committing=True):
+                        connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     for undo in ("ROLLBACK",) if alone else ("ROLLBACK TO penstock", "RELEASE penstock"):
@@ -492,9 +504,7 @@ class Prepared:
         store = self._store
         with store._translated():
             try:
-                store._writer.execute("COMMIT")
-                if self.waits_for_disk:
-                    store._doubt.check()
+                store._commit(durable=self.waits_for_disk)
             except BaseException:
                 store._roll_back()
                 raise

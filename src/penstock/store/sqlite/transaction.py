@@ -11,7 +11,7 @@ from penstock.journal.recorder import Recorder
 from penstock.model import LEASE_BYTES_MAX
 from penstock.store.migrate import load_sql
 from penstock.store.requests import PastRequests
-from penstock.store.shared import Room
+from penstock.store.shared import LeaseChecks, Room
 from penstock.store.sqlite.journal import note_uncounted
 from penstock.store.sqlite.latency import Latencies
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
@@ -19,6 +19,8 @@ from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD,
 Fresh = tuple[int, bytes, int, int]
 """A lease of a plain message, its first: until when, its token, since when, and when the message was pushed."""
 FRESH_MAX = 10_000
+FORGET_EVERY = 500
+"""Rows about settled messages after which old ones are deleted."""
 
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
 
@@ -34,15 +36,18 @@ class Transaction:
         "_uncounted_in",
         "connection",
         "execute",
+        "fenced",
         "fresh",
         "is_writer",
         "journal",
         "last_id",
         "latencies",
+        "lease_checks",
         "next_offset",
         "noted_bytes",
         "now",
         "past_requests",
+        "remembered",
         "room",
         "salt",
         "trimmed_minute",
@@ -58,12 +63,17 @@ class Transaction:
         """What all leases of a batch may still hand out."""
         self.journal = Recorder(salt)
         self.latencies = Latencies()
+        self.lease_checks = LeaseChecks()
         self.past_requests = past_requests
         self.trimmed_minute = -1
         """The one in which this last forgot what happened long ago."""
         self.writer = secrets.randbits(62) | 1
         self.noted_bytes = 0
         """Written into the journal since this was last set to 0."""
+        self.fenced = False
+        """Whether only a lease that holds settles: what else a command does hangs on it."""
+        self.remembered = FORGET_EVERY
+        """Rows about settled messages written since old ones were deleted. Each process begins by deleting some."""
         self._pushed_last = 0
         self._uncounted_in: int
         self.fresh: dict[int, Fresh] = {}

@@ -291,17 +291,19 @@ export class Queue {
    * @returns {Promise<(shapes.Settled | Error)[]>}
    */
   async _settleAll(verb, items) {
+    // The server remembers for a while what a token did: a repeated request gets the first attempt's results.
     const { value, repeated } = await this._http.ask('POST', `${this._path}/${verb}`, { body: { items } })
     return value.results.map((/** @type {shapes.Settled} */ settled) => {
-      // After a repeated request, what the first attempt did is what the second finds already done.
-      const result = repeated && (verb !== 'ack' || settled.result === 'unknown') ? 'ok' : settled.result
-      if (result === 'stale') {
-        return new LeaseLost(`the lease on message ${settled.id} is no longer yours`, { code: 'lease_lost' })
+      if (settled.result === 'stale') {
+        // What is still there was not acked.
+        const maybeDone = repeated && verb !== 'ack'
+        return new LeaseLost(`the lease on message ${settled.id} is no longer yours`, { code: 'lease_lost', maybeDone })
       }
-      if (result === 'unknown') {
-        return new NotFound(`there is no message ${settled.id} in ${this.name}`, { code: 'unknown_message' })
+      if (settled.result === 'unknown') {
+        const error = `there is no message ${settled.id} in ${this.name}`
+        return new NotFound(error, { code: 'unknown_message', maybeDone: repeated })
       }
-      return { ...settled, result }
+      return settled
     })
   }
 

@@ -251,27 +251,28 @@ async function pop(http, { ns, task, queue, wait, timeout, batch, worker, signal
 }
 
 /**
+ * The server remembers what a token did: a repeated request gets the first attempt's results, for those with a token.
  * @param {Http} http
  * @param {shapes.Acknowledgment[]} acknowledgments
- * @returns {Promise<{processed: number, results: shapes.Acknowledged[]}>}
+ * @returns {Promise<{value: {processed: number, results: shapes.Acknowledged[]}, repeated: boolean}>}
  */
-async function ackBatch(http, acknowledgments) {
+function askToSettle(http, acknowledgments) {
   const sent = acknowledgments.map(({ transactionId, status, error, leaseToken }) => ({
     transactionId,
     status,
     error,
     leaseToken,
   }))
-  const { value, repeated } = await http.ask('POST', `${API}/ack/batch`, { body: { acknowledgments: sent } })
-  if (!repeated) return value
-  // What the first attempt did is what the second finds already done.
-  /** @type {shapes.Acknowledged[]} */
-  const results = value.results.map((/** @type {shapes.Acknowledged} */ result, /** @type {number} */ number) => {
-    const { status } = sent[number]
-    const done = result.status === 'unknown' || (result.status === 'stale' && status === 'failed')
-    return done ? { ...result, status } : result
-  })
-  return { processed: results.filter(({ status }) => status !== 'stale' && status !== 'unknown').length, results }
+  return http.ask('POST', `${API}/ack/batch`, { body: { acknowledgments: sent } })
+}
+
+/**
+ * @param {Http} http
+ * @param {shapes.Acknowledgment[]} acknowledgments
+ * @returns {Promise<{processed: number, results: shapes.Acknowledged[]}>}
+ */
+async function ackBatch(http, acknowledgments) {
+  return (await askToSettle(http, acknowledgments)).value
 }
 
 /**
@@ -280,13 +281,17 @@ async function ackBatch(http, acknowledgments) {
  * @returns {Promise<(shapes.Acknowledged | Error)[]>}
  */
 async function settle(http, entries) {
-  const { results } = await ackBatch(http, entries)
-  return results.map((result) => {
+  const { value, repeated } = await askToSettle(http, entries)
+  return value.results.map((result, number) => {
     const name = JSON.stringify(result.transactionId)
+    // What is still there was not completed; otherwise it may have been by an earlier attempt, whose answer was lost.
+    const maybeDone = repeated && (result.status !== 'stale' || entries[number].status === 'failed')
     if (result.status === 'stale') {
-      return new LeaseLost(`${name} is not leased, or to another`, { code: 'lease_lost', hint: 'pop again' })
+      return new LeaseLost(`${name} is not leased, or to another`, { code: 'lease_lost', hint: 'pop again', maybeDone })
     }
-    if (result.status === 'unknown') return new NotFound(`there is no message ${name}`, { code: 'unknown_message' })
+    if (result.status === 'unknown') {
+      return new NotFound(`there is no message ${name}`, { code: 'unknown_message', maybeDone })
+    }
     return result
   })
 }

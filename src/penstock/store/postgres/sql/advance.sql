@@ -20,7 +20,7 @@ DELETE FROM penstock.lease l USING found o
  WHERE l.queue_id = o.queue_id AND l.leased_until = o.leased_until AND l.id = o.id
 RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended,
           CASE WHEN $5::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END,
-          l.leased_until
+          l.leased_until, l.token
 
 -- :expired_ready
 WITH found AS MATERIALIZED (
@@ -59,3 +59,25 @@ SELECT f.queue_id, least(
          (SELECT l.leased_until FROM penstock.lease l
            WHERE l.queue_id = f.queue_id AND l.leased_until > f.lapse_floor ORDER BY l.leased_until LIMIT 1))
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS f(queue_id, due_floor, lapse_floor)
+
+-- :far_queues
+SELECT f.queue_id FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, after)
+ WHERE EXISTS (SELECT 1 FROM penstock.lease l WHERE l.queue_id = f.queue_id AND l.leased_until > f.after)
+
+-- :far
+SELECT l.leased_until, l.id,
+       coalesce(CASE WHEN l.extended THEN (SELECT e.extended_at FROM penstock.extension e WHERE e.id = l.id) END, l.leased_at)
+  FROM penstock.lease l
+ WHERE l.queue_id = $1::bigint AND (l.leased_until, l.id) > ($2::bigint, $3::bigint)
+ ORDER BY l.leased_until, l.id LIMIT $4::bigint
+
+-- :end_far
+WITH found AS MATERIALIZED (
+  SELECT o.queue_id, o.leased_until, o.id FROM unnest($2::bigint[], $3::bigint[]) AS i(leased_until, id),
+    LATERAL (SELECT o.queue_id, o.leased_until, o.id FROM penstock.lease o
+      WHERE o.queue_id = $1::bigint AND o.leased_until = i.leased_until AND o.id = i.id FOR UPDATE SKIP LOCKED) o)
+DELETE FROM penstock.lease l USING found o
+ WHERE l.queue_id = o.queue_id AND l.leased_until = o.leased_until AND l.id = o.id
+RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended,
+          CASE WHEN $4::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END,
+          l.leased_until, l.token

@@ -9,7 +9,7 @@ DELETE FROM penstock.lease l WHERE l.ctid = ANY (ARRAY(
         AND o.leased_until > (SELECT penstock.now_ms()) OFFSET 0) o))
 RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_at, l.from_dead, l.extended,
           CASE WHEN $5::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END,
-          l.leased_until
+          l.leased_until, l.token
 
 -- :current
 SELECT id, token FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[])
@@ -25,8 +25,8 @@ UPDATE penstock.lease l SET leased_until = $5::bigint, extended = true WHERE l.c
 RETURNING l.id, CASE WHEN $6::boolean THEN (SELECT m.created_at FROM penstock.message m WHERE m.place = l.place) END
 
 -- :note_extensions
-INSERT INTO penstock.extension (id, leased_until) SELECT unnest($1::bigint[]), $2::bigint
-ON CONFLICT (id) DO UPDATE SET leased_until = excluded.leased_until
+INSERT INTO penstock.extension (id, leased_until, extended_at) SELECT unnest($1::bigint[]), $2::bigint, $3::bigint
+ON CONFLICT (id) DO UPDATE SET leased_until = excluded.leased_until, extended_at = excluded.extended_at
 
 -- :forget_extensions
 DELETE FROM penstock.extension WHERE id = ANY($1::bigint[])
@@ -88,3 +88,22 @@ SELECT r.place >> 45, -m.priority, coalesce(m.available_at, m.created_at), r.pla
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
     AS r(place, attempts, first_leased_at, expires_at)
   JOIN penstock.message m ON m.place = r.place
+
+-- :remember
+INSERT INTO penstock.settled (minute, queue_id, how, token, ids)
+SELECT $1::bigint, r.queue_id, r.how, r.token, array_agg(r.id)
+  FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]) AS r(queue_id, how, token, id)
+ GROUP BY r.queue_id, r.how, r.token
+
+-- :recall
+SELECT i.queue_id, i.id, i.token, s.how
+  FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS i(queue_id, id, token)
+ CROSS JOIN generate_series($4::bigint, $5::bigint) AS r(minute),
+    LATERAL (SELECT s.how FROM penstock.settled s WHERE s.minute = r.minute AND s.token = i.token
+                AND s.queue_id = i.queue_id AND i.id = ANY (s.ids) OFFSET 0) s
+
+-- :forget_settled
+DELETE FROM penstock.settled s WHERE s.ctid = ANY (ARRAY(
+  SELECT o.ctid FROM penstock.settled o WHERE o.minute >= $1::bigint AND o.minute < $2::bigint
+   ORDER BY o.minute LIMIT $3::bigint FOR UPDATE SKIP LOCKED))
+RETURNING 1

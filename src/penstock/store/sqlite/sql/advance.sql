@@ -44,3 +44,12 @@ DELETE FROM penstock_ready WHERE queue_id = ? AND rank = ? AND available_at = ? 
 
 -- :drop_scheduled
 DELETE FROM penstock_scheduled WHERE queue_id = ? AND available_at = ? AND id = ?
+
+-- :far
+SELECT l.leased_until, l.id, ifnull(e.extended_at, l.leased_at)
+  FROM penstock_lease l LEFT JOIN penstock_extension e ON l.extended AND e.id = l.id
+ WHERE l.queue_id = ? AND (l.leased_until, l.id) > (?, ?) ORDER BY l.leased_until, l.id LIMIT ?
+
+-- :lease
+SELECT leased_until, id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
+  FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?

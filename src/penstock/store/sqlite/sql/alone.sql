@@ -7,19 +7,22 @@ INSERT INTO penstock_lease (id, place, queue_id, token, leased_at, leased_until,
 SELECT ?, ?, ?, ?, ?, ?, 1, ?, ? WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
 -- :ack
-INSERT INTO temp.penstock_ack SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+INSERT INTO temp.penstock_ack SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
  WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
 -- :acks
--- Counters as they are to be, the lease and the message that end, and a row of the journal, if it is to be told.
+-- Counters as they are to be, the lease and the message that end, a row of the journal, if it is to be told, and
+-- the minute.
 CREATE TEMP VIEW penstock_ack (archived, cursor, last_id, leased, n_acked, n_leased, n_pushed, newest_at, ready, queue_id,
-                               leased_until, id, token, place, first_offset, records, bytes)
-    AS SELECT 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0;
+                               leased_until, id, token, place, first_offset, records, bytes, minute)
+    AS SELECT 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0;
 CREATE TEMP TRIGGER penstock_ack_alone INSTEAD OF INSERT ON penstock_ack BEGIN
   DELETE FROM penstock_lease
    WHERE queue_id = NEW.queue_id AND leased_until = NEW.leased_until AND id = NEW.id AND token = NEW.token AND NOT extended;
   SELECT RAISE(ABORT, 'not as remembered') WHERE changes() = 0;
   DELETE FROM penstock_message WHERE place = NEW.place;
+  INSERT INTO penstock_settled (minute, token, first_id, last_id, queue_id, how)
+  VALUES (NEW.minute, NEW.token, NEW.id, NEW.id, NEW.queue_id, 0);
   UPDATE penstock_counter
      SET archived = NEW.archived, cursor = NEW.cursor, last_id = NEW.last_id, leased = NEW.leased, n_acked = NEW.n_acked,
          n_leased = NEW.n_leased, n_pushed = NEW.n_pushed, newest_at = NEW.newest_at, ready = NEW.ready

@@ -35,7 +35,7 @@ UPDATE penstock_lease SET leased_until = ?, extended = 1
 SELECT place FROM penstock_lease WHERE queue_id = ? AND leased_until = ? AND id = ?
 
 -- :note_extension
-INSERT OR REPLACE INTO penstock_extension (id, leased_until) VALUES (?, ?)
+INSERT OR REPLACE INTO penstock_extension (id, leased_until, extended_at) VALUES (?, ?, ?)
 
 -- :forget_extension
 DELETE FROM penstock_extension WHERE id = ?
