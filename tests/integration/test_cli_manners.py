@@ -19,7 +19,7 @@ import pytest
 from penstock.cli import COMMANDS
 from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server, spawn
 
-TOKEN = "the admin's token"
+TOKEN = "the-admins-token"
 
 
 @pytest.fixture(scope="module")

@@ -222,7 +222,7 @@ class Local:
         else:
             removed = self._broker.remove_stream_keys(owner.name, key_id)
         if not removed:
-            raise NotFound(f"{owner.name} has no such key")
+            raise NotFound(f"there is no such key on this {'queue' if owner.queue else 'stream'}")
 
     def workers(self) -> Iterator[Data]:
         after = None
