@@ -270,8 +270,8 @@ def reporting() -> Iterator[None]:
 def fail(error: PenstockError, *, context: str = "", code: int | None = None) -> NoReturn:
     text = str(error.args[0])
     field = getattr(error, "field", None)
-    if field and text.startswith("expected "):  # What a decoder says has no subject.
-        text = f"{field.rpartition('.')[2]}: {text}"
+    if field:  # A path such as messages[0].priority: the user knows only the option.
+        text = text.replace(f"{field}: ", f"{field.rpartition('.')[2]}: ", 1)
     text = f"{context}{text}"
     hint = error.hint
     if isinstance(error, UnknownQueue) or error.code == "unknown_queue":

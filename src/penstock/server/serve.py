@@ -162,13 +162,13 @@ async def serve(
             ready(app)
         await stop.wait()
         if ready is None:
-            tell(app.log, "penstock stops: it answers what it was asked, and takes no more", event="stopping")
+            log_event(app.log, "penstock is shutting down and finishes open requests", event="stopping")
         app.stop_waiting()
         await connections.stop(settings.grace_ms / 1000, hurry)
     finally:
         await close_app(app)
         if ready is None:
-            tell(app.log, "penstock has stopped", event="stopped")
+            log_event(app.log, "penstock has stopped", event="stopped")
 
 
 def build_app(settings: Settings, store: Store, path: str) -> App:
@@ -221,7 +221,7 @@ def announce(settings: Settings, path: str, listener: socket.socket, log: LogLin
     else:
         durability = "full: nothing is answered before it is on disk"
     access = "with the token" if settings.auth_token else "without a token"
-    tell(
+    log_event(
         log,
         f"penstock listens on {url} {access}",
         event="started",
@@ -237,7 +237,7 @@ def announce(settings: Settings, path: str, listener: socket.socket, log: LogLin
     )
 
 
-def tell(log: LogLines, message: str, *, event: str, shown: dict[str, str] | None = None, **fields: Any) -> None:
+def log_event(log: LogLines, message: str, *, event: str, shown: dict[str, str] | None = None, **fields: Any) -> None:
     """Write text where a person reads stderr, and elsewhere a JSON line, as all other lines of the log are."""
     shown = shown or {}
     if sys.stderr.isatty():
