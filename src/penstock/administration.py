@@ -41,6 +41,7 @@ from penstock.dead_letters import (
     returned,
     stats_of_dead_letters,
 )
+from penstock.error_groups import is_wanted
 from penstock.errors import BatchTooLarge, InvalidInput, UnknownQueue
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name
@@ -451,6 +452,6 @@ def _is_wanted(message: Message, origin: str, command: Redrive) -> bool:
     return (
         origin_of(message) == origin
         and (command.ids is None or message.id in command.ids)
-        and (command.error_contains is None or command.error_contains in error_of(message))
+        and is_wanted(command, error_of(message))
         and (command.died_before is None or message.created_at <= command.died_before)
     )

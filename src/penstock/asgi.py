@@ -13,12 +13,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.config import Settings
+from penstock.config import Settings, check_settings
 from penstock.errors import InvalidInput, MissingExtra
 from penstock.misfit import refusal
 
@@ -41,7 +42,7 @@ def app(store: str, **settings: Any) -> Application:
     """
     values = {"access_log": False, **settings, "store": store}
     try:
-        checked = msgspec.convert(values, Settings)
+        checked = check_settings(msgspec.convert(values, Settings))
     except msgspec.ValidationError as error:
         raise refusal(error, "setting") from None
     if not checked.auth_token and not checked.insecure:
@@ -149,12 +150,21 @@ async def _working(worker: Worker | SyncWorker) -> AsyncIterator[None]:
         await running
 
 
+async def _in_own_thread(run: Callable[[], None]) -> None:
+    """Run to its end in a thread of its own: the loop's shared threads are few, and a worker would keep one."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-worker")
+    try:
+        await asyncio.get_running_loop().run_in_executor(executor, run)
+    finally:
+        executor.shutdown(wait=False)
+
+
 async def _run(worker: Any) -> None:
     """Run a worker until it is stopped. The application goes on when one fails, and the failure is logged."""
     try:
         if inspect.iscoroutinefunction(worker.run):
             await worker.run()
         else:
-            await asyncio.to_thread(worker.run)
+            await _in_own_thread(worker.run)
     except Exception:
         log.exception("the worker of queue %r has failed and handles no more messages", worker.queue.name)

@@ -168,7 +168,7 @@ def load_settings(
         # What this machine's clients send is what its server wants, unless it was told otherwise.
         values["auth_token"] = environ["PENSTOCK_TOKEN"]
     try:
-        return _checked(msgspec.convert(values, Settings, strict=False))
+        return check_settings(msgspec.convert(values, Settings, strict=False))
     except msgspec.ValidationError as error:
         raise refusal(error, "setting", Settings) from None
 
@@ -184,7 +184,8 @@ def _check_one_store(named: Mapping[str, str]) -> None:
         )
 
 
-def _checked(settings: Settings) -> Settings:
+def check_settings(settings: Settings) -> Settings:
+    """Check what their types do not say; returns them."""
     for name in ("auth_token", "read_token"):
         token = getattr(settings, name)
         if token is not None and not TOKEN.fullmatch(token):

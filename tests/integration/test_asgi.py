@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,3 +163,43 @@ def test_a_store_that_cannot_be_opened_stops_the_application(tmp_path: Path) -> 
 
     with pytest.raises(penstock.NotADatabase):
         asyncio.run(start())
+
+
+def test_more_sync_workers_run_beside_an_application_than_the_loop_has_threads(tmp_path: Path) -> None:
+    count = 2 * ((os.cpu_count() or 1) + 4)
+    with penstock.connect(f"sqlite:///{tmp_path}/q.db") as client:
+        done = client.create_queue("done")
+        queues = [client.create_queue(f"q{number}") for number in range(count)]
+        workers = [queue.worker()(lambda message: done.push(message.payload)) for queue in queues]
+
+        async def run() -> None:
+            async with penstock.asgi.lifespan(*workers)(None):
+                for number, queue in enumerate(queues):
+                    await asyncio.to_thread(queue.push, number)
+                while done.info().ready < count:
+                    await asyncio.sleep(0.02)
+
+        asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_large_answers_are_sent_in_parts_for_which_the_server_can_wait(tmp_path: Path) -> None:
+    application = penstock.asgi.app(f"sqlite:///{tmp_path}/q.db", insecure=True, canary_ms=0)
+    parts: list[int] = []
+
+    async def send(event: MutableMapping[str, Any]) -> None:
+        parts.append(len(event.get("body", b"")))
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    with penstock.connect(f"sqlite:///{tmp_path}/q.db") as client:
+        client.create_queue("q").push("x" * 400_000)
+    scope = {"type": "http", "method": "GET", "path": "/queues/q/peek", "query_string": b"", "headers": []}
+
+    async def ask() -> None:
+        async with application.running():
+            await application(scope, receive, send)
+
+    asyncio.run(ask())
+    assert sum(parts) > 400_000
+    assert max(parts) <= 64 << 10

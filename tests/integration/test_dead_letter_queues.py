@@ -183,3 +183,18 @@ def test_a_file_needs_no_server_for_it(tmp_path: Path) -> None:
         assert queue.stats().ready == 1
         with pytest.raises(InvalidInput, match="its own"):
             client.queue("q").configure(dlq="q")
+
+
+def test_a_redrive_of_one_group_brings_back_no_other(client: Client, name: str) -> None:
+    client.queue(f"{name}-failed")
+    client.queue(name, dlq=f"{name}-failed", max_attempts=1)
+    for error in ("timeout after 3 s", "timeout after 9 s", "bad json"):
+        push(client, f"/queues/{name}", {"payload": error})
+        [leased] = poll(client, f"/queues/{name}")
+        nacked = client.post(f"/queues/{name}/nack", {"id": leased["id"], "token": leased["token"], "error": error})
+        assert nacked.status == 200
+    body = {"where": {"groups": ["timeout after # s"]}}
+    dry = client.post(f"/queues/{name}/dlq/requeue", {**body, "dry_run": True})
+    assert dry.json == {"matched": 2, "moved": 0, "skipped": 2}
+    assert client.post(f"/queues/{name}/dlq/requeue", body).json == {"matched": 2, "moved": 2, "skipped": 0}
+    assert client.get(f"/queues/{name}-failed/stats").json["ready"] == 1

@@ -210,6 +210,15 @@ def test_a_body_that_cannot_be_read_is_refused(server: Running, client: Client, 
     assert client.get(f"{queue}/stats").json["ready"] == 0
 
 
+def test_a_request_with_a_bad_body_is_answered_after_a_half_close(server: Running, queue: str) -> None:
+    for call in ("messages", "purge"):
+        with server.connect() as sock:
+            head = f"POST {queue}/{call} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
+            sock.sendall(head.encode())
+            sock.shutdown(socket.SHUT_WR)
+            assert len(statuses(until_closed(sock))) == 1, call
+
+
 # Heads
 
 

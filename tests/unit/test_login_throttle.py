@@ -19,3 +19,12 @@ def test_guesses_are_counted_by_address_and_forgotten_after_a_minute() -> None:
         throttle.check("2001:db8::ffff", b"x")
     now = 60.0
     throttle.check("2001:db8::ffff", b"x")
+
+
+def test_ipv4_addresses_count_apart_on_a_socket_for_both_families() -> None:
+    throttle = LoginThrottle(lambda: 0.0)
+    for number in range(WRONG_MAX):
+        throttle.failed("::ffff:192.0.2.1", b"%d" % number)
+    throttle.check("::ffff:192.0.2.2", b"x")
+    with pytest.raises(HttpError, match="too many wrong credentials"):
+        throttle.check("192.0.2.1", b"x")

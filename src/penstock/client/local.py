@@ -137,7 +137,7 @@ class Local:
     async def remove(self, queue: str, message_id: int) -> bool:
         return await self._broker.remove(queue, [message_id]) > 0
 
-    async def info(self, queue: str) -> QueueInfo:
+    async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
         found = await self._broker.find_queue(queue)
         if found is None:
             raise UnknownQueue(queue)

@@ -145,7 +145,7 @@ class Queue:
         """A lease's length: as asked for, or the queue's own."""
         if lease is not None:
             return milliseconds("lease", lease, 1, LEASE_MS_MAX)
-        return (await self._transport.info(self.name.removesuffix(DLQ_SUFFIX))).options.lease_ms
+        return (await self._transport.info(self.name.removesuffix(DLQ_SUFFIX), patient=True)).options.lease_ms
 
     async def ack(self, message: LeasedMessage) -> None:
         """Done. LeaseLost when the message is no longer yours."""

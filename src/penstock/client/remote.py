@@ -266,8 +266,8 @@ class Remote:
             return False
         return True
 
-    async def info(self, queue: str) -> QueueInfo:
-        return await self._asker.get(wire.queue_info, "GET", _path(queue), queue=queue)
+    async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
+        return await self._asker.get(wire.queue_info, "GET", _path(queue), queue=queue, patient=patient)
 
     async def stats(self, queue: str) -> Stats:
         return await self._asker.get(wire.stats, "GET", f"{_path(queue)}/stats", queue=queue)

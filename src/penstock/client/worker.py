@@ -17,7 +17,16 @@ from penstock.client.signals import on_signals
 from penstock.client.stop import Stop
 from penstock.client.tasks import CAN_CANCEL, HANDLES_SIGNALS, Background, Bell, sleep, within
 from penstock.client.types import Seconds, milliseconds
-from penstock.errors import DeadLetter, Discard, InvalidInput, PenstockError, StoreError, TryLater, Unreachable
+from penstock.errors import (
+    DeadLetter,
+    Discard,
+    InvalidInput,
+    PenstockError,
+    ServerFault,
+    StoreError,
+    TryLater,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.worker")
 LEASE_WAIT_SECONDS = 60.0
 TROUBLE_SECONDS = 1.0
+RELEASE_SECONDS = 1.0
 # A signal that comes in the moment before a wait begins does not end it; the next step of the wait sees it.
 SIGNAL_SECONDS = 1.0
 KEEP_SECONDS_MAX = 86_400.0
@@ -132,8 +142,7 @@ class Worker:
             return
         if self._in_hand:
             log.warning("%d messages of %r are given back unfinished", len(self._in_hand), self.queue.name)
-        for message in list(self._in_hand):
-            await self._give_back(message)
+        await self._give_back_all([message for message in self._in_hand if not message.settled])
         for lane in late:
             lane.cancel()
         if CAN_CANCEL:
@@ -155,7 +164,7 @@ class Worker:
             leases = await self._client.transport.lease(
                 self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, stop, self._client.worker_name
             )
-        except (Unreachable, TryLater, StoreError) as error:
+        except (Unreachable, TryLater, StoreError, ServerFault) as error:
             if self._client.closed and not stop.is_set:
                 raise
             log.warning("no messages of %r for now: %s", self.queue.name, error)
@@ -200,6 +209,20 @@ class Worker:
                 await message.nack(error)
         except PenstockError as trouble:
             log.warning("message %d of %r is done, but could not be settled: %s", message.id, message.queue, trouble)
+
+    async def _give_back_all(self, messages: list[LeasedMessage]) -> None:
+        """Release them in one call: a server that is away must not be waited for once for each message."""
+        if not messages:
+            return
+        items = [message.item() for message in messages]
+        try:
+            results = await self._client.transport.settle(
+                "release", messages[0].queue, items, retry_for=RELEASE_SECONDS
+            )
+            for message, result in zip(messages, results, strict=True):
+                message.end(result)
+        except PenstockError as trouble:
+            log.warning("%d messages of %r could not be given back: %s", len(items), self.queue.name, trouble)
 
     async def _give_back(self, message: LeasedMessage) -> None:
         if message.settled:

@@ -41,10 +41,12 @@ def owners_in(view: Bytes) -> set[Owner]:
 def is_misplaced(view: memoryview, owner: Owner, start: int) -> bool:
     """Return True if this file was written for another place; `start` is where the records should begin.
 
-    A head that cannot be read proves nothing, unless a record begins where a head should be.
+    A head that cannot be read proves nothing, unless a record begins where a head should be. Nor does a head inside the
+    first record, where none should be: it is payload.
     """
     owners = owners_in(view)
-    if owners or not start:
-        return bool(owners) and (not start or owner not in owners)
     end = end_at(view, 0)
-    return end is not None and intact(view, 0, end)
+    begins_with_record = end is not None and intact(view, 0, end)
+    if not start:
+        return bool(owners) and not begins_with_record
+    return owner not in owners if owners else begins_with_record

@@ -33,6 +33,8 @@ USER = 0
 LOST = 255
 """The kind of a record that stands where a repair found one beyond help."""
 Bytes = bytes | bytearray | memoryview
+SUMS_PER_BYTE = 64
+SUMMED_BYTES_MIN = 1 << 20
 # What a record can begin with: a possible length, a time before the year 2248, and not only zeros. Without it, looking
 # for a record in damaged bytes would sum up millions of bytes for most of them.
 _CANDIDATE = re.compile(rb"(?s)(?!\0{8}).{3}[\0\1].{9}[\0-\7]\0\0")
@@ -125,13 +127,16 @@ def find(buffer: memoryview, start: int, stop: int | None = None, *, followed: b
     """Return where the next intact record begins, at this byte or later.
 
     A payload may itself hold a record. What follows such a record is not a record again, so by default only those
-    count that another record, or the end, follows.
+    count that another record, or the end, follows. Damaged bytes that were made to look like many records are given up
+    when they have cost `SUMS_PER_BYTE` times their length.
     """
     stop = len(buffer) if stop is None else min(stop, len(buffer))
     buffer = buffer[:stop]
-    while candidate := _CANDIDATE.search(buffer, start):
+    left = SUMS_PER_BYTE * max(len(buffer) - start, SUMMED_BYTES_MIN)
+    while left > 0 and (candidate := _CANDIDATE.search(buffer, start)):
         at = candidate.start()
         end = end_at(buffer, at)
+        left -= 0 if end is None else end - at
         if end is not None and intact(buffer, at, end) and (not followed or _goes_on(buffer, end)):
             return at
         start = at + 1

@@ -11,6 +11,8 @@ from penstock.server.errors import Disconnected
 from penstock.server.http import Request, Response
 from penstock.server.sockets import NO_WEBSOCKET, SUBPROTOCOL, Socket, TooSlow, offered
 
+PART_BYTES = 64 << 10
+
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -82,7 +84,10 @@ class AsgiExchange:
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         if response.stream is None or request.method == "HEAD":
             body = b"" if request.method == "HEAD" else response.body
-            await self._send({"type": "http.response.body", "body": body})
+            # In parts, between which the server makes it wait for a client that does not read.
+            for at in range(0, len(body), PART_BYTES):
+                await self._send({"type": "http.response.body", "body": body[at : at + PART_BYTES], "more_body": True})
+            await self._send({"type": "http.response.body", "body": b""})
             return
         async with aclosing(response.stream) as chunks:
             async for chunk in chunks:

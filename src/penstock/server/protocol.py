@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         """Answer what has come whole: the client may have closed its side only. TLS closes both."""
         self._has_ended = True
         _wake(self._leaving)
-        if self._socket is not None or self._is_deaf:
+        if self._socket is not None or (self._is_deaf and self._exchange is None):
             return False
         self.advance()
         return not self.gone and not self._has_tls

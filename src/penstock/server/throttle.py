@@ -64,10 +64,13 @@ class LoginThrottle:
 
 
 def _network(peer: str) -> str:
-    """The address itself; of IPv6, the network that one customer usually has to himself."""
+    """Return the address itself; of IPv6, the network that one customer usually has alone."""
     if ":" not in peer:
         return peer
     try:
-        return str(ipaddress.IPv6Network((peer.partition("%")[0], 64), strict=False))
+        address = ipaddress.IPv6Address(peer.partition("%")[0])
     except ValueError:
         return peer
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))

@@ -15,12 +15,12 @@ from penstock.log.check import check, repair
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.files import DISK
 from penstock.log.findings import Trouble
-from penstock.log.head import HEAD_BYTES, head_of
+from penstock.log.head import HEAD_BYTES, head_of, is_misplaced
 from penstock.log.log import Log
 from penstock.log.manifest import load_identity, save
 from penstock.log.model import StreamOptions
 from penstock.log.reader import LogReader
-from penstock.log.record import encode
+from penstock.log.record import encode, encode_event
 from penstock.log.segment import INDEX, LOG, SUMS, file_name, firsts_in
 from penstock.log.streams import FileStreams
 from tests.conformance.support import START_MS, Clock
@@ -229,3 +229,10 @@ def test_all_that_is_kept_of_a_stream_survives_configuring_it(tmp_path: Path) ->
         streams.configure("s", StreamOptions(retention_ms=1_000))
         identity = load_identity(streams.folder("s"))
     assert (identity.version, identity.headed_from) == (2, 0)
+
+
+def test_a_head_inside_the_first_record_of_an_old_segment_is_payload() -> None:
+    record = encode_event(0, 1_700_000_000_000, b"", b"x" * 8 + head_of(1, 2)[:32])
+    view = memoryview(record + encode_event(0, 1_700_000_000_001, b"", b"good"))
+    assert not is_misplaced(view, (77, 0), 0)
+    assert is_misplaced(memoryview(head_of(1, 2) + record), (77, 0), 0)

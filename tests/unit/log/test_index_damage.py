@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import OffsetBeyondEnd
+from penstock.log import record
 from penstock.log.check import check, repair
 from penstock.log.findings import Trouble
 from penstock.log.log import Log
 from penstock.log.reader import LogReader
+from penstock.log.record import encode_event
 from penstock.log.segment import INDEX, SUMS, firsts_in
 from tests.unit.log.support import assert_true, fill, index_of, log_of, make, payload, read_all, segment_files
 
@@ -213,3 +216,22 @@ def test_a_segment_that_another_follows_is_never_cut(tmp_path: Path) -> None:
 def test_reading_after_the_end_is_still_an_error(folder: Path) -> None:
     with LogReader(folder) as log, pytest.raises(OffsetBeyondEnd):
         log.read(COUNT + 1)
+
+
+def test_a_torn_record_made_of_what_looks_like_records_costs_a_bounded_number_of_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 1 << 20
+    unit = struct.pack("<I", (size // 4) & ~0xFF) + b"\1\2\3\4" + bytes(8)
+    torn = memoryview(encode_event(0, 1_700_000_000_000, b"", unit * (size // 8))[:size])
+    summed = 0
+    intact = record.intact
+
+    def counted(buffer: memoryview, start: int, end: int) -> bool:
+        nonlocal summed
+        summed += end - start
+        return intact(buffer, start, end)
+
+    monkeypatch.setattr(record, "intact", counted)
+    assert record.find(torn, 1) is None
+    assert summed <= 65 * size

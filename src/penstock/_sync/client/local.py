@@ -137,7 +137,7 @@ class Local:
     def remove(self, queue: str, message_id: int) -> bool:
         return self._broker.remove(queue, [message_id]) > 0
 
-    def info(self, queue: str) -> QueueInfo:
+    def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
         found = self._broker.find_queue(queue)
         if found is None:
             raise UnknownQueue(queue)

@@ -266,8 +266,8 @@ class Remote:
             return False
         return True
 
-    def info(self, queue: str) -> QueueInfo:
-        return self._asker.get(wire.queue_info, "GET", _path(queue), queue=queue)
+    def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
+        return self._asker.get(wire.queue_info, "GET", _path(queue), queue=queue, patient=patient)
 
     def stats(self, queue: str) -> Stats:
         return self._asker.get(wire.stats, "GET", f"{_path(queue)}/stats", queue=queue)

@@ -184,21 +184,23 @@ def _remember(tx: Transaction, queue_id: int, leases: Sequence[Ended], hows: Seq
         )
 
 
-def forget_settled(tx: Transaction, limit: int) -> bool:
-    """Delete old notes of what tokens did. Returns whether there may be more.
+FORGOTTEN_MAX = 10_000
+
+
+def forget_settled(tx: Transaction) -> None:
+    """Delete old notes of what tokens did, `FORGOTTEN_MAX` at most.
 
     Those that were deleted before may still be in the way, if a snapshot is held: they are passed over.
     """
     context = tx.context
     before = tx.now // 60_000 - SETTLED_MINUTES - 1
     if before == context.settled_from:
-        return False
+        return
     if before < context.settled_from:
         context.settled_from = 0  # The clock was set back.
-    more = len(tx.fetch("settle.forget_settled", context.settled_from, before, limit)) == limit
-    if not more:
+    forgotten = tx.fetch("settle.forget_settled", context.settled_from, before, FORGOTTEN_MAX)
+    if len(forgotten) < FORGOTTEN_MAX:
         context.settled_from = before
-    return more
 
 
 Act = Callable[[Sequence[Ended], Sequence[SettleItem]], list[State | None]]

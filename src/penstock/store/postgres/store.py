@@ -80,7 +80,6 @@ BUSY_MS = 30_000
 CONNECTIONS = 6
 """One for each lane, and two to read with."""
 TRIES = 20
-FORGOTTEN_MAX = 10_000
 """Old notes of settled messages that one transaction deletes, if no sweeper does."""
 SPOOLED_MAX = 2_000
 """Transactions noted for the journal after which a store gives them their offsets itself, if no server does."""
@@ -311,8 +310,7 @@ class PostgresStore:
         """What a server does in the background, for when there is none."""
         context = self._context
         if context.unfolded > UNFOLDED_MAX:
-            while self._fold(wire):
-                pass
+            self._fold(wire)
         if context.spooled > SPOOLED_MAX and self._draining.acquire(blocking=False):
             try:
                 context.spooled = 0
@@ -322,16 +320,15 @@ class PostgresStore:
                 self._roll_back(wire)
                 self._draining.release()
 
-    def _fold(self, wire: Wire) -> bool:
-        """Of the queues last used; a server's sweeper does it for all. Returns whether there is more to delete."""
+    def _fold(self, wire: Wire) -> None:
+        """Of the queues last used; a server's sweeper does it for all. One bounded step: a caller waits for it."""
         tx = Transaction(wire, self._context)
         try:
             tx.begin({}, durable=False)
             fold(tx, list(dict.fromkeys(self._context.ids.values())))
             forget_marks(tx)
-            more = forget_settled(tx, FORGOTTEN_MAX)
+            forget_settled(tx)
             tx.commit()
-            return more
         except BaseException:
             self._roll_back(wire)
             raise
@@ -371,11 +368,9 @@ class PostgresStore:
         return self.pushed(command, answer)
 
     def version(self, interest: str | None = None) -> int:
-        if interest is not None:
-            return self._waker.version(interest)
         self._pool.check_open()
         self._waker.start()
-        return self._waker.changes
+        return self._waker.changes if interest is None else self._waker.version(interest)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         return self._waker.listen(listener)

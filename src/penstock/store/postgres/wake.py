@@ -80,6 +80,7 @@ class Waker:
         self._lock = threading.Lock()
         self._thread = None
         self._listeners = ()
+        self.sender = secrets.token_hex(8)  # Each hears the other only under another name.
         self._forget_pending()
 
     def _forget_pending(self) -> None:
