@@ -42,7 +42,7 @@ from penstock.dead_letters import (
     stats_of_dead_letters,
 )
 from penstock.error_groups import is_wanted
-from penstock.errors import BatchTooLarge, InvalidInput, UnknownQueue
+from penstock.errors import BatchTooLarge, InvalidInput, QueueExists, UnknownQueue
 from penstock.events import Events
 from penstock.identity import DLQ_SUFFIX, check_new_queue_name, check_queue_name
 from penstock.limits import Limits, check_range, check_text
@@ -325,6 +325,15 @@ class Administration:
             create.changed(changes or {})
         if changes and isinstance(changes.get("dlq"), str):
             changes = changes | {"dlq": await self._checked_dlq(queue, changes["dlq"])}
+        found = await self.find_queue(queue)
+        if found is not None:
+            # What changes nothing is not committed: that would wait for open transactions of those who push to it.
+            exactly = create if exact else None
+            wanted = (exactly or found.options).changed(changes or {})
+            if wanted == found.options:
+                return Configured(found, created=False, changed=False)
+            if exactly is not None:
+                raise QueueExists(queue, differing(wanted, found.options))
         configured = await self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
         self._wakeups.wake(queue, 1)
         if configured.changed:
@@ -445,6 +454,11 @@ class Administration:
 
     async def compact(self) -> None:
         await self._committer.call(self.store.compact, long=True)
+
+
+def differing(one: QueueOptions, other: QueueOptions) -> list[str]:
+    """Return the names of the options in which two queues differ."""
+    return [name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)]
 
 
 def _is_wanted(message: Message, origin: str, command: Redrive) -> bool:

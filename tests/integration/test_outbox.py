@@ -233,3 +233,12 @@ def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Pl
         each.join()
     assert sorted(taken) == place.rows()
     assert len(taken) > 25
+
+
+def test_a_queue_that_exists_just_so_is_made_again_beside_an_open_transaction(store: str) -> None:
+    with penstock.connect(store) as client, psycopg.connect(store.partition("&schema=")[0]) as own:
+        queue = client.create_queue("q", max_attempts=3)
+        queue.push("in an open transaction", conn=own)
+        with penstock.connect(store, retry_for=0) as other:
+            assert other.create_queue("q", max_attempts=3).push("beside it").id
+            other.create_queue("q", exist_ok=True)
