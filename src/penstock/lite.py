@@ -112,8 +112,8 @@ class LiteQueue:
             self._changes = {"max_attempts": max_retries + 1}
             self._options = DEFAULT_OPTIONS.changed(self._changes)
         self._known: set[str] = set()
-        self._opened_with = (_absolute(path), max_retries, durability, max_bytes, clock, busy_ms, journal)
         self._store = SqliteStore(path, clock=clock, durability=durability, busy_ms=busy_ms, journal=journal)
+        self._opened_with = (_absolute(path), max_retries, durability, max_bytes, clock, busy_ms, journal)
         self._broker = Broker(
             self._store,
             clock=clock,

@@ -110,7 +110,7 @@ def test_every_command_runs_as_typed(queues: Queues, tmp_path: Path) -> None:
     typed.type("queue requeue-dlq")
     typed.type("dlq purge")
     typed.type("queue compact")
-    assert "purged   6" in typed.type("queue purge")
+    assert "purged  6" in typed.type("queue purge")
     assert "dropped   emails" in typed.type("queue rm")
     if queues.kind == "http":
         assert "ready   yes" in typed.type("health")

@@ -24,12 +24,13 @@ def test_an_error_over_http_names_its_field(tmp_path: Path) -> None:
             queue.peek(0)
 
 
-def test_serving_without_its_extra_names_the_extra() -> None:
+def test_serving_without_its_extra_names_the_extra(tmp_path: Path) -> None:
     program = (
-        "import sys; sys.modules['httptools'] = None; sys.argv = ['penstock', 'serve', '--port', '0'];"
+        "import sys; sys.modules['prometheus_client'] = None; sys.argv = ['penstock', 'serve', '--port', '0'];"
         "from penstock.cli import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True)
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=clean_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "pip install 'penstock[server]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -23,10 +23,10 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_a_queue_is_not_dropped_by_the_name_of_its_dead_letters(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
-    assert client.delete(f"{queue}.dlq").status == 404
+    assert client.delete(f"{queue}.dlq").status == 422
     bury(client, queue)
     client.post(f"{queue}/messages", {"payload": "alive"})
-    assert client.delete(f"{queue}.dlq?force=true").status == 404
+    assert client.delete(f"{queue}.dlq?force=true").status == 422
     shown = client.get(queue).json
     assert (shown["ready"], shown["dead"]) == (1, 1)
 

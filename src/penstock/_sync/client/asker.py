@@ -116,7 +116,7 @@ class Asker:
         """Once for an outage, however many calls it concerns."""
         if not self._is_lost:
             self._is_lost = True
-            log.warning("%s; retrying for up to %.3g s", lost, seconds)
+            log.warning("%s; retrying for up to %g s", lost, round(seconds, 1))
 
     def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> Answer | NoAnswer:
         try:
