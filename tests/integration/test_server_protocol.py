@@ -238,6 +238,7 @@ HOST = "host: localhost"
         ("GET  /healthz HTTP/1.1", (HOST,), 400),
         ("BREW /healthz HTTP/1.1", (HOST,), 501),
         ("PATCH /healthz HTTP/1.1", (HOST,), 405),
+        ("QUERY /healthz HTTP/1.1", (HOST,), 405),
         ("GET /healthz HTTP/1.1", (HOST, "transfer-encoding: gzip, chunked"), 501),
         ("GET /healthz HTTP/1.1", (HOST, "transfer-encoding: chunked", "content-length: 3"), 400),
         ("GET /healthz HTTP/1.1", (HOST, "content-length: 3", "content-length: 3"), 400),

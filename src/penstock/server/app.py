@@ -50,7 +50,7 @@ SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no
 CLIENT_CLOSED = 499
 REFUSAL_SECONDS = 0.5
 PATH_BYTES_MAX = 1_024
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"))
 HALF_CLOSED = HttpError(
     400,
     "half_closed",
