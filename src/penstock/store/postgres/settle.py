@@ -184,23 +184,21 @@ def _remember(tx: Transaction, queue_id: int, leases: Sequence[Ended], hows: Seq
         )
 
 
-FORGOTTEN_MAX = 10_000
-
-
-def forget_settled(tx: Transaction) -> None:
-    """Delete old notes of what tokens did, `FORGOTTEN_MAX` at most.
+def forget_settled(tx: Transaction, limit: int) -> bool:
+    """Delete old notes of what tokens did. Returns whether there may be more.
 
     Those that were deleted before may still be in the way, if a snapshot is held: they are passed over.
     """
     context = tx.context
     before = tx.now // 60_000 - SETTLED_MINUTES - 1
     if before == context.settled_from:
-        return
+        return False
     if before < context.settled_from:
         context.settled_from = 0  # The clock was set back.
-    forgotten = tx.fetch("settle.forget_settled", context.settled_from, before, FORGOTTEN_MAX)
-    if len(forgotten) < FORGOTTEN_MAX:
+    more = len(tx.fetch("settle.forget_settled", context.settled_from, before, limit)) == limit
+    if not more:
         context.settled_from = before
+    return more
 
 
 Act = Callable[[Sequence[Ended], Sequence[SettleItem]], list[State | None]]

@@ -80,6 +80,7 @@ BUSY_MS = 30_000
 CONNECTIONS = 6
 """One for each lane, and two to read with."""
 TRIES = 20
+FORGOTTEN_MAX = 10_000
 """Old notes of settled messages that one transaction deletes, if no sweeper does."""
 SPOOLED_MAX = 2_000
 """Transactions noted for the journal after which a store gives them their offsets itself, if no server does."""
@@ -327,7 +328,7 @@ class PostgresStore:
             tx.begin({}, durable=False)
             fold(tx, list(dict.fromkeys(self._context.ids.values())))
             forget_marks(tx)
-            forget_settled(tx)
+            forget_settled(tx, FORGOTTEN_MAX)
             tx.commit()
         except BaseException:
             self._roll_back(wire)

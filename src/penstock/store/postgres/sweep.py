@@ -36,7 +36,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     tx.write_counters()
     fold(tx, [row[1] for row in queues if row[4] > 1])
     forget_marks(tx)
-    forget_settled(tx)
+    swept.more |= forget_settled(tx, command.limit)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
     mend_list(tx, queues)
