@@ -54,7 +54,8 @@ class Operators(Memory):
         for e in matched:
             e.state, e.attempts, e.failures, e.first_leased_at = State.READY, 0, [], None
             e.at = max(self.now, queue.newest_at)
-            e.expires_at = None if e.ttl_left_ms is None else self.now + e.ttl_left_ms
+            # One whose time had run out is not brought back to be dropped at once.
+            e.expires_at = self.now + e.ttl_left_ms if e.ttl_left_ms else None
             queue.totals["redriven"] += 1
         return c.Redriven(len(matched), len(matched), after)
 
