@@ -61,23 +61,34 @@ class ForgetfulFiles(Files):
 
     def rename(self, source: Path, target: Path) -> None:
         self._operation()
-        before = target.read_bytes() if target.exists() else None
+        bring_back = self._gone(target) if target.exists() else None
 
         def undo() -> None:
-            if before is None:
-                target.rename(source)
-            else:
-                target.write_bytes(before)
+            target.rename(source)
+            if bring_back is not None:
+                bring_back()
 
         super().rename(source, target)
         self._names.append((target, undo))
 
     def remove(self, path: Path) -> None:
         self._operation()
-        before = path.read_bytes() if path.exists() else None
+        bring_back = self._gone(path) if path.exists() else None
         super().remove(path)
-        if before is not None:
-            self._names.append((path, lambda: path.write_bytes(before) and None))
+        if bring_back is not None:
+            self._names.append((path, bring_back))
+
+    def _gone(self, path: Path) -> Callable[[], None]:
+        """Forget a file that is about to go: its inode may be another's next. Return what brings it back."""
+        written = path.read_bytes()
+        synced = self._synced.pop(path.stat().st_ino, None)
+
+        def bring_back() -> None:
+            path.write_bytes(written)
+            if synced is not None:
+                self._synced[path.stat().st_ino] = synced
+
+        return bring_back
 
     def sync_folder(self, folder: Path) -> None:
         self._operation()

@@ -44,6 +44,8 @@ CUT = ".cut"
 BAD = ".bad"
 FOUND: Counter[Trouble] = Counter()
 """What recoveries in this process have found, by kind, for the metrics."""
+PAGE = 4096
+"""File systems write so much at a time, or a multiple of it."""
 log = logging.getLogger("penstock.log")
 
 
@@ -151,7 +153,7 @@ def _tail(
         return _new_tail(files, folder, identity, known_end)
     if len(firsts) > 1:
         _finish_sealing(files, folder, identity, firsts[-2], firsts[-1])
-    last = SegmentRecovery(files, folder, identity, firsts[-1], manifest)
+    last = SegmentRecovery(files, folder, identity, firsts[-1], manifest, known_end=known_end)
     active = last.run()
     findings += last.findings
     known_end = max(known_end, active.first + last.claimed)
@@ -202,6 +204,7 @@ class SegmentRecovery:
         first: int,
         manifest: Manifest | None,
         expected: int | None = None,
+        known_end: int = 0,
     ) -> None:
         self.files = files
         self.folder = folder
@@ -211,6 +214,8 @@ class SegmentRecovery:
         self.manifest = manifest if manifest is not None and manifest.active == first else None
         self.expected = expected
         """How many records it held, if another segment follows it."""
+        self.known_end = known_end
+        """The offset after the last that others know of."""
         self.findings: list[Finding] = []
         self.claimed = 0
         """How many records it is known to have had."""
@@ -232,13 +237,13 @@ class SegmentRecovery:
             return self._active(view, hints[:good], sealed=good == len(hints))
         located = find_ends(hints, view, self.start, self.first, self.manifest, self.expected)
         ends = located.ends[: self.expected]
-        self.claimed = located.claimed
+        self.claimed = max(located.claimed, self.known_end - self.first)
         agreed = _agreed(hints, ends)
         self._report_index(header is not None, len(hints), agreed, located)
         if self.expected is None:
             known = min(len(hints), len(ends))
             published = ends[known - 1] if known else self.manifest.bytes if self.manifest else self.start
-            self._cut(view, ends, min(published, len(view)))
+            self._cut(view, ends, min(published, len(view)), ours=header is not None)
         self._write_index(header is not None, ends, agreed)
         return self._active(view, ends)
 
@@ -259,11 +264,11 @@ class SegmentRecovery:
             return
         self._find(Trouble.INDEX, text, mended=True)
 
-    def _cut(self, view: memoryview, ends: array[int], published: int) -> None:
+    def _cut(self, view: memoryview, ends: array[int], published: int, *, ours: bool) -> None:
         """Cut what comes after the last whole record, and sync what no index knew before it is used."""
         end = ends[-1] if ends else self.start
         if end < len(view):
-            self._keep_cut(view[end:], end, len(ends))
+            self._keep_cut(view[end:], end, len(ends), ours)
             self.files.truncate(self.log_fd, end)
         if published < end:
             # Written once more, because a page that failed to sync counts as synced from then on.
@@ -271,9 +276,18 @@ class SegmentRecovery:
         if published < end or end < len(view):
             self.files.sync(self.log_fd)
 
-    def _keep_cut(self, tail: memoryview, end: int, kept: int) -> None:
-        """Keep what is cut, unless it is what a crash leaves of an append that nobody was promised."""
+    def _keep_cut(self, tail: memoryview, end: int, kept: int, ours: bool) -> None:
+        """Keep what is cut, unless it is what a crash leaves of an append that nobody was promised.
+
+        A power cut can leave later pages of such an append and not earlier ones: whole records follow a hole. If
+        nothing knows of more records than are kept, and the index is there, they are no loss, and take no offsets.
+        """
         found = list(intact_records(tail))
+        if found and ours and self.claimed <= kept and _only_holes(tail, end, found):
+            name = self._keep(BAD, tail, end)
+            text = f"{len(tail)} bytes of an unfinished append were cut off, and are kept in {name}"
+            self._find(Trouble.TORN_TAIL, text, position=end, mended=True)
+            return
         if found:
             name = self._keep(CUT, tail, end)
             text = f"{len(found)} whole records of unknown offset were cut off, and are kept in {name}"
@@ -340,6 +354,22 @@ def intact_records(view: memoryview) -> Iterator[tuple[int, int]]:
         assert end is not None
         yield at, end
         at = find(view, end, followed=False)
+
+
+def _only_holes(tail: memoryview, position: int, found: list[tuple[int, int]]) -> bool:
+    """Is a page that was never written what damaged the bytes before each of these records?
+
+    `position` is where the tail begins in its file. Such a page is zero, from where the file ended before, if it did
+    so within the page.
+    """
+    at = 0
+    for low, high in found:
+        first_stop = PAGE - (position + at) % PAGE + at
+        stops = range(first_stop, low + 1, PAGE)
+        if low > at and all(any(tail[max(at, stop - PAGE) : stop]) for stop in stops):
+            return False
+        at = high
+    return True
 
 
 def _agreed(hints: array[int], ends: array[int]) -> int:

@@ -11,11 +11,14 @@ import pytest
 from penstock.errors import OffsetBeyondEnd
 from penstock.log import record
 from penstock.log.check import check, repair
+from penstock.log.consumers import CommitPosition, Consumers
+from penstock.log.files import DISK
 from penstock.log.findings import Trouble
 from penstock.log.log import Log
 from penstock.log.reader import LogReader
 from penstock.log.record import encode_event
 from penstock.log.segment import INDEX, SUMS, firsts_in
+from penstock.model import system_clock
 from tests.unit.log.support import assert_true, fill, index_of, log_of, make, payload, read_all, segment_files
 
 COUNT = 60
@@ -198,6 +201,32 @@ def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
     assert damaged == []
     assert len([data for data in served.values() if data in originals]) > COUNT - 15
     assert not list(folder.glob("*.cut"))
+
+
+@pytest.mark.parametrize("processed", [False, True])
+def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder: Path, processed: bool) -> None:
+    log = Log(folder)
+    fill(log, 40, batch=40)
+    log.abandon()
+    path, index = log_of(folder, 0), index_of(folder, 0)
+    data = bytearray(path.read_bytes())
+    # Neither the page in which the append began nor the index came to the disk.
+    end = struct.unpack_from("<I", index.read_bytes(), 64 + 4 * (COUNT - 1))[0]
+    page_end = end // 4096 * 4096 + 4096
+    data[end:page_end] = bytes(page_end - end)
+    path.write_bytes(data)
+    index.write_bytes(index.read_bytes()[: 64 + 4 * COUNT])
+    if processed:
+        # Then it was acknowledged all the same, and the disk has lost it since.
+        Consumers(folder, "s", files=DISK, clock=system_clock).submit(CommitPosition(consumer="c", offset=COUNT + 39))
+    with Log(folder) as log:
+        found = {each.trouble for each in log.findings}
+        assert found == ({Trouble.CUT, Trouble.LOST} if processed else {Trouble.TORN_TAIL})
+        assert (log.next_offset >= COUNT + 40) if processed else (log.next_offset == COUNT)
+        served, _ = read_all(log)
+        assert_true(served)
+        assert len(served) == COUNT
+    assert len(list(folder.glob("*.cut" if processed else "*.bad"))) == 1, "what is whole is not thrown away"
 
 
 def test_a_segment_that_another_follows_is_never_cut(tmp_path: Path) -> None:
