@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 
 from penstock.commands import Drop, Purge, Remove
 from penstock.journal.drain import drain_once, journal_folder
@@ -30,6 +31,8 @@ from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import StoreUnderTest
 
 ERRORS = ("timeout after 30 s", "no user 4711", "no user 12", "host '10.0.0.1' refused", "")
+sends_rows = pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket .*\.sock>:ResourceWarning")
+"""For `createDataFrame`: where Spark encrypts, PySpark sends the rows by a socket that it does not close itself."""
 
 
 class Busy(StoreUnderTest):

@@ -29,7 +29,7 @@ from penstock.server.faces.overview import OverviewFace
 from penstock.server.history import DAY_MINUTES, History
 from tests.conformance.support import MINUTE_MS, START_MS
 from tests.integration.serving import running
-from tests.spark.support import Work, arrow_of, rows_of
+from tests.spark.support import Work, arrow_of, rows_of, sends_rows
 
 pytestmark = pytest.mark.spark
 
@@ -202,6 +202,7 @@ def test_the_lake_of_another_journal_tells_nothing(three_days: Work, lake: Lake)
     assert past.roll_ups(window, FIRST + 5_000, QUEUES) == {}
 
 
+@sends_rows
 def test_a_sketch_is_read_as_spark_wrote_it(spark: Any, lake: Lake, three_days: Work) -> None:
     from pyspark.sql import functions as F
 

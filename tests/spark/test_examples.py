@@ -14,7 +14,7 @@ from examples import spark_alerts, spark_sessions, spark_year
 from penstock.pipeline.lake import Lake
 from penstock.pipeline.run import Pipeline
 from tests.conformance.support import MINUTE_MS
-from tests.spark.support import Work
+from tests.spark.support import Work, sends_rows
 
 pytestmark = pytest.mark.spark
 
@@ -22,6 +22,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "lake.ipynb"
 HOUR_MS = 60 * MINUTE_MS
 
 
+@sends_rows
 def test_each_dead_letter_becomes_one_alert_for_its_owner(spark: Any, work: Work, tmp_path: Path) -> None:
     owners = spark.createDataFrame([("mail", "ann"), ("shop", "bob")], "queue string, owner string")
     for text in ("one", "two"):
@@ -35,6 +36,7 @@ def test_each_dead_letter_becomes_one_alert_for_its_owner(spark: Any, work: Work
     assert [(each["owner"], each["first_error"]) for each in found] == [("ann", "one failed"), ("ann", "two failed")]
 
 
+@sends_rows
 def test_orders_become_sessions_and_the_large_ones_on_trial_alerts(spark: Any, work: Work, tmp_path: Path) -> None:
     customers = spark.createDataFrame([("ann", "trial"), ("bob", "paid")], "customer string, plan string")
 

@@ -51,6 +51,9 @@ JOINTS = {
     "spark.executor.extraJavaOptions": " ",
 }
 CANCEL_SECONDS = 0.1
+FIRST_CANCEL_SECONDS = 1.0
+"""How long a Ctrl-C waits for the jobs that run to be cancelled, lest that strike what is asked for next. Java may not
+answer, or its thread may need what the interrupted one holds."""
 AT_WORK = ("py4j.", "pyspark.", "penstock.pipeline.")
 """Modules whose calls may wait for a job."""
 _LOG4J = """\
@@ -136,20 +139,29 @@ def _interrupting(context: SparkContext) -> Callable[[int, FrameType | None], No
     """As Spark takes a Ctrl-C, but on a thread of its own: this one may be in the midst of a talk with Java.
 
     What was asked for may not be a job yet, and PySpark waits for its end all the same: jobs are cancelled until the
-    call that was interrupted is over.
+    call that was interrupted is over, and none that is asked for after it.
     """
 
-    def cancel(call: FrameType | None) -> None:
-        while True:
-            with suppress(Exception):  # It may have been stopped.
-                context.cancelAllJobs()
-            if call is None or call not in _frames(sys._current_frames().get(threading.main_thread().ident or 0)):
-                return
+    def is_on(call: FrameType) -> bool:
+        return call in _frames(sys._current_frames().get(threading.main_thread().ident or 0))
+
+    def cancel(call: FrameType | None, first: threading.Event) -> None:
+        with suppress(Exception):  # It may have been stopped.
+            context.cancelAllJobs()
+        first.set()
+        while call is not None and is_on(call):
+            with suppress(Exception):
+                jobs = context.statusTracker().getActiveJobsIds()
+                if is_on(call):  # Or a job may be of the next call.
+                    for job in jobs:
+                        context._jsc.sc().cancelJob(job)
             time.sleep(CANCEL_SECONDS)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         calls = [each for each in _frames(frame) if each.f_globals.get("__name__", "").startswith(AT_WORK)]
-        start_new_thread(cancel, (calls[-1] if calls else None,))
+        first = threading.Event()
+        start_new_thread(cancel, (calls[-1] if calls else None, first))
+        first.wait(FIRST_CANCEL_SECONDS)
         raise KeyboardInterrupt
 
     return interrupt
