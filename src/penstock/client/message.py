@@ -114,7 +114,7 @@ class LeasedMessage:
 
     async def ack(self) -> None:
         """Done. LeaseLost when the message is no longer yours."""
-        self.end(await self._settle("ack", self.item()))
+        self._end(await self._settle("ack", self.item()))
 
     async def nack(
         self,
@@ -129,11 +129,11 @@ class LeasedMessage:
         With `dead` it is a dead letter now, whatever attempts are left; with `discard` it is dropped instead. An
         exception's traceback is kept with its text.
         """
-        self.end(await self._settle("nack", self.failed_item(error, delay, dead, discard)))
+        self._end(await self._settle("nack", self.failed_item(error, delay, dead, discard)))
 
     async def release(self) -> None:
         """Give it back untouched: it keeps its place, and no attempt is used up."""
-        self.end(await self._settle("release", self.item()))
+        self._end(await self._settle("release", self.item()))
 
     async def extend(self, lease: Seconds | None = None) -> None:
         """Keep it for `lease` seconds from now (default: the queue's)."""
@@ -144,8 +144,8 @@ class LeasedMessage:
     def _settle(self, verb: str, item: SettleItem) -> Awaitable[Settled]:
         return self._client.transport.settle_one(verb, self._lease.queue, item)
 
-    def end(self, result: Settled) -> None:
-        """Note that it was settled; raise if that changed nothing. For the client's own use."""
+    def _end(self, result: Settled) -> None:
+        """Note that it was settled; raise if that changed nothing."""
         self._client.keeper.end(self)
         self._check(result)
 

@@ -220,7 +220,7 @@ class Worker:
                 "release", messages[0].queue, items, retry_for=RELEASE_SECONDS
             )
             for message, result in zip(messages, results, strict=True):
-                message.end(result)
+                message._end(result)
         except PenstockError as trouble:
             log.warning("%d messages of %r could not be given back: %s", len(items), self.queue.name, trouble)
 
