@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.broker import Broker
@@ -106,6 +107,18 @@ def test_a_push_makes_only_those_lease_who_wait_for_its_queue(url: str) -> None:
             poll.cancel()
 
     run(test, url)
+
+
+def test_a_notification_that_arrives_while_one_is_sent_is_heard(url: str) -> None:
+    with psycopg.connect(cluster().url, autocommit=True) as other:
+        waker = Waker(lambda: psycopg.connect(cluster().url, autocommit=True), "busy_channel")
+        connection = waker._listen()
+        before = waker.version("q")
+        other.execute("SELECT pg_notify('busy_channel', 'somebody =q')")
+        waker.tell_soon(["mine"])
+        waker._send(connection)
+        connection.close()
+    assert waker.version("q") != before
 
 
 @pytest.mark.parametrize("how", [{"scope": "n"}, {"scope": "n/t"}, {"queue": "n/t/q"}])

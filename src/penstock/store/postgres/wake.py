@@ -57,6 +57,7 @@ class Waker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.changes = 0
+        self._changes_lock = threading.Lock()
         self._changed_all = 0
         self._changed: dict[str, int] = {}
         """By what may be waited for: the number of the last change that was about it."""
@@ -78,6 +79,7 @@ class Waker:
     def start_over(self) -> None:
         """In a forked child: thread, connection and pipe are the parent's."""
         self._lock = threading.Lock()
+        self._changes_lock = threading.Lock()
         self._thread = None
         self._listeners = ()
         self.sender = secrets.token_hex(8)  # Each hears the other only under another name.
@@ -136,6 +138,8 @@ class Waker:
 
     def _listen(self) -> psycopg.Connection[tuple[Any, ...]]:
         connection = self._open_connection()
+        # psycopg drops a notification that arrives with the reply to a statement, unless there is a handler for it.
+        connection.add_notify_handler(lambda notification: self._hear(notification.payload))
         connection.execute(f'LISTEN "{self.channel}"'.encode())
         connection.execute("SET synchronous_commit = off")
         # Whatever was said before is not known.
@@ -196,14 +200,15 @@ class Waker:
 
     def _note(self, names: Iterable[str]) -> None:
         """A change of these queues; of all, if there are none."""
-        number = self.changes + 1
         found = [interest for name in names for interest in (*interests(name), name + DLQ_SUFFIX)]
-        if not found or len(self._changed) + len(found) > INTERESTS_MAX:
-            self._changed_all = number
-            self._changed.clear()
-        else:
-            self._changed.update(dict.fromkeys(found, number))
-        self.changes = number
+        with self._changes_lock:
+            number = self.changes + 1
+            if not found or len(self._changed) + len(found) > INTERESTS_MAX:
+                self._changed_all = number
+                self._changed.clear()
+            else:
+                self._changed.update(dict.fromkeys(found, number))
+            self.changes = number
 
     def _call_listeners(self) -> None:
         for listener in self._listeners:
