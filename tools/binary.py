@@ -12,7 +12,6 @@ import stat
 import sys
 import sysconfig
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 from tools.locks import distributions
@@ -75,7 +74,6 @@ def build(target: Path) -> int:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("__main__.py", start)
-            archive.writestr(f"penstock-{_version()}.dist-info/METADATA", _own_metadata())
             for name, path in files.items():
                 archive.write(path, name)
     beside.chmod(0o755)
@@ -98,14 +96,6 @@ def _dependencies() -> list[tuple[str, Path]]:
             if inside and path.is_file() and not SKIPPED & set(file.parts):
                 found.append((os.fspath(file), path))
     return found
-
-
-def _version() -> str:
-    return metadata.version("penstock")
-
-
-def _own_metadata() -> str:
-    return f"Metadata-Version: 2.1\nName: penstock\nVersion: {_version()}\n"
 
 
 def main() -> int:

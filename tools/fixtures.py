@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import closing
-from importlib import metadata
 from pathlib import Path
 
 import penstock
@@ -59,7 +58,7 @@ def postgres_text() -> str:
 
 
 def main() -> int:
-    folder = FOLDER / metadata.version("penstock")
+    folder = FOLDER / penstock.__version__
     if folder.exists():
         sys.exit(f"{folder} is there; a released version does not change")
     texts = {"sqlite.sql": sqlite_text(), "postgres.sql": postgres_text()}

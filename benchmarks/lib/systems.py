@@ -53,7 +53,7 @@ class System(ABC):
 
 
 class Penstock(System):
-    key, label, package, kind = "penstock", "Penstock", "penstock", "penstock"
+    key, label, package, kind = "penstock", "Penstock", "penstock-mq", "penstock"
     batch_form = "put_many, pop_many, ack_many"
 
     def __init__(self, folder: Path, durability: Durability) -> None:

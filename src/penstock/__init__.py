@@ -55,6 +55,8 @@ from penstock.errors import (
     WrongType,
 )
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from penstock import aio as aio
     from penstock._sync.client.client import Client, connect
@@ -179,10 +181,6 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name == "aio":
         return import_module("penstock.aio")
-    if name == "__version__":
-        from importlib import metadata
-
-        return metadata.version("penstock")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LATE[name]), name)

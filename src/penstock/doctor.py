@@ -70,7 +70,7 @@ def examine_database(url: str) -> list[Finding]:
         from penstock.store.postgres import connection as database
         from penstock.store.postgres import schema as tables
     except ImportError:
-        return [Finding("problem", "postgresql", "psycopg is not installed", "pip install 'penstock[postgres]'")]
+        return [Finding("problem", "postgresql", "psycopg is not installed", "pip install 'penstock-mq[postgres]'")]
     findings: list[Finding] = []
     try:
         target = database.Target(url)

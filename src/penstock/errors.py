@@ -314,7 +314,7 @@ class MissingExtra(PenstockError, ImportError):
     code = "missing_extra"
 
     def __init__(self, extra: str) -> None:
-        super().__init__(f"this needs penstock[{extra}]", hint=f"pip install 'penstock[{extra}]'")
+        super().__init__(f"this needs penstock-mq[{extra}]", hint=f"pip install 'penstock-mq[{extra}]'")
         self.extra = extra
 
 

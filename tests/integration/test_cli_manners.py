@@ -269,7 +269,7 @@ def test_what_an_extra_is_needed_for_names_it(file: Queues, lacking: str, comman
     code = f"import sys; sys.modules[{lacking!r}] = None; from penstock.cli import main; main()"
     words = command.format(file=file.flags[1]).split()
     done = subprocess.run([sys.executable, "-c", code, *words], env=clean_environment(), capture_output=True, text=True)
-    told = f"error: this needs penstock[{extra}] (pip install 'penstock[{extra}]')\n"
+    told = f"error: this needs penstock-mq[{extra}] (pip install 'penstock-mq[{extra}]')\n"
     assert (done.returncode, done.stderr) == (1, told)
 
 

@@ -32,7 +32,7 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [HOWTO, README], ids=["howto", "readme"])
 def test_the_programs_in_the_documentation_run(page: Path, server: Running, tmp_path: Path) -> None:
-    install(tmp_path, "penstock")
+    install(tmp_path, "penstock-mq")
     programs = blocks(page)
     assert programs
     for number, program in enumerate(programs):

@@ -9,9 +9,9 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from importlib import metadata
 from pathlib import Path
 
+import penstock
 from tests.integration.serving import RUN, clean_environment, process
 
 
@@ -45,7 +45,7 @@ def test_the_log_is_json_from_start_to_stop(tmp_path: Path) -> None:
     assert (first["event"], first["url"]) == ("started", f"http://127.0.0.1:{server.port}")
     assert first["data"].endswith("penstock.db")
     assert first["durability"].startswith("full")
-    assert (first["version"], first["pid"]) == (metadata.version("penstock"), server.process.pid)
+    assert (first["version"], first["pid"]) == (penstock.__version__, server.process.pid)
     assert (stopping["event"], stopped["event"]) == ("stopping", "stopped")
     assert datetime.fromisoformat(first["time"]) <= datetime.fromisoformat(stopped["time"])
 

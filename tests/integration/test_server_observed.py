@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import penstock
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import StoreBusy
@@ -218,7 +218,7 @@ def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
     assert found["penstock_disk_free_bytes"] > 0
     assert found["process_resident_memory_bytes"] > 0
     assert found["process_open_fds"] > 0
-    version = f'version="{metadata.version("penstock")}"'
+    version = f'version="{penstock.__version__}"'
     [build] = [name for name in found if name.startswith("penstock_build_info")]
     assert version in build
     assert 'store="sqlite"' in build

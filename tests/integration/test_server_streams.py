@@ -393,6 +393,6 @@ def test_without_pyarrow_arrow_is_refused_with_what_to_install(
         assert (sent.status, asked.status) == (415, 406)
         for answer in (sent, asked):
             assert answer.json["code"] == "missing_extra"
-            assert "pip install 'penstock[arrow]'" in answer.json["hint"]
+            assert "pip install 'penstock-mq[arrow]'" in answer.json["hint"]
         with pytest.raises(penstock.MissingExtra):
             list(sdk.stream(stream.rpartition("/")[2]).read_arrow())

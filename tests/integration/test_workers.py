@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def test_a_server_and_those_who_lease_through_it_are_listed(store: str, tmp_path
         found = workers(client)
         one, ada = found["one"], found["ada"]
         assert (one["kind"], one["host"], one["pid"]) == ("server", socket.gethostname(), os.getpid())
-        assert one["version"] == metadata.version("penstock")
+        assert one["version"] == penstock.__version__
         assert (ada["kind"], ada["server"], ada["leases"]) == ("consumer", "one", 2)
         assert ada["queues"] == [{"queue": "emails", "leases": 2}]
         pages = [client.get(f"/workers?limit=1&after={after}").json for after in ("", "consumer:ada")]

@@ -1,5 +1,5 @@
 /** Compiled, never run: what a program in TypeScript sees of the package. */
-import { connect, createQueenClient, LeaseLost, type ConnectOptions, type QueenClient } from 'penstock'
+import { connect, createQueenClient, LeaseLost, type ConnectOptions, type QueenClient } from 'penstock-mq'
 
 const options: ConnectOptions = { token: 'secret', timeout: 1_000 }
 const client = connect('http://localhost:8888', options)

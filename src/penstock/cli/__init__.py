@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from penstock import __version__
 from penstock.cli.lazy import LazyGroup
 from penstock.errors import PenstockError
 
@@ -41,9 +42,7 @@ COMMANDS = {
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib import metadata
-
-        click.echo(f"penstock, version {metadata.version('penstock')}")
+        click.echo(f"penstock, version {__version__}")
         ctx.exit()
 
 

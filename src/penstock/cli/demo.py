@@ -57,7 +57,7 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
         if refreshing is not None:
             _follow(refreshing, stop)
         elif not spark:
-            note("no charts: pip install 'penstock[spark]' brings Spark")
+            note("no charts: pip install 'penstock-mq[spark]' brings Spark")
         stop.wait()
         note("stopping")
         told = ", ".join(f"{count} {name}" for name, count in shop.done.items())

@@ -117,7 +117,7 @@ def on_lake(command: Command) -> Command:
         places = {name: given.pop(name) for name in ("data", "db", "store", "url", "token", "lake")}
         with reporting():
             if find_spec("deltalake") is None or find_spec("pyspark") is None:
-                raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock[spark]'")
+                raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock-mq[spark]'")
             command(Places(**places), **given)
 
     return with_options(run, [DATA, DB, STORE, URL, TOKEN, LAKE, JSON])

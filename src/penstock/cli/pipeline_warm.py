@@ -27,7 +27,7 @@ def warm(minutes: float, stop: bool, as_json: bool, memory: str) -> None:
     """
     with reporting():
         if find_spec("pyspark") is None:
-            raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock[spark]'")
+            raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock-mq[spark]'")
         from penstock.pipeline.resident import start_resident, stop_resident
 
         out = Output(as_json)

@@ -29,7 +29,7 @@ from penstock.errors import InvalidInput, MissingExtra
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False))
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False))
 @click.option("--access-log/--no-access-log", default=None, help="One JSON line a request.  [default: on]")
-@click.option("--otel", is_flag=True, default=None, help="Send traces by OpenTelemetry (penstock[otel]).")
+@click.option("--otel", is_flag=True, default=None, help="Send traces by OpenTelemetry (penstock-mq[otel]).")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file of settings.")
 def command(config: Path | None, **flags: Any) -> None:
     """Serve queues over HTTP. AUTH_TOKEN, or PENSTOCK_AUTH_TOKEN, is the admin token."""

@@ -2,7 +2,7 @@
 
 Why not a library: in five runs of our pattern (a few connections kept open, small JSON; a busy machine) a request cost
 this client 77 to 152 µs of processor time, and aiohttp 1.4 to 3.0 times that, http.client 1.3 to 2.6, urllib3 3 to 4,
-niquests 7 to 15, httpx 8 (sync) and 12 to 28 (async). And `pip install penstock` stays small.
+niquests 7 to 15, httpx 8 (sync) and 12 to 28 (async). And the base install stays small.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What passed through the queues, as tables: Spark computes, Delta Lake keeps. Needs `penstock[spark]`."""
+"""What passed through the queues, as tables: Spark computes, Delta Lake keeps. Needs `penstock-mq[spark]`."""

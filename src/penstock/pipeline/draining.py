@@ -49,7 +49,7 @@ class _Database:
             from penstock.journal.postgres import PostgresDrain
             from penstock.log.postgres.streams import PostgresStreams
         except ImportError as error:
-            raise CannotOpen("psycopg is not installed", hint="pip install 'penstock[postgres]'") from error
+            raise CannotOpen("psycopg is not installed", hint="pip install 'penstock-mq[postgres]'") from error
         self._streams = PostgresStreams(url)
         self._drain = PostgresDrain(self._streams.database)
 

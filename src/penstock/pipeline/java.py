@@ -47,7 +47,7 @@ def find_java() -> Java:
     span = f"{VERSIONS[0]} to {VERSIONS[-1]}"
     raise CannotOpen(
         f"Spark needs a Java of version {span}" + (f"; {'; '.join(passed_over)}" if passed_over else ""),
-        hint="pip install 'penstock[spark]' brings one, or set JAVA_HOME",
+        hint="pip install 'penstock-mq[spark]' brings one, or set JAVA_HOME",
     )
 
 

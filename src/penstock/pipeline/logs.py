@@ -88,7 +88,7 @@ class PostgresPlace(Struct, frozen=True):
         try:
             from penstock.pipeline.postgres_log import PostgresLog
         except ImportError as error:
-            raise CannotOpen("psycopg is not installed", hint="pip install 'penstock[postgres]'") from error
+            raise CannotOpen("psycopg is not installed", hint="pip install 'penstock-mq[postgres]'") from error
         return PostgresLog(self.url, self.stream)
 
 

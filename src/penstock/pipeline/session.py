@@ -91,7 +91,7 @@ def open_session(
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise CannotOpen("PySpark is not installed", hint="pip install 'penstock[spark]'") from error
+        raise CannotOpen("PySpark is not installed", hint="pip install 'penstock-mq[spark]'") from error
     log.parent.mkdir(parents=True, exist_ok=True)
     logging.getLogger("SQLQueryContextLogger").disabled = True  # It prints what the exception says anyway.
     java = find_java()

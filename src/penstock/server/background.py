@@ -7,9 +7,9 @@ import os
 import socket
 import time
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 
+from penstock import __version__
 from penstock.broker import Broker
 from penstock.commands import SettleItem
 from penstock.config import Settings
@@ -87,7 +87,7 @@ class Background:
             name=settings.worker_id,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=metadata.version("penstock"),
+            version=__version__,
             started_at=self._broker.store.clock(),
         )
         while True:

@@ -78,7 +78,7 @@ class History:
             try:
                 from penstock.pipeline.past import Past
             except ImportError:
-                return "nothing older is known: reading the lake takes penstock[lake]"
+                return "nothing older is known: reading the lake takes penstock-mq[lake]"
             uid = self._uid()
             if not uid:
                 return "nothing older is known: there is no journal"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from importlib import metadata
 from typing import Any
 
 import msgspec
 
+from penstock import __version__
 from penstock.identity import NAME_PATTERN, PART_PATTERN
 from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
 from penstock.server.problems import Problem
@@ -41,7 +41,7 @@ def describe(routes: Sequence[Route], *, guarded: bool) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Penstock",
-            "version": metadata.version("penstock"),
+            "version": __version__,
             "description": "A message queue. Every error has the shape of Problem.",
         },
         "paths": paths,

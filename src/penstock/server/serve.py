@@ -14,10 +14,10 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from penstock import __version__
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import CannotOpen, InvalidInput
@@ -232,7 +232,7 @@ def announce(settings: Settings, path: str, listener: socket.socket, log: LogLin
             "docs": f"{url}/docs",
         },
         url=url,
-        version=metadata.version("penstock"),
+        version=__version__,
         pid=os.getpid(),
     )
 

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from penstock import __version__
 from penstock.backup import cuts_beside
 from penstock.broker import Broker
 from penstock.log.findings import Trouble
@@ -113,7 +113,7 @@ class Metrics:
         ProcessCollector(registry=registry)
         build = Info("penstock_build", "The version that runs, and on what.", registry=registry)
         store = "sqlite" if isinstance(broker.store, SqliteStore) else "postgresql"
-        build.info({"version": metadata.version("penstock"), "python": platform.python_version(), "store": store})
+        build.info({"version": __version__, "python": platform.python_version(), "store": store})
         self.wal_bytes = Gauge("penstock_wal_bytes", "Size of SQLite's write-ahead log.", registry=registry)
         self.journal_offset = Gauge(
             "penstock_journal_next_offset", "The offset of the next record in the journal's log.", registry=registry

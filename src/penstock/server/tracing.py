@@ -87,7 +87,9 @@ def start_tracing() -> Tracer:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise InvalidInput("OpenTelemetry is not installed", field="otel", hint="pip install penstock[otel]") from None
+        raise InvalidInput(
+            "OpenTelemetry is not installed", field="otel", hint="pip install penstock-mq[otel]"
+        ) from None
     # What the environment says (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) goes over the default.
     found = Resource.create()
     if str(found.attributes["service.name"]).startswith("unknown_service"):

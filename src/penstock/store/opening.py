@@ -36,7 +36,7 @@ def open_streams(where: str, *, durability: Durability = "full", busy_ms: int = 
     try:
         from penstock.log.postgres.streams import PostgresStreams
     except ImportError as error:
-        raise CannotOpen("psycopg is not installed", hint="pip install 'penstock[postgres]'") from error
+        raise CannotOpen("psycopg is not installed", hint="pip install 'penstock-mq[postgres]'") from error
     return PostgresStreams(where, durability=durability, busy_ms=busy_ms)
 
 
@@ -52,7 +52,7 @@ def open_postgres(
         from penstock.store.postgres import PostgresStore
         from penstock.store.postgres.store import CONNECTIONS
     except ImportError as error:
-        raise CannotOpen("psycopg is not installed", hint="pip install 'penstock[postgres]'") from error
+        raise CannotOpen("psycopg is not installed", hint="pip install 'penstock-mq[postgres]'") from error
     return PostgresStore(
         url, durability=durability, busy_ms=busy_ms, connections=connections or CONNECTIONS, journal=journal
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import metadata
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from penstock import __version__
 from penstock.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError
@@ -125,7 +125,7 @@ class Ops:
         principal: Principal = request.principal
         return reply(
             ServerView(
-                version=metadata.version("penstock"),
+                version=__version__,
                 store="sqlite" if isinstance(self._broker.store, SqliteStore) else "postgresql",
                 durability=self._settings.durability,
                 role="admin" if principal.is_admin else "reader" if principal.reads_only else "key",

@@ -41,7 +41,7 @@ export function pipeline(app, place, signal) {
     rows(readers.body, found.readers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip mono' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td', { class: 'wide' }), h('td', { class: 'wide' })), (row, each) => {
       [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.kind].forEach((text, n) => say(row.children[n], text))
     })
-    fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be looked at from here', 'This server lacks the packages that read them.', `pip install 'penstock[spark]'`)),
+    fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be looked at from here', 'This server lacks the packages that read them.', `pip install 'penstock-mq[spark]'`)),
       found.installed && !found.exists && h('div', { class: 'card' }, empty('There is no lake yet', 'The pipeline turns all that passed through the queues into tables, with Spark. Killed at any time, it goes on where it was.',
         `penstock pipeline run ${start}`, `penstock pipeline run ${start} --continuous`)),
       found.last_error && h('p', { class: 'problem', text: `Spark logged an error ${ago(found.last_error_at, now)}: ${found.last_error}` }),
