@@ -11,9 +11,10 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.commands import Push
-from penstock.errors import InvalidInput, QueueFull, RateLimited, UnknownQueue, WrongType
+from penstock.commands import Command, Configure, Drop, Pause, Push, SetSecret
+from penstock.errors import InvalidInput, QueueFull, RateLimited, TryLater, UnknownQueue, WrongType
 from penstock.model import Content, NewMessage, QueueOptions
+from penstock.store.postgres import transaction
 from tests.conformance.postgres_support import PostgresUnderTest, events_of
 from tests.conformance.support import StoreUnderTest, eventually, push_command, texts
 from tests.postgres import cluster
@@ -235,6 +236,47 @@ def test_two_transactions_with_one_key_add_one_message(on_server: PostgresUnderT
     assert not receipts[0].duplicate
     assert on_server.push_on(own, push_command("third", key="k"))[0].id == receipts[0].id
     assert on_server.drain() == ["second"]
+
+
+CHANGES: list[Command[Any]] = [
+    Configure(queue="q", changes={"max_attempts": 9}),
+    Pause(queue="q", paused=True),
+    Drop(queue="q", force=True),
+    SetSecret(queue="q", secret="s" * 32),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
+def test_a_change_of_a_queue_gives_up_while_a_transaction_is_open(
+    on_server: PostgresUnderTest, own: psycopg.Connection, change: Command[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "CHANGE_WAIT_MS", 100)
+    on_server.make()
+    sql_push(on_server, own, "q", '{"a": 1}')
+    # What is in the same batch does not suffer.
+    refused, made = on_server.store.apply([change, Configure(queue="other", changes={}, create=QueueOptions())])
+    assert isinstance(refused, TryLater)
+    assert made.created
+    with pytest.raises(TryLater, match="open transaction"):
+        on_server.do(change)
+    assert on_server.push("not held up")
+    own.commit()
+    on_server.do(change)
+
+
+def test_a_push_of_a_key_in_an_open_transaction_gives_up_alone(
+    on_server: PostgresUnderTest, own: psycopg.Connection
+) -> None:
+    on_server.make()
+    on_server.push_on(own, push_command("first", key="k"))
+    refused, kept = on_server.store.apply([push_command("again", key="k"), push_command("other", key="l")])
+    assert isinstance(refused, TryLater)
+    assert not kept.receipts[0].duplicate
+    assert on_server.drain() == ["other"]
+    own.commit()
+    (again,) = on_server.do(push_command("again", key="k")).receipts
+    assert again.duplicate
+    assert on_server.drain() == ["first"]
 
 
 def test_a_transaction_that_sees_an_old_moment_can_push(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:

@@ -16,6 +16,7 @@ from penstock.store.requests import PastRequests
 from penstock.store.shared import LeaseChecks, decode_options
 
 VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker at_once"
+BUSY_MS = 30_000
 SLACK_MS = 50
 """Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
 WIDE_SECONDS = 60.0
@@ -67,12 +68,15 @@ class Context:
         salt: int,
         clock: Callable[[], int] | None,
         steady: Callable[[], float] = time.monotonic,
+        busy_ms: int = BUSY_MS,
     ) -> None:
         self.schema = schema
         self.sql = statements(schema)
         self.salt = salt
         self.clock = clock
         """None: the database's."""
+        self.busy_ms = busy_ms
+        # How long a statement waits for a lock.
         self.past_requests = PastRequests(steady)
         self.ids: dict[str, int] = {}
         """Under which id each queue was seen; checked by every transaction that uses it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.commands import Push
-from penstock.errors import InvalidInput, PenstockError, UnknownQueue
+from penstock.errors import InvalidInput, PenstockError, TryLater, UnknownQueue
 from penstock.model import Receipt
 from penstock.store.postgres.connection import Target
 from penstock.store.postgres.context import Context
@@ -78,6 +78,15 @@ def _refusal(target: Target, queue: str, told: _Answer) -> PenstockError:
     if told.refused == "rate":
         return rate_limited(queue, told.push_rate, told.lacking)
     return other_database(target)
+
+
+def in_use() -> TryLater:
+    """A command that an application's open transaction stands in the way of."""
+    return TryLater(
+        "an open transaction of an application has pushed this key, or to the queue that is to be changed",
+        retry_after_ms=1_000,
+        hint="end that transaction, then try again",
+    )
 
 
 def other_database(target: Target) -> InvalidInput:

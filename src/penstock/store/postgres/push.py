@@ -6,6 +6,7 @@ All pushes that follow each other in a batch, whatever their queues, are written
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from penstock.model import NewMessage, Receipt
 from penstock.store.postgres.advance import advance
 from penstock.store.postgres.configure import create_queue, drop_queue
 from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.transaction import KEY_WAIT_MS, Transaction
 from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls, texts
 from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.shared import CONTENT_CODES, NOTHING_MOVED, check_size, tokens_left
@@ -108,7 +109,9 @@ class Writing:
                 behind = ints(back - number for number in numbers)
                 tx.write(name, ints(lanes), behind, ints(ranks), ints(at), ints_or_nulls(expiries))
         tx.schedules |= bool(self.scheduled)
-        self._write_keys(back)
+        # Keys of requests alone are in no application's transaction.
+        with tx.waiting_briefly(KEY_WAIT_MS) if self.known else nullcontext():
+            self._write_keys(back)
         if self.busy:
             tx.write("push.busy", ints(self.busy), texts(list(self.busy.values())))
 

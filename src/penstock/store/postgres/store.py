@@ -25,7 +25,7 @@ from penstock.commands import (
     Sweep,
     SwitchJournal,
 )
-from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, Unsupported, WrongType
+from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, TryLater, Unsupported, WrongType
 from penstock.model import (
     Ages,
     ApiKey,
@@ -53,10 +53,11 @@ from penstock.store.postgres.connection import (
     translate,
     unsafe_settings,
 )
-from penstock.store.postgres.context import SLACK_MS, Context
+from penstock.store.postgres.context import BUSY_MS, SLACK_MS, Context
 from penstock.store.postgres.own_transaction import (
     NO_PENSTOCK,
     POSTGRES_DRIVERS,
+    in_use,
     other_database,
     push_statement,
     receipts,
@@ -76,7 +77,6 @@ from penstock.store.protocol import Asked, Prepared, Progress, PushStatement
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
-BUSY_MS = 30_000
 CONNECTIONS = 6
 """One for each lane, and two to read with."""
 TRIES = 20
@@ -131,7 +131,7 @@ class PostgresStore:
                 self.durability_warnings = unsafe_settings(first)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
-            self._context = Context(self.target.schema, salt, clock, steady)
+            self._context = Context(self.target.schema, salt, clock, steady, busy_ms)
             self._spool, self._draining = Spool(self._context), threading.Lock()
             self._pool = Pool(self._open_wire, connections, self.target.shown)
             channel = f"penstock.{self.target.schema}"
@@ -196,8 +196,10 @@ class PostgresStore:
             # What a command holds may be what the database cannot: that is no matter of the others.
             if len(commands) == 1 or (error.sqlstate or "")[:2] not in OF_ONE_COMMAND:
                 raise translate(error, self.target) from error
-        except PenstockError:
-            raise
+        except PenstockError as error:
+            # Only the command that waits for an application's transaction is refused.
+            if len(commands) == 1 or not isinstance(error, TryLater):
+                raise
         except Exception:
             # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
             if len(commands) == 1:
@@ -227,7 +229,8 @@ class PostgresStore:
         for _ in range(TRIES):
             try:
                 with self._pool.wire() as wire:
-                    outcomes = self._run(wire, commands)
+                    tx = Transaction(wire, self._context)
+                    outcomes = self._run(tx, commands)
                     # What goes wrong with this is no matter of those who asked for that, which is done.
                     with suppress(psycopg.Error, StoreError):
                         self._look_after(wire)
@@ -243,6 +246,10 @@ class PostgresStore:
                 trouble = lost
             except (Restart, *RETRIED) as error:
                 trouble = error
+            except psycopg.errors.LockNotAvailable as error:
+                if tx.gives_up_soon:
+                    raise in_use() from error
+                raise
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
@@ -251,8 +258,8 @@ class PostgresStore:
                 trouble = error
         raise StoreBusy(f"{self.target.shown}: {TRIES} attempts were in vain, the last because: {trouble}") from trouble
 
-    def _run(self, wire: Wire, commands: Sequence[Command[Any]]) -> list[Any]:
-        tx, begun = Transaction(wire, self._context), time.monotonic()
+    def _run(self, tx: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
+        wire, begun = tx.wire, time.monotonic()
         in_runs = runs(commands)
         try:
             tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))

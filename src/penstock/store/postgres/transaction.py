@@ -5,8 +5,8 @@ Writes are gathered and go with the next question, or with the commit: a batch i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,10 @@ WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
 ALIVE, PUSHING, LEASING, CREATING = 0, 1, 2, 3
 """Locks, in the order in which they are taken. All share the first, but for who changes or drops the queue; under the
 last, which is one for all, queues are made."""
+CHANGE_WAIT_MS = 1_000
+# How long a change of a queue waits for open transactions that pushed to it. All other commands queue up behind it.
+KEY_WAIT_MS = 200
+# How long a push waits for an application's open transaction that pushed the same key. Other pushes wait behind it.
 Needs = Mapping[str, int]
 
 
@@ -56,6 +60,8 @@ class Transaction:
         """Queues for which others may wait."""
         self.schedules = False
         """Whether it wrote times at which messages become due."""
+        self.gives_up_soon = False
+        # True if it waits only briefly for some lock, which an application's transaction may hold for long.
         self.answers_with_commit = False
         """Whether the commit's own round trip brings something that the outcomes lack."""
         self._pending: list[Statement] = []
@@ -87,7 +93,9 @@ class Transaction:
             start.append(self._statement("begin.move_clock", context.clock()))
         keys = self._lock_keys(needs)
         if keys:
-            start.append(self._statement("begin.enter", ints(keys)))
+            enter = self._statement("begin.enter", ints(keys))
+            is_change = any(flags & ADMIN for flags in needs.values())
+            start += [*self._wait(CHANGE_WAIT_MS), enter, *self._wait(None)] if is_change else [enter]
         if needs:
             start.append(self._load_statement(needs, durable))
         else:
@@ -215,6 +223,18 @@ class Transaction:
 
     def write(self, name: str, *params: Any, then: Callable[[Rows], None] | None = None, needed: bool = True) -> None:
         self._pending.append(Statement(self.context.sql[name], params, then, needed))
+
+    @contextmanager
+    def waiting_briefly(self, wait_ms: int) -> Generator[None]:
+        """Give up soon if what is written meanwhile has to wait for an application's transaction."""
+        self._pending += self._wait(wait_ms)
+        yield
+        self._pending += self._wait(None)
+
+    def _wait(self, wait_ms: int | None) -> list[Statement]:
+        """Let the next statements wait at most so long for locks; None: as long as usual."""
+        self.gives_up_soon = True
+        return [self._statement("begin.wait_at_most", f"{wait_ms or self.context.busy_ms}ms")]
 
     def fetch(self, name: str, *params: Any) -> Rows:
         pending, self._pending = self._pending, []

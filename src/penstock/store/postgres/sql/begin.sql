@@ -25,6 +25,9 @@ ROLLBACK TO SAVEPOINT penstock
 -- :release
 RELEASE SAVEPOINT penstock
 
+-- :wait_at_most
+SELECT set_config('lock_timeout', $1::text, true)
+
 -- :enter
 SELECT penstock.enter($1::bigint[])
 
