@@ -146,7 +146,10 @@ async def _working(worker: Worker | SyncWorker) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        worker.stop()
+        # A worker that has run before does not heed a stop until its next run has begun, in whatever thread.
+        while not running.done():
+            worker.stop()
+            await asyncio.wait([running], timeout=1)
         await running
 
 

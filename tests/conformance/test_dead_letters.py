@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from penstock.commands import Lease, Nack, Pause, Redriven, SettleItem
-from penstock.error_groups import ERROR_READ_MAX
 from penstock.errors import InvalidInput
 from penstock.model import ERROR_TEXT_MAX, TRACEBACK_MAX, State
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
@@ -264,6 +263,8 @@ def test_a_redriven_letter_whose_ttl_ran_out_while_it_was_leased_is_not_dropped(
 
 
 def test_errors_of_dead_letters_are_read_newest_first_page_by_page(store: StoreUnderTest, clock: Clock) -> None:
+    from penstock.error_groups import ERROR_READ_MAX
+
     store.make(max_attempts=1)
     expected = []
     for number in range(5):

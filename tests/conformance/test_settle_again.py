@@ -12,8 +12,6 @@ from penstock.commands import Ack, Command, Extend, Lease, Nack, Release, Settle
 from penstock.errors import LeaseLost, UnknownMessage
 from penstock.model import State
 from penstock.store.postgres import PostgresStore
-from penstock.store.shared import SETTLED_MINUTES
-from penstock.store.sqlite.transaction import FORGET_EVERY
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest, Tables
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, push_command, texts
@@ -105,6 +103,8 @@ def test_where_a_nack_moved_the_message_is_answered_again(store: StoreUnderTest)
 
 @settling
 def test_what_a_token_did_is_known_for_some_minutes(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
+    from penstock.store.shared import SETTLED_MINUTES
+
     store.push("a")
     leased = store.lease_one()
     assert store.settle(verb, [leased]).results == [OK]
@@ -158,6 +158,8 @@ def test_messages_that_are_leased_and_acked_together_cost_one_row(store: StoreUn
 
 
 def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderTest, clock: Clock) -> None:
+    from penstock.store.shared import SETTLED_MINUTES
+
     for _ in range(30):
         store.push("a")
         store.ack(store.lease_one())
@@ -170,6 +172,9 @@ def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderT
 
 
 def test_a_file_without_a_server_deletes_what_tokens_did_long_ago(in_sqlite: StoreUnderTest, clock: Clock) -> None:
+    from penstock.store.shared import SETTLED_MINUTES
+    from penstock.store.sqlite.transaction import FORGET_EVERY
+
     for _ in range(4):
         for _ in range(FORGET_EVERY):
             in_sqlite.push("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -388,6 +389,72 @@ def test_a_handler_whose_own_wait_is_cancelled_has_failed(url: str, name: str) -
             async with asyncio.timeout(10):
                 await work.run()
             assert (await queue.stats()).totals.acked == 1
+
+    asyncio.run(main())
+
+
+def test_a_stop_after_a_run_is_not_meant_for_the_next_run(sdk: Sdk, url: str, name: str) -> None:
+    done = []
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+
+            async def work(message: Any) -> None:
+                done.append(message.payload)
+                worker.stop()
+
+            worker = queue.worker()(sdk.handler(work))
+            for number in (1, 2, 3):
+                await queue.push(number)
+                await sdk.run(worker)
+                worker.stop()
+            assert done == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_a_stop_before_the_first_run_ends_that_run(sdk: Sdk, url: str, name: str) -> None:
+    """As an application does that fails to start just after it has started its worker."""
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+
+            async def work(message: Any) -> None:
+                pass
+
+            worker = queue.worker()(sdk.handler(work))
+            worker.stop()
+            await sdk.run(worker)
+
+    asyncio.run(main())
+
+
+def test_a_worker_whose_server_is_away_at_first_works_when_it_comes(
+    sdk: Sdk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with penstock.connect(f"sqlite:///{tmp_path}/penstock.db") as client:
+        client.create_queue("q").push("x")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def main() -> None:
+        async with sdk.connect(f"http://127.0.0.1:{port}", connect_timeout=0.05, retry_for=50) as client:
+
+            async def work(message: Any) -> None:
+                worker.stop()
+
+            worker = client.queue("q").worker()(sdk.handler(work))
+            run = asyncio.ensure_future(sdk.run(worker))
+            await until(lambda: "does not answer" in caplog.text)
+            await asyncio.sleep(0.5)  # Ten times as long as a push would wait for a connection.
+            assert not run.done()
+            with running(tmp_path, port=port) as server:
+                await run
+                with server.client() as http:
+                    assert http.get("/queues/q/stats").json["totals"]["acked"] == 1
 
     asyncio.run(main())
 

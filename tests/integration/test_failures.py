@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.model import TRACEBACK_MAX
 from tests.integration.client_support import Sdk
 from tests.integration.command_line import Queues
 from tests.integration.serving import Running, running
@@ -119,6 +118,8 @@ def test_a_nack_may_be_for_good(sdk: Sdk, url: str, name: str) -> None:
 
 
 def test_over_http_a_nack_may_be_for_good_and_have_a_traceback(server: Running) -> None:
+    from penstock.model import TRACEBACK_MAX
+
     with server.client() as client:
         queue = client.queue("plain-http", max_attempts=9)
         ids = client.post(f"{queue}/messages", {"messages": [{"payload": 1}, {"payload": 2}]}).json["message_ids"]

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import LeaseLost, LiteQueue, StoreClosed
 from tests.conformance.recount import check_tables
+from tests.postgres import cluster, drop_schema, new_schema
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -191,3 +193,31 @@ def test_a_closed_queue_stays_closed_in_the_child(path: Path) -> None:
             queue.put(b"x")
 
     assert Child(work).finish() == 0
+
+
+def test_a_forked_client_of_postgresql_is_woken_by_its_parent_and_by_other_processes() -> None:
+    schema = new_schema()
+    url = f"{cluster().url}&schema={schema}"
+    with penstock.connect(url) as client, penstock.connect(url) as other:
+        queue = client.create_queue("q")
+        store = client.transport._broker.store  # type: ignore[attr-defined]
+        assert queue.lease(wait=0.01) == [], "from here on the parent has a thread that listens"
+        heard, hear = os.pipe()
+
+        def wait_twice() -> None:
+            for payload in ("parent", "other"):
+                before = store.version("q")
+                os.write(hear, b"x")
+                while store.version("q") == before:
+                    time.sleep(0.002)
+                with client.queue("q").lease()[0] as message:
+                    assert message.payload == payload
+
+        child = Child(wait_twice)
+        os.write(child._tell, b"x")
+        for pushing, payload in ((client, "parent"), (other, "other")):
+            os.read(heard, 1)
+            pushing.queue("q").push(payload)
+        assert child.finish() == 0
+        assert queue.stats().totals.acked == 2
+    drop_schema(schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from penstock.model import NewMessage, QueueOptions
 from penstock.server.telemetry import Metrics
 from penstock.store.sqlite import SqliteStore
 from tests.integration.command_line import penstock as command
+from tests.integration.serving import process
 from tests.unit.log.support import read_all
 
 COUNT = 30
@@ -48,14 +50,18 @@ def spoil_index_entry(folder: Path) -> None:
     index.write_bytes(data)
 
 
-def cut(folder: Path) -> None:
-    """Damage a record, its index and the manifests, so that the offsets of those after it are not known."""
+def damage(folder: Path) -> None:
+    """Hurt a record, its index and the manifests, so that the offsets of those after it are not known."""
     [log] = folder.glob("*.log")
     data = bytearray(log.read_bytes())
     data[HEAD_BYTES : HEAD_BYTES + 1_000] = bytes(1_000)
     log.write_bytes(data)
     for name in (log.with_suffix(INDEX).name, "manifest", "manifest.copy"):
         (folder / name).unlink(missing_ok=True)
+
+
+def cut(folder: Path) -> None:
+    damage(folder)
     Log(folder).close()
     assert list(folder.glob("*.cut"))
 
@@ -100,3 +106,18 @@ def test_a_cut_is_announced_by_doctor_readyz_and_metrics_until_it_is_repaired(
         repaired = command("journal", "repair", "--yes", "--db", str(database), "--json")
         assert repaired.code in (1, 3), repaired.err
         assert "stay in this file" in str(repaired.json["findings"])
+
+
+def test_a_server_that_cuts_its_journal_says_so_on_stderr_and_at_readyz(database: Path, tmp_path: Path) -> None:
+    with process(tmp_path, "--db", str(database)) as server, server.client() as client:
+        assert client.get("/readyz").json["checks"]["logs"] == "ok"
+        assert server.terminate() == 0
+    damage(journal_folder(database))
+    with process(tmp_path, "--db", str(database)) as server, server.client() as client:
+        # The file may be counted a while after it is there.
+        while (found := client.get("/readyz")).json["checks"]["logs"] == "ok":
+            time.sleep(0.05)
+        assert (found.status, found.json["ready"]) == (200, True), "the queue works without those records"
+        assert found.json["checks"]["logs"] == "1 files of cut records; `penstock doctor` names them"
+        assert "whole records of unknown offset were cut off" in server.text()
+        assert b"penstock_log_cut_files 1.0" in client.get("/metrics").body

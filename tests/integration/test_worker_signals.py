@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import penstock
 from penstock import aio
 from tests.integration.client_support import Sdk
+from tests.integration.serving import running
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -71,7 +72,8 @@ logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 client = penstock.connect(sys.argv[1])
 @client.queue("q").worker(grace=600)
 def work(message):
-    print("begun", flush=True)
+    sys.stdout.write("begun\\n")
+    sys.stdout.flush()
     time.sleep(600)
 work.run()
 client.close()
@@ -156,6 +158,29 @@ def test_a_second_signal_gives_back_what_is_at_work_and_stops(kind: str, number:
     with penstock.connect(url) as client:
         [message] = client.queue("q").lease()
         assert message.attempts == 1, "given back, not failed"
+
+
+@pytest.mark.parametrize("where", ["file", "server"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_second_signal_releases_every_lease_of_the_worker(kind: str, where: str, url: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        if where == "server":
+            server = stack.enter_context(running(tmp_path))
+            url = f"http://127.0.0.1:{server.port}"
+        client = stack.enter_context(penstock.connect(url))
+        queue = client.create_queue("q", exist_ok=True)
+        queue.push_many(["y"] * (4 - queue.stats().ready))
+        text = STUCK[kind].replace("grace=600", "grace=600, concurrency=4")
+        with program(text, url) as (started, output):
+            assert [output.readline() for _ in range(4)] == ["begun\n"] * 4
+            started.send_signal(signal.SIGINT)
+            assert "finished first" in output.readline()
+            started.send_signal(signal.SIGINT)
+            assert "4 messages of 'q' are given back" in output.readline()
+            assert output.read() == "left\n"
+            assert started.wait() == 0
+        assert queue.stats().leased == 0
+        assert [message.attempts for message in queue.lease(9)] == [1] * 4
 
 
 def test_signal_handlers_are_given_back() -> None:

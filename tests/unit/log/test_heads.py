@@ -15,7 +15,6 @@ from penstock.log.check import check, repair
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.files import DISK
 from penstock.log.findings import Trouble
-from penstock.log.head import HEAD_BYTES, head_of, is_misplaced
 from penstock.log.log import Log
 from penstock.log.manifest import load_identity, save
 from penstock.log.model import StreamOptions
@@ -79,9 +78,10 @@ def test_swapped_segments_serve_nothing_wrong_and_go_back_to_their_places(
     folder: Path, suffixes: tuple[str, ...], two: int
 ) -> None:
     swap(folder, suffixes, 0, two)
-    assert [finding.trouble for finding in check(folder, "s").findings].count(Trouble.MISPLACED) == 2
+    troubles = [finding.trouble for finding in check(folder, "s").findings]
     with LogReader(folder) as log:
         assert_true(served(log))
+    assert troubles.count(Trouble.MISPLACED) == 2
     with Log(folder) as log:
         found = served(log)
         assert_true(found)
@@ -100,10 +100,11 @@ def test_a_copy_of_a_segment_under_another_offset_is_set_aside(
     target = {"of another": firsts[1], "between two": firsts[1] + 7, "after the last": COUNT + 100}[place]
     for suffix in suffixes:
         shutil.copy(folder / file_name(0, suffix), folder / file_name(target, suffix))
-    assert Trouble.MISPLACED in [finding.trouble for finding in check(folder, "s").findings]
+    troubles = [finding.trouble for finding in check(folder, "s").findings]
     with Log(folder) as log:
         found = served(log)
         assert_true(found)
+        assert Trouble.MISPLACED in troubles
         overwritten = set(range(firsts[1], firsts[2])) if place == "of another" else set()
         assert set(found) == set(range(COUNT)) - overwritten
         assert log.next_offset == COUNT
@@ -134,6 +135,8 @@ def test_a_flipped_bit_in_a_head_costs_nothing_and_is_repaired(folder: Path, cop
 
 
 def test_a_head_that_cannot_be_read_costs_no_record(folder: Path) -> None:
+    from penstock.log.head import HEAD_BYTES, head_of
+
     for path in segment_files(folder):
         path.write_bytes(bytes(HEAD_BYTES) + path.read_bytes()[HEAD_BYTES:])
     with LogReader(folder) as log:
@@ -184,6 +187,8 @@ def old_stream(folder: Path) -> None:
 
 @pytest.mark.parametrize("hurt", ["nothing", "no index", "no manifest"])
 def test_a_stream_that_0_1_0_wrote_is_read_and_goes_on_with_heads(tmp_path: Path, hurt: str) -> None:
+    from penstock.log.head import HEAD_BYTES
+
     old_stream(tmp_path / "log")
     if hurt == "no index":
         for path in segment_files(tmp_path / "log", INDEX):
@@ -232,6 +237,8 @@ def test_all_that_is_kept_of_a_stream_survives_configuring_it(tmp_path: Path) ->
 
 
 def test_a_head_inside_the_first_record_of_an_old_segment_is_payload() -> None:
+    from penstock.log.head import head_of, is_misplaced
+
     record = encode_event(0, 1_700_000_000_000, b"", b"x" * 8 + head_of(1, 2)[:32])
     view = memoryview(record + encode_event(0, 1_700_000_000_001, b"", b"good"))
     assert not is_misplaced(view, (77, 0), 0)

@@ -75,6 +75,7 @@ class Worker:
         self._wake = Bell()
         self._stopping = False
         self._hurrying = False
+        self._has_ended = False
         self._error: BaseException | None = None
 
     def __call__(self, message: LeasedMessage) -> object:
@@ -92,9 +93,16 @@ class Worker:
         without waiting: what is still at work is given back. The previous handlers are restored at the end. A sync
         worker handles signals unless told otherwise; an async worker leaves them to the application it runs in.
         """
-        self._lease_ms = self.queue.lease_ms(self._lease)
-        with on_signals(self._on_signal) if handle_signals else nullcontext():
-            self._run(SIGNAL_SECONDS if handle_signals else None)
+        if self._has_ended:
+            # A stop that came since then was not meant for this run. One before the first run is.
+            self._wake = Bell()
+            self._stopping = self._hurrying = self._has_ended = False
+        try:
+            self._lease_ms = self.queue.lease_ms(self._lease)
+            with on_signals(self._on_signal) if handle_signals else nullcontext():
+                self._run(SIGNAL_SECONDS if handle_signals else None)
+        finally:
+            self._has_ended = True
 
     def _on_signal(self, is_second: bool) -> None:
         self._hurrying = is_second
@@ -121,9 +129,6 @@ class Worker:
         finally:
             stop.set()
             self._finish(lanes, at_work, wake)
-            # It may have been told to stop more than once, which is not meant for the next run.
-            self._wake = Bell()
-            self._stopping = self._hurrying = False
         if self._error is not None:
             raise self._error
 
