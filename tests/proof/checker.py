@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from penstock.store.shared import CLOCK_SKEW_MS
 from tests.crash.accounting import CLOCK_MS, Accounting
 from tests.proof.history import Delivered, Fault, History, Op
 
@@ -82,6 +83,14 @@ class Faults:
             latest = max(latest, min(ended, end) + ahead)
             ahead = after
         return max(latest, end + ahead)
+
+    def set_back(self, leased: Op, end: int) -> bool:
+        """Return True if, before `end`, the clocks were set back so far that a lease of this call counts as expired."""
+        return any(
+            self.latest_ms(leased.began, min(leased.ended, ended)) - max(began, leased.began) - ahead > CLOCK_SKEW_MS
+            for began, ended, ahead in self._jumps
+            if ended >= leased.began and began <= end
+        )
 
     def forgot(self, begin: int, end: int) -> str | None:
         return next((fault.kind for fault in self._during(begin, end) if fault.forgets), None)
@@ -209,6 +218,8 @@ class _Queue(_Place):
                 self.verdict.explain("pop", self._why_lapsed(earlier) + self.faults.named(begin, end))
             elif forgot := self.faults.forgot(begin, end):
                 self.verdict.explain("pop", f"its lease was forgotten ({forgot})")
+            elif self.faults.set_back(earlier.of, end):
+                self.verdict.explain("pop", "leased before the clock was set back")
             else:
                 self.trouble("pop", "duplicated", f"{id_} was leased twice, {held_until - latest} ms too early")
 

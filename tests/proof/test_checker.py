@@ -58,6 +58,10 @@ CUT = Fault("power cut", 30, 60, forgets=True)
 AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30, 40, ahead_s=0)
 
 
+def set_back(at: int, ahead_s: int = -3_600) -> Fault:
+    return Fault("clock -1 h", at, at + 5, ahead_s=ahead_s)
+
+
 @pytest.mark.parametrize(
     ("ops", "faults", "explained"),
     [
@@ -99,6 +103,9 @@ AHEAD, BACK = Fault("clock +1 h", 30, 40, ahead_s=3_600), Fault("clock -1 h", 30
         ),
         (TWO_LEASES, [CUT], {"its lease was forgotten (power cut)": 1}),
         (TWO_LEASES, [AHEAD], {"kept until its lease had passed (clock +1 h)": 1}),
+        (TWO_LEASES, [set_back(30)], {"leased before the clock was set back": 1}),
+        (TWO_LEASES, [set_back(495)], {"leased before the clock was set back": 1}),
+        (TWO_LEASES, [Fault("clock +1 h", 0, 1, ahead_s=3_600), BACK], {"leased before the clock was set back": 1}),
         (
             [push(), lease(20), settle(40, verb="nack", outcome="maybe"), lease(90, "u"), settle(95, "u")],
             [],
@@ -143,13 +150,10 @@ def test_what_may_happen_is_no_trouble_and_is_explained(
         ("queue", [push(), lease(20), lease(1_200), settle(1_300)], [], "pop duplicated"),
         ("queue", [push(), lease(20), settle(40), lease(1_200, "u")], [], "ack lost"),
         ("queue", [push(), lease(20), settle(40), lease(1_200, "u", client="drain")], [CUT], "ack lost"),
-        # An hour ahead when it was leased, and not any more when it was leased again: an hour too early.
-        (
-            "queue",
-            [push(), lease(20), lease(1_200, "u"), settle(1_300, "u")],
-            [Fault("clock +1 h", 0, 1, ahead_s=3_600), BACK],
-            "pop duplicated",
-        ),
+        # Set back too little, before the first lease, or after the second.
+        ("queue", TWO_LEASES, [set_back(30, -4)], "pop duplicated"),
+        ("queue", TWO_LEASES, [set_back(10)], "pop duplicated"),
+        ("queue", TWO_LEASES, [set_back(600)], "pop duplicated"),
         ("fifo", OVERTAKEN, [], "order unexpected"),
         ("fifo", [*OVERTAKEN, Op("c", "lease", "p", 12, 60, "ok", limit=1)], [], "order unexpected"),
         ("stream", [append("a", 0)], [], "put lost"),
