@@ -23,6 +23,7 @@ from tests.integration.command_line import PENSTOCK, clean_environment
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "penstock:a"
+REMOTE = ("s3a://bucket/lake", "hdfs://name/lake", "gs://bucket", "file://host/lake")
 
 
 def minute(number: int) -> datetime:
@@ -100,14 +101,18 @@ def test_a_missing_file_is_an_error_that_names_it_for_every_reader(lake: Lake) -
             read()
 
 
-@pytest.mark.parametrize("url", ["s3a://bucket/lake", "hdfs://name/lake", "gs://bucket", "file://host/lake"])
+@pytest.mark.parametrize("url", REMOTE)
 def test_a_lake_is_a_local_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="must be a local folder"):
         Lake(url).create()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", REMOTE)
+def test_a_sinks_staging_is_a_local_folder(url: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="must be a local folder"):
         write_options({"url": str(tmp_path), "queue": "q", "staging": url})
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [["pipeline", "run"], ["pipeline", "status"], ["serve", "--port", "0"]])
@@ -120,10 +125,10 @@ def test_no_command_makes_a_folder_of_a_lakes_url(command: list[str], tmp_path: 
         text=True,
         timeout=60,
     )
+    assert not (tmp_path / "s3a:").exists()
     assert ran.returncode != 0
     assert "lake must be a local folder" in ran.stderr
     assert "secret" not in ran.stderr
-    assert not (tmp_path / "s3a:").exists()
 
 
 def test_a_lake_may_be_written_as_a_file_url(tmp_path: Path) -> None:

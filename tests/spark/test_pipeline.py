@@ -12,8 +12,9 @@ from penstock.journal.reading import JournalReader
 from penstock.pipeline import parts
 from penstock.pipeline.lake import Lake, LakeTable
 from penstock.pipeline.run import CONSUMER, Pipeline
-from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
 from penstock.pipeline.verify import verify
+from tests.documentation import ROOT
 from tests.integration.serving import running
 from tests.spark.support import Work, check_lake, rows_of
 
@@ -128,6 +129,24 @@ def test_errors_that_differ_only_in_numbers_and_names_are_one(spark: Any, work: 
     run(spark, work, lake)
     found = {row["pattern"]: row["nacked"] for row in rows_of(lake, QUEUE_ERRORS)}
     assert found == {"no user <n>": 2, "host <text> refused": 2, "<n> at <n>:<n>": 1}
+
+
+def test_an_acked_dead_letter_counts_in_gold_alone_and_both_tables_say_so(spark: Any, work: Work, lake: Lake) -> None:
+    work.make("q", max_attempts=1)
+    work.push("a")
+    work.nack(*work.lease("q"), error="bad")
+    work.ack(*work.lease("q.dlq"))
+    run(spark, work, lake)
+    assert [row["outcome"] for row in rows_of(lake, SILVER)] == ["dead"]
+    for table in (QUEUES, QUEUE_MINUTES):
+        assert [row["acked"] for row in rows_of(lake, table)] == [1]
+        assert "`acked` includes dead letters" in catalogued(table)
+    assert "it is counted as `acked` in gold" in catalogued(SILVER)
+
+
+def catalogued(table: Table) -> str:
+    """Return what the reference says of a table."""
+    return (ROOT / "docs/reference/lake.md").read_text().split(f"## {table.name}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def test_small_files_become_few_and_nothing_else_changes(spark: Any, work: Work, lake: Lake) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import cli
-from penstock.cli.common import QUEUE, QueueOption
+from penstock.cli.common import QUEUE
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -25,11 +25,11 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
             yield (*path, name), found
 
 
-TAKE_A_QUEUE = {
-    path: command
-    for path, command in commands(cli)
-    if any("--queue" in each.opts or ("--name" in each.opts and each.type is QUEUE) for each in command.params)
-}
+def names_a_queue(parameter: click.Parameter) -> bool:
+    return "--queue" in parameter.opts or ("--name" in parameter.opts and parameter.type is QUEUE)
+
+
+TAKE_A_QUEUE = {path: command for path, command in commands(cli) if any(map(names_a_queue, command.params))}
 
 
 def test_commands_that_take_a_queue_are_found() -> None:
@@ -41,7 +41,7 @@ def test_commands_that_take_a_queue_are_found() -> None:
 @pytest.mark.parametrize("path", TAKE_A_QUEUE, ids=" ".join)
 def test_the_name_may_stand_bare(path: tuple[str, ...]) -> None:
     command = TAKE_A_QUEUE[path]
-    (option,) = [parameter for parameter in command.params if isinstance(parameter, QueueOption)]
+    (option,) = filter(names_a_queue, command.params)
     others = [
         word
         for each in command.params

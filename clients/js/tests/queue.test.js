@@ -222,7 +222,7 @@ test('a consumer of a queue that is not there says so', async () => {
 test('a consumer without a handler that can be called is refused at once', async () => {
   const queue = await newQueue({ max_attempts: 1 })
   await queue.push(1)
-  const wrong = [[], [null], ['handler'], [{ concurrency: 2 }], [{ concurrency: 2 }, () => {}], [{ handler: 'x' }]]
+  const wrong = [[{ concurrency: 2 }, () => {}], [], [null], ['handler'], [{ concurrency: 2 }], [{ handler: 'x' }]]
   for (const given of wrong) {
     assert.throws(() => queue.consume(...given), { name: 'TypeError', message: /handler must be a function, got .*consume\(/ })
   }
@@ -245,7 +245,7 @@ test('what JSON cannot hold is refused, not pushed as something else', async () 
   const queue = await newQueue()
   const circular = { name: 'me' }
   circular.self = circular
-  const wrong = [undefined, NaN, Infinity, () => 1, Symbol('s'), Promise.resolve(1), new Map(), new Set()]
+  const wrong = [undefined, NaN, () => 1, Infinity, Symbol('s'), Promise.resolve(1), new Map(), new Set()]
   for (const payload of wrong) {
     await assert.rejects(queue.push(payload), { name: 'InvalidInput', code: 'invalid_value', hint: /./ })
   }

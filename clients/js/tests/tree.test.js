@@ -166,7 +166,7 @@ test('a consumer is given its handler as Queen gives it', async () => {
 test('a consumer without a handler or a namespace is refused at once', async () => {
   const ns = newName()
   await pushTo(ns, 1)
-  for (const given of [[], [{ ns }], [() => {}], [() => {}, { ns }], [{ ns, handler: 1 }], [{ ns }, null]]) {
+  for (const given of [[() => {}, { ns }], [{ ns }], [], [() => {}], [{ ns, handler: 1 }], [{ ns }, null]]) {
     assert.throws(() => client.consume(...given), { name: 'TypeError', message: /handler must be a function/ })
   }
   assert.throws(() => client.consume({ handler: () => {} }), { name: 'TypeError', message: /namespace/ })
