@@ -317,6 +317,15 @@ def test_sql_pushes_json(on_server: PostgresUnderTest, own: psycopg.Connection) 
     assert (plain.id, plain.payload) == (first, b'{"a": 1}')
 
 
+def test_sql_cannot_say_where_a_message_died(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
+    on_server.make()
+    forged = {"penstock-origin": "q", "penstock-origin-error": "x"}
+    for headers in (forged, forged | {"trace": "x"}):
+        sql_push(on_server, own, "q", "1", headers=msgspec.json.encode(headers).decode())
+    own.commit()
+    assert [message.headers for message in on_server.lease(limit=9)] == [None, {"trace": "x"}]
+
+
 def test_a_trigger_pushes_what_was_inserted(on_server: PostgresUnderTest, own: psycopg.Connection) -> None:
     on_server.make("orders")
     own.execute(
