@@ -79,6 +79,8 @@ class Administration:
         self._committer = committer
         self._commit = committer.submit
         self._wakeups = Wakeups(store)
+        self._kept: dict[str, tuple[int, int, int]] = {}
+        # Queues whose dead letters all came from others and stay, and what tells that one died since they were read.
 
     async def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
@@ -242,10 +244,12 @@ class Administration:
     ) -> None:
         """Bring back what died in a queue and was moved to the one that it names for its dead letters."""
         home = command.queue.removesuffix(DLQ_SUFFIX)
+        ids = None if command.ids is None else list(dict.fromkeys(command.ids))
+        peek = self.store.peek if ids is None else partial(_peek_at, self.store, ids)
         for state in (State.DEAD, State.READY, State.SCHEDULED):
             after: str | None = None
             while not self._wakeups.closed:
-                look = partial(self.store.peek, source, state=state, limit=command.limit, after=after)
+                look = partial(peek, source, state=state, limit=command.limit, after=after)
                 try:
                     found, after = await self._committer.call(look)
                 except UnknownQueue:
@@ -268,12 +272,16 @@ class Administration:
         info = await self.find_queue(queue)
         if info is None or not isinstance(info.options.dlq, str) or not info.dead:
             return 0
-        target, after, moved = info.options.dlq, None, 0
+        deaths = (info.created_at, info.dead, info.totals.dead)
+        if self._kept.get(queue) == deaths:
+            return 0
+        target, after, moved, stay = info.options.dlq, None, 0, True
         while not self._wakeups.closed:
             look = partial(self.store.peek, queue, state=State.DEAD, limit=FORWARD_BATCH, after=after)
             found, after = await self._committer.call(look)
             items = [forwarded(each) for each in reversed(found) if origin_of(each) is None]
             if items:
+                stay = False
                 try:
                     step = await self._commit(Move(queue=queue, target=target, state=State.DEAD, items=items))
                 except UnknownQueue:
@@ -281,6 +289,8 @@ class Administration:
                 moved += step.removed
                 self._wakeups.wake(target, step.removed)
             if after is None:
+                if stay:
+                    self._kept[queue] = deaths
                 break
         if moved:
             self.events.publish(target, "pushed", count=moved)
@@ -289,7 +299,11 @@ class Administration:
     async def sweep(self, *, days_kept: int = 30) -> Swept:
         """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
         swept = await self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
-        for queue in await self._committer.call(self.store.forwarders):
+        for queue in swept.queues:
+            self._wakeups.wake(queue + DLQ_SUFFIX, 1)
+        forwarders = await self._committer.call(self.store.forwarders)
+        self._kept = {queue: deaths for queue, deaths in self._kept.items() if queue in forwarders}
+        for queue in forwarders:
             await self.forward_dead(queue)
         return swept
 
@@ -333,7 +347,7 @@ class Administration:
             if wanted == found.options:
                 return Configured(found, created=False, changed=False)
             if exactly is not None:
-                raise QueueExists(queue, differing(wanted, found.options))
+                raise QueueExists(queue, wanted.differing(found.options))
         configured = await self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
         self._wakeups.wake(queue, 1)
         if configured.changed:
@@ -456,9 +470,14 @@ class Administration:
         await self._committer.call(self.store.compact, long=True)
 
 
-def differing(one: QueueOptions, other: QueueOptions) -> list[str]:
-    """Return the names of the options in which two queues differ."""
-    return [name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)]
+def _peek_at(
+    store: Store, ids: Sequence[int], queue: str, *, state: State, limit: int, after: str | None
+) -> tuple[list[Message], str | None]:
+    """Look at those of these messages that are in a state, as `peek` does; nothing else is read."""
+    start = int(after or 0)
+    found = [store.get(queue, message_id) for message_id in ids[start : start + limit]]
+    following = str(start + limit) if start + limit < len(ids) else None
+    return [message for message in found if message is not None and message.state is state], following
 
 
 def _is_wanted(message: Message, origin: str, command: Redrive) -> bool:

@@ -195,6 +195,8 @@ class Swept(Struct):
     """Archived messages and idempotency keys past their time."""
     more: bool = False
     wake_at: int | None = None
+    queues: list[str] = []
+    """Queues in which messages became ready, or dead."""
 
 
 class Sweep(Command[Swept], kw_only=True):

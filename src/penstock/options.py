@@ -33,6 +33,10 @@ class Options(Struct, frozen=True, kw_only=True):
         except msgspec.ValidationError as error:
             raise refusal(error, "option") from None
 
+    def differing(self, other: Self) -> list[str]:
+        """Return the names of the options that have other values there."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
+
 
 T = TypeVar("T", bound=Options)
 

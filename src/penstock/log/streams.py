@@ -182,7 +182,7 @@ class FileStreams:
                     self._sync_up(folder.parent)
                     return True
         with self._reader(name) as (_, log):
-            changed = differing(log.identity.options, options)
+            changed = log.identity.options.differing(options)
         if changed:
             raise StreamExists(name, changed)
         return False
@@ -395,10 +395,6 @@ def check_stream_name(name: str) -> str:
         return check_queue_name(name)
     except InvalidName as error:
         raise InvalidName(f"{name!r} is not a stream's name", field="stream", hint=error.hint) from None
-
-
-def differing(one: StreamOptions, other: StreamOptions) -> list[str]:
-    return [field for field in one.__struct_fields__ if getattr(one, field) != getattr(other, field)]
 
 
 def _catch_up(log: LogReader, offset: int) -> None:

@@ -25,6 +25,8 @@ TOKEN_BYTES = 16
 ACKED, RELEASED, NACKED = 0, 1, 2
 NACKED_INTO: tuple[State | None, ...] = (None, State.READY, State.SCHEDULED, State.DEAD)
 """Where a nack moved the message; the place in here is added to NACKED."""
+SETTLED_PER_STEP = 10
+# Notes of settled messages that a sweep deletes for each message that it may move: they are many, and small.
 SETTLED_MINUTES = 5
 """Longer than a client repeats a request whose answer was lost."""
 

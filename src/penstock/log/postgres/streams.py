@@ -35,7 +35,7 @@ from penstock.log.postgres.positions import Move, Positions
 from penstock.log.protocol import EARLIEST
 from penstock.log.reader import OFFSET_MAX, WAIT_SECONDS_MAX
 from penstock.log.retention import Wish
-from penstock.log.streams import SEEN_AGAIN_PARTS, check_stream_name, differing
+from penstock.log.streams import SEEN_AGAIN_PARTS, check_stream_name
 from penstock.model import Clock
 from penstock.options import encode_options
 from penstock.store.postgres.connection import Target
@@ -107,7 +107,7 @@ class PostgresStreams:
         options = options or StreamOptions()
         if self.database.ask("stream.create", name, *_columns(options)):
             return True
-        changed = differing(self.show(name).options, options)
+        changed = self.show(name).options.differing(options)
         if changed:
             raise StreamExists(name, changed)
         return False

@@ -22,7 +22,6 @@ from penstock.commands import (
     Nack,
     Push,
     Release,
-    Sweep,
     SwitchJournal,
 )
 from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, TryLater, Unsupported, WrongType
@@ -280,9 +279,6 @@ class PostgresStore:
         late = tx.schedules and time.monotonic() - begun > SLACK_MS / 1000
         if late or (tx.wakes and not told):
             self._waker.tell_soon(tx.wakes, late=late)
-        if tx.wakes and any(isinstance(command, Sweep) for command in commands):
-            # Nobody here asked for what it moved, so that nobody else wakes those who wait for it.
-            self._waker.note(tx.wakes)
         return outcomes
 
     def _roll_back(self, wire: Wire) -> None:

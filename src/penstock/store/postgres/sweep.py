@@ -17,6 +17,7 @@ from penstock.store.postgres.settle import forget_settled
 from penstock.store.postgres.transaction import WHOLE, Transaction
 from penstock.store.postgres.wire import Row, Rows, ints, texts
 from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
+from penstock.store.shared import SETTLED_PER_STEP
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
@@ -36,7 +37,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     tx.write_counters()
     fold(tx, [row[1] for row in queues if row[4] > 1])
     forget_marks(tx)
-    swept.more |= forget_settled(tx, command.limit)
+    swept.more |= forget_settled(tx, SETTLED_PER_STEP * command.limit)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
     mend_list(tx, queues)
@@ -58,6 +59,7 @@ def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept
         swept.more |= moved.more
         if moved.due or moved.lapsed:
             tx.wakes.add(queue.name)
+            swept.queues.append(queue.name)
         if archived and queue.options.archive_ms is not None:
             _trim_archive(tx, queue, queue.options.archive_ms, limit, swept)
         met.append(queue)

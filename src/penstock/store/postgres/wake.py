@@ -193,11 +193,6 @@ class Waker:
         if late or sender != self.sender:
             self._note([part.removeprefix(NAMED.strip()) for part in parts if part.startswith(NAMED.strip())])
 
-    def note(self, names: Iterable[str]) -> None:
-        """Those who wait here look for a change of these queues."""
-        self._note(names)
-        self._call_listeners()
-
     def _note(self, names: Iterable[str]) -> None:
         """A change of these queues; of all, if there are none."""
         found = [interest for name in names for interest in (*interests(name), name + DLQ_SUFFIX)]

@@ -13,7 +13,7 @@ from penstock.identity import ID_MAX
 from penstock.journal.events import Kind, Mark, encode_detail
 from penstock.model import DAY_MS, State
 from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import NEVER
+from penstock.store.shared import NEVER, SETTLED_PER_STEP
 from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
 from penstock.store.sqlite.advance import SQL as ADVANCE
 from penstock.store.sqlite.configure import SQL
@@ -216,13 +216,15 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
         swept.lapsed += moved.lapsed
         swept.expired += moved.expired
         swept.more |= moved.more
+        if moved.due or moved.lapsed:
+            swept.queues.append(name)
         if queue.archived:
             _trim_archive(tx, queue, command.limit, swept)
         at = wake_at(queue)
         if at is not None:
             swept.wake_at = at if swept.wake_at is None else min(swept.wake_at, at)
     _forget_keys(tx, command.limit, swept)
-    swept.more |= forget(tx, command.limit)
+    swept.more |= forget(tx, SETTLED_PER_STEP * command.limit)
     tx.latencies.write(tx.connection, tx.now)
     _forget_minutes(tx, command, swept)
     return swept

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.commands import Configure, Configured, Drop, Pause, Removed
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
 from penstock.identity import ID_BITS
@@ -39,10 +37,7 @@ def configure(tx: Transaction, command: Configure) -> Configured:
         return Configured(queue.info(), created=True, changed=True)
     if command.exact and command.create is not None:
         wanted = command.create.changed(command.changes)
-        differing = [
-            name for name, value in msgspec.structs.asdict(wanted).items() if value != getattr(queue.options, name)
-        ]
-        if differing:
+        if differing := wanted.differing(queue.options):
             raise QueueExists(queue.name, differing)
         return Configured(queue.info(), created=False, changed=False)
     options = queue.options.changed(command.changes)
