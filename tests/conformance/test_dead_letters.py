@@ -6,7 +6,7 @@ import pytest
 
 from penstock.commands import Lease, Nack, Pause, Redriven, SettleItem
 from penstock.errors import InvalidInput
-from penstock.model import ERROR_TEXT_MAX, TRACEBACK_MAX, State
+from penstock.model import ERROR_TEXT_MAX, State
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
 
 
@@ -69,6 +69,8 @@ def test_a_discarded_message_leaves_no_dead_letter(store: StoreUnderTest) -> Non
 
 
 def test_a_failure_keeps_its_traceback(store: StoreUnderTest) -> None:
+    from penstock.model import TRACEBACK_MAX
+
     store.make(max_attempts=2)
     (message_id,) = store.push("a")
     store.nack(store.lease_one(), delay_ms=0, error="one", traceback="line 1")

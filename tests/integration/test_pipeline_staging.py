@@ -14,7 +14,7 @@ import pytest
 from penstock import connect
 from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable, WrongType
 from penstock.log.model import StreamOptions
-from penstock.model import State
+from penstock.model import Content, NewMessage, State
 from penstock.pipeline import targets
 from penstock.pipeline.http import Server
 from penstock.pipeline.logs import place_of
@@ -387,3 +387,11 @@ def test_a_write_cut_short_is_finished_before_other_rows_are_refused(tmp_path: P
         Batch(options, "daily").publish([stage(pa.table({"payload": ["c"]}).to_batches(), options)], checked=True)
     with connect(f"sqlite:///{tmp_path}/penstock.db") as client:
         assert [message.payload for message in client.queue("mail").peek(limit=10)] == ["a", "b"]
+
+
+def test_text_that_is_pushed_through_a_server_is_text_there(tmp_path: Path) -> None:
+    with running(tmp_path) as server, connect(f"http://127.0.0.1:{server.port}") as client:
+        client.create_queue("mail")
+        client.transport.push("mail", [NewMessage(payload="söß".encode(), content=Content.TEXT)])
+        stored, _ = server.app.broker.store.peek("mail")
+    assert [(each.payload, each.content) for each in stored] == [("söß".encode(), Content.TEXT)]
