@@ -10,6 +10,9 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.commands import Sweep
+from penstock.model import system_clock
+from penstock.store.sqlite import SqliteStore
 from tests.integration.serving import process
 from tests.proof import compatibility
 from tests.proof.compatibility import Version, later_version, new_store
@@ -22,6 +25,16 @@ KINDS = ["sqlite", "postgresql"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_store_of_a_used_default_server_moves_there_and_back(kind: str, kill: bool, tmp_path: Path) -> None:
     assert compatibility.move_used_store(kind, tmp_path, 0, kill=kill)["messages"] > 0
+
+
+def test_a_used_store_holds_the_same_for_as_long_as_a_move_takes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/penstock.db"
+    compatibility.use_server(url, tmp_path, 0, kill=False)
+    before = compatibility.contents(url)
+    assert before["queue orders"]
+    with closing(SqliteStore(tmp_path / "penstock.db", clock=lambda: system_clock() + 600_000)) as store:
+        store.apply([Sweep()])
+    compatibility.expect_same(before, compatibility.contents(url))
 
 
 @pytest.mark.parametrize("kind", KINDS)
