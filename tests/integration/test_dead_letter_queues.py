@@ -27,7 +27,8 @@ def test_dead_letters_are_addressed_as_a_queue_is(client: Client, name: str) -> 
     push(client, queue, "ready")
     letters = f"{queue}.dlq"
     shown = client.get(letters)
-    assert (shown.status, shown.json["name"], shown.json["ready"], shown.json["dlq"]) == (200, f"{name}.dlq", 1, None)
+    assert shown.status == 200, shown.json
+    assert (shown.json["name"], shown.json["ready"], shown.json["dlq"]) == (f"{name}.dlq", 1, None)
     stats = client.get(f"{letters}/stats").json
     assert (stats["queue"], stats["ready"], stats["totals"]["pushed"]) == (f"{name}.dlq", 1, 1)
     exported = client.get(f"{letters}/export")
