@@ -162,7 +162,7 @@ class Version:
 
     def __init__(self, sources: Path) -> None:
         self.sources = sources
-        self.environment = clean_environment() | {"PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = clean_environment() | {"PYTHONPATH": str(sources)}
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", f"import json, os, sys\nimport penstock\n{script}", *arguments]
