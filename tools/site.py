@@ -17,8 +17,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[1]
-TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
-SECTIONS = ("tutorial", "howto", "reference", "explanation")
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/index.md", "benchmarks/README.md")
+SECTIONS = ("tutorial", "howto", "reference", "explanation", "adr")
 ELSEWHERE = ("https://", "http://", "mailto:")
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.6 system-ui, sans-serif }

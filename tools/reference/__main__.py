@@ -1,4 +1,4 @@
-"""Writes docs/reference, or tells which pages are stale."""
+"""Write the generated pages of docs/reference, or report which are stale (`--check`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     FOLDER.mkdir(exist_ok=True)
     wanted = {name: NOTE + text.strip() + "\n" for name, text in pages().items()}
-    stale = {path.name for path in FOLDER.glob("*.md")} - wanted.keys()
+    generated = {path.name for path in FOLDER.glob("*.md") if path.read_text(encoding="utf-8").startswith(NOTE)}
+    stale = generated - wanted.keys()
     for name, text in wanted.items():
         path = FOLDER / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
