@@ -225,8 +225,8 @@ def _kinds() -> Iterator[tuple[str, Callable[[Damage], None]]]:
 
 
 KINDS = dict(_kinds())
-NOT_WHILE_OPEN = ("delete", "lose", "from_elsewhere segment")
-"""What is removed while a writer has it open is gone, and whose a file is, is checked when it is opened."""
+NOT_WHILE_OPEN = ("delete", "lose")
+"""What is removed while a writer has it open is gone."""
 
 
 @dataclass
@@ -341,6 +341,7 @@ def run_open(sound: Sound, folder: Path, kind: str, seed: int, outcome: Outcome)
         trial = Trial(sound, copy, f"{kind} while open, seed {seed}", outcome)
         with suppress(PenstockError):
             trial.judge("writer", read_all(log), complete=kind.endswith(" index"))
+            trial.judge("writer, columns", columns_of(log), complete=False)
     with suppress(PenstockError), Log(copy) as log:
         trial.judge("opened again", read_all(log))
     shutil.rmtree(copy)

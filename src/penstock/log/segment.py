@@ -77,6 +77,7 @@ class Segment:
     def __init__(self, folder: Path, identity: Identity, first: int, *, expected: int | None = None) -> None:
         self.path = folder / file_name(first)
         self.stream = identity.name
+        self.identity = identity
         self.uid = identity.uid
         self.first = first
         self.start = identity.start_of(first)
@@ -92,14 +93,23 @@ class Segment:
             pass
         else:
             self.header = read_header(self._index.fd, self.uid, first)
-        self.misplaced = lies_elsewhere(self.log, identity, first)
+        self._head = b""
+        self.misplaced = False
         """True if the file belongs to another stream or offset. Then none of its records is served."""
+        self._check_head()
         if self.misplaced:
             self.rebuilt, self._count = array("I"), 0
         elif self.header is not None and self.header.sealed:
             self._check_sealed(self.header)
         elif expected is not None:
             self._rebuild(expected, None)
+
+    def _check_head(self) -> None:
+        """Find out whose file this is. A restore or a copy can overwrite one that is open, so every read checks that
+        the first bytes are still the same."""
+        head = os.pread(self.log.fd, HEAD_BYTES, 0)
+        if head != self._head:
+            self.misplaced, self._head = lies_elsewhere(self.log, self.identity, self.first), head
 
     @property
     def sealed(self) -> bool:
@@ -179,6 +189,9 @@ class Segment:
             ends = read_ends(self._index.fd, low, stop)
         if not start:
             ends.insert(0, self.start)
+        self._check_head()
+        if self.misplaced and start < stop:
+            raise CorruptRecord(self.stream, self.first + start, self.path.name, None)
         return ends
 
     def read(self, start: int, stop: int, bytes_max: int) -> list[Record]:

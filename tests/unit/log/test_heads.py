@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,7 @@ import pytest
 
 from penstock import CannotOpen
 from penstock.errors import LogFailed, PenstockError
+from penstock.log.arrow import batches
 from penstock.log.check import check, repair
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.files import DISK
@@ -56,6 +57,15 @@ def served(log: LogReader) -> dict[int, bytes]:
             found |= {record.offset: record.data for record in log.read(offset, 1).records}
         except PenstockError:
             continue
+    return found
+
+
+def columns(log: LogReader) -> dict[int, bytes]:
+    found = {}
+    for offset in range(log.first_offset, log.next_offset):
+        with suppress(PenstockError):
+            for batch in batches(log, offset, offset + 1):
+                found |= dict(zip(batch["offset"].to_pylist(), batch["data"].to_pylist(), strict=True))
     return found
 
 
@@ -110,6 +120,28 @@ def test_a_copy_of_a_segment_under_another_offset_is_set_aside(
         assert log.next_offset == COUNT
     assert list(folder.glob("*.aside"))
     assert repair(folder, "s").ok
+
+
+@pytest.mark.parametrize("kind", [Log, LogReader], ids=["writer", "reader"])
+@pytest.mark.parametrize("place", [1, -1], ids=["closed", "active"])
+def test_a_segment_that_is_overwritten_while_it_is_open_is_not_served(
+    folder: Path, kind: type[LogReader], place: int
+) -> None:
+    first = firsts_in(folder)[place]
+    with kind(folder) as log:
+        assert len(served(log)) == COUNT
+        own = {suffix: (folder / file_name(first, suffix)).read_bytes() for suffix in ALL}
+        count = log.segment_of(first).count
+        for suffix in ALL:
+            shutil.copy(folder / file_name(0, suffix), folder / file_name(first, suffix))
+        found = served(log)
+        assert_true(found)
+        assert sorted(found) == sorted(set(range(COUNT)) - set(range(first, first + count)))
+        assert_true(columns(log))
+        if kind is Log:
+            for suffix, data in own.items():
+                (folder / file_name(first, suffix)).write_bytes(data)
+            assert len(served(log)) == len(columns(log)) == COUNT
 
 
 def test_a_segment_of_another_stream_is_not_served(folder: Path, tmp_path: Path) -> None:
