@@ -16,13 +16,16 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(PACKAGE) ## run the server (ARGS="--port 8080" adds options)
 	@exec $(BIN)/penstock serve $(ARGS)
+
+check: provision ## the inner loop: lint, format, types, generated files and unit tests
+	@$(call gate,tests/unit)
 
 test: provision ## the gate: lint, format, types and every test
 	@$(call gate,)
