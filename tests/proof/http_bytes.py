@@ -79,6 +79,7 @@ STRICTER = {
     "a target that is neither a path nor a URL": re.compile(
         rb"\r\n?[^ ]+ (?!/|\*[ #?]|[A-Za-z][-+.0-9A-Za-z]*://)[^ ]+ HTTP/"
     ),
+    "a zero byte in a chunk's extension": re.compile(rb"(?m)^[0-9A-Fa-f]+;[^\r\n]*\0"),
     "a chunk of more than 15 digits": re.compile(rb"(?m)^[0-9A-Fa-f]{16}"),
 }
 

@@ -10,11 +10,18 @@ import pytest
 from penstock.server import request_parser
 from penstock.server.errors import HttpError
 from penstock.server.request_parser import HEAD_BYTES_MAX, RequestParser
-from tests.proof.http_bytes import Seen, fuzz_parser, read_here
+from tests.proof.http_bytes import Seen, fuzz_parser, read_by_h11, read_here, why_stricter
 
 
 def test_random_bytes_are_read_as_h11_reads_them() -> None:
     assert fuzz_parser(seed=18, rounds=4_000) > 2_000
+
+
+def test_a_zero_byte_in_a_chunk_extension_is_refused_though_h11_reads_it() -> None:
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;a\0=b\r\nhello\r\n0\r\n\r\n"
+    assert read_here([data]) == []
+    assert read_by_h11(data) == [Seen("POST", b"/", b"h", b"hello")]
+    assert why_stricter(data) == ["a zero byte in a chunk's extension"]
 
 
 def test_the_same_requests_are_read_however_they_are_cut() -> None:
