@@ -80,6 +80,9 @@ STRICTER = {
         rb"\r\n?[^ ]+ (?!/|\*[ #?]|[A-Za-z][-+.0-9A-Za-z]*://)[^ ]+ HTTP/"
     ),
     "a zero byte in a chunk's extension": re.compile(rb"(?m)^[0-9A-Fa-f]+;[^\r\n]*\0"),
+    "a trailer that says where a request goes or ends": re.compile(
+        rb"(?i)\r\n0+(?:[ \t;][^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*?(?:host|content-length|transfer-encoding):"
+    ),
     "a chunk of more than 15 digits": re.compile(rb"(?m)^[0-9A-Fa-f]{16}"),
 }
 

@@ -24,6 +24,14 @@ def test_a_zero_byte_in_a_chunk_extension_is_refused_though_h11_reads_it() -> No
     assert why_stricter(data) == ["a zero byte in a chunk's extension"]
 
 
+@pytest.mark.parametrize("trailer", [b"Transfer-Encoding: chunked", b"content-length: 3", b"A: b\r\nHost: other"])
+def test_a_trailer_cannot_say_where_a_request_goes_or_ends(trailer: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    assert read_here([head + b"A: b\r\n\r\n"]) == [Seen("POST", b"/", b"h", b"")]
+    assert read_here([head + trailer + b"\r\n\r\n"]) == []
+    assert "a trailer that says where a request goes or ends" in why_stricter(head + trailer + b"\r\n\r\n")
+
+
 def test_the_same_requests_are_read_however_they_are_cut() -> None:
     data = b"\r\nPOST /a?b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nT: x\r\n\r\n"
     data += b"PUT http://other/c#d HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nabc\r\nGET / HTTP/1.0\r\n\r\nignored"

@@ -198,8 +198,11 @@ class RequestParser:
             if len(self._buffer) > HEAD_BYTES_MAX:
                 raise malformed("the trailers are too large")
             return None
-        if TRAILERS.fullmatch(self._take(end + 2)) is None:
+        trailers = self._take(end + 2)
+        if TRAILERS.fullmatch(trailers) is None:
             raise malformed("the trailers cannot be read")
+        if not ONCE.isdisjoint(_headers(trailers[:-2])):
+            raise malformed("Host, Content-Length and Transfer-Encoding are headers, and not allowed as trailers")
         self._read = self._read_head
         return END
 
