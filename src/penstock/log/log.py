@@ -17,7 +17,6 @@ from penstock import forks
 from penstock.commands import Command
 from penstock.errors import (
     BatchTooLarge,
-    CorruptRecord,
     InvalidInput,
     LogFailed,
     PenstockError,
@@ -36,7 +35,7 @@ from penstock.log.manifest import (
     save_manifest,
     with_heads,
 )
-from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, Record, StreamOptions, check_payloads
+from penstock.log.model import BATCH_BYTES_MAX, Appended, Payload, StreamOptions, check_payloads
 from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
 from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
 from penstock.log.recovery import recover
@@ -191,11 +190,12 @@ class Log(OneLane, LogReader):
     def _published(self, last: Segment) -> int:
         return self._next - last.first
 
-    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[Record]:
+    def segment_of(self, offset: int) -> Segment:
+        segment = super().segment_of(offset)
         if segment is self._last and segment.count < self._published(segment):
             # The index was cut short or replaced while the log is open.
-            raise CorruptRecord(self.name, offset, segment.path.name, None)
-        return super()._from(segment, offset, limit, bytes_max)
+            return segment.by_its_records(self.identity, self._published(segment))
+        return segment
 
     @property
     def active(self) -> Active:

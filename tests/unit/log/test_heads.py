@@ -144,6 +144,15 @@ def test_a_segment_that_is_overwritten_while_it_is_open_is_not_served(
             assert len(served(log)) == len(columns(log)) == COUNT
 
 
+def test_an_index_that_loses_an_entry_while_it_is_open_shifts_no_record(folder: Path) -> None:
+    index = folder / file_name(firsts_in(folder)[-1], INDEX)
+    with Log(folder) as log:
+        data = index.read_bytes()
+        index.write_bytes(data[:68] + data[72:])
+        assert_true(columns(log))
+        assert len(columns(log)) == len(served(log)) == COUNT
+
+
 def test_a_segment_of_another_stream_is_not_served(folder: Path, tmp_path: Path) -> None:
     with Log.create(tmp_path / "other", "s", SMALL, clock=Clock()) as log:
         log.append([b"other" + bytes(995)] * 64)
