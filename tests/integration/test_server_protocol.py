@@ -344,6 +344,13 @@ def test_an_idle_connection_is_closed(server: Running, monkeypatch: pytest.Monke
         assert b"200 OK" in until_closed(sock)
 
 
+def test_an_unfinished_head_request_is_answered_without_a_body(server: Running) -> None:
+    with server.connect() as sock:
+        sock.sendall(b"HEAD /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nab")
+        sock.shutdown(socket.SHUT_WR)
+        assert until_closed(sock).endswith(b"\r\n\r\n")
+
+
 def test_random_bytes_are_answered_request_by_request(server: Running) -> None:
     assert fuzz_server(server.port, seed=18, rounds=250) > 250
 
