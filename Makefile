@@ -1,5 +1,5 @@
-# Everything happens in .venv; all it takes is make and a Python 3.11 or newer that has venv.
-# A stamp in .venv stands for each installed lock, so a second run installs nothing.
+# Everything is installed into .venv; you need make and Python 3.11 or newer with venv.
+# A stamp in .venv marks each installed lock, so a second run installs nothing.
 
 PYTHON ?= python3
 ARGS ?=
@@ -30,88 +30,88 @@ check: provision ## the inner loop: lint, format, types, generated files and uni
 test: provision ## the gate: lint, format, types and every test
 	@$(call gate,)
 
-test-fast: provision ## the gate without the tests marked spark, browser or soak
+test-fast: provision ## the gate without tests marked spark, browser or soak
 	@$(call gate,-m "$(FAST)")
 
-test-postgres-versions: provision ## the PostgreSQL store on every major version that can be had here
+test-postgres-versions: provision ## test the PostgreSQL store on every available major version
 	$(BIN)/python tools/postgres_versions.py $(PYTEST_ARGS) $(ARGS)
 
-lint: $(STAMPS)/test ## ruff: rules and format, changing nothing
+lint: $(STAMPS)/test ## check lint rules and formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(STAMPS)/test ## mypy, strict, and TypeScript on the JavaScript client and the dashboard
+types: $(STAMPS)/test ## check types: mypy, and TypeScript for the JavaScript client and the dashboard
 	$(BIN)/mypy
 	$(BIN)/python tools/javascript.py
 
-sync: ## make the synchronous twins, and the dashboard's copy of the JavaScript client, anew
+sync: ## regenerate the synchronous code and the dashboard's copy of the JavaScript client
 	$(PYTHON) tools/unasync.py
 	$(PYTHON) tools/copy_client.py
 
-js-types: ## make the JavaScript client's type declarations anew
+js-types: ## regenerate the JavaScript client's type declarations
 	$(PYTHON) tools/javascript.py --write
 
-docs: $(STAMPS)/test $(STAMPS)/docs ## write docs/reference from the code, and build the site in build/site
+docs: $(STAMPS)/test $(STAMPS)/docs ## regenerate docs/reference and build the site in build/site
 	$(BIN)/python -m tools.reference
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-format: $(STAMPS)/test ## ruff: mend what can be mended
+format: $(STAMPS)/test ## fix lint and formatting
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-provision: $(STAMPS)/test $(STAMPS)/docs ## find or install the Java, the PostgreSQL and the browser that the tests use
+provision: $(STAMPS)/test $(STAMPS)/docs ## find or install Java, PostgreSQL and a browser for the tests
 	@$(BIN)/python tools/provision.py
 	@$(BIN)/python -m penstock.pipeline.classes
 
-audit: $(STAMPS)/audit ## known vulnerabilities of every lock; fails if PyPI cannot say
+audit: $(STAMPS)/audit ## look up known vulnerabilities of every lock
 	@for lock in requirements/*.txt; do echo "$$lock" && \
 		$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r "$$lock" || exit 1; done
 
-binary: $(STAMPS)/deploy $(PACKAGE) ## a single file, dist/penstock, that serves wherever there is such a Python
+binary: $(STAMPS)/deploy $(PACKAGE) ## build a single-file server, dist/penstock
 	$(BIN)/python -m tools.binary dist/penstock
 
-demo-install: $(STAMPS)/spark $(PACKAGE) ## what the demo and the tutorial need, Spark included
+demo-install: $(STAMPS)/spark $(PACKAGE) ## install what the demo and the tutorial need, including Spark
 
-demo: demo-install ## a server with traffic through every face, Spark refreshing, and its dashboard
+demo: demo-install ## run a server with sample traffic, a dashboard and Spark charts
 	@exec $(BIN)/penstock demo $(ARGS)
 
-first-hour: ## time a newcomer: clone, install, first message, first chart
+first-hour: ## time the first steps: clone, install, first message, first chart
 	$(PYTHON) -m tools.first_hour
 
-screenshots: provision ## the pictures of the dashboard in docs/images
+screenshots: provision ## take the screenshots in docs/images
 	$(BIN)/python tools/screenshots.py $(ARGS)
 
-bench-dashboard: provision ## what the dashboard costs: first render, long tasks, twenty of them on a busy server
+bench-dashboard: provision ## benchmark the dashboard: first render, long tasks, load on the server
 	$(BIN)/python benchmarks/dashboard.py $(ARGS)
 
-bench-embedded: $(STAMPS)/bench ## the embedded queue against its peers
+bench-embedded: $(STAMPS)/bench ## benchmark the embedded queue against others
 	$(BIN)/python benchmarks/embedded.py $(ARGS)
 
-bench-server: $(STAMPS)/bench-server ## the server against its peers (Debian's packages; missing ones are skipped)
+bench-server: $(STAMPS)/bench-server ## benchmark the server against others (Debian packages; skips missing ones)
 	$(BIN)/python benchmarks/server.py $(ARGS)
 
-bench-log: $(STAMPS)/bench ## the log against the raw disk
+bench-log: $(STAMPS)/bench ## benchmark the log against raw disk writes
 	$(BIN)/python benchmarks/log.py $(ARGS)
 
-bench-journal: $(STAMPS)/bench-server $(STAMPS)/bench ## what the journal costs
+bench-journal: $(STAMPS)/bench-server $(STAMPS)/bench ## benchmark the cost of the journal
 	$(BIN)/python benchmarks/journal.py $(ARGS)
 
-bench-postgres: provision $(STAMPS)/bench-postgres ## the PostgreSQL store against its peers
+bench-postgres: provision $(STAMPS)/bench-postgres ## benchmark the PostgreSQL store against others
 	$(BIN)/python benchmarks/postgres.py $(ARGS)
 
-proof: provision ## faults, soak, load and nonsense on both stores, and a report (ARGS="--minutes 5 --seed 7")
+proof: provision ## inject faults, soak, overload and fuzz both stores, and write a report (ARGS="--minutes 5 --seed 7")
 	$(BIN)/python -m tests.proof $(ARGS)
 
-proof-pipeline: provision ## kill servers and Spark at random, then hold every table against three readers (ARGS="--store postgresql")
+proof-pipeline: provision ## kill servers and Spark at random, then verify every table (ARGS="--store postgresql")
 	$(BIN)/python tests/crash/pipeline_rounds.py $(ARGS)
 
-mutate: provision ## break the code behind each promise, and see its test fail
+mutate: provision ## break the code behind each guarantee and expect its test to fail
 	$(BIN)/python tools/mutate.py $(ARGS)
 
-bench-spark: $(STAMPS)/test $(STAMPS)/bench ## the pipeline against Parquet, tuples and DuckDB; cores, first answers, freshness
+bench-spark: $(STAMPS)/test $(STAMPS)/bench ## benchmark the pipeline against Parquet, tuples and DuckDB
 	$(BIN)/python benchmarks/spark.py $(ARGS)
 
-lock: $(STAMPS)/lock ## renew requirements/*.txt (UPGRADE=--upgrade moves every pin)
+lock: $(STAMPS)/lock ## update requirements/*.txt (UPGRADE=--upgrade moves every pin)
 	$(COMPILE) pyproject.toml --extra server requirements/serve.in -o requirements/serve.txt
 	$(COMPILE) pyproject.toml --extra server --extra test -c requirements/serve.txt -o requirements/test.txt
 	$(COMPILE) pyproject.toml --extra server --extra postgres -c requirements/test.txt -o requirements/deploy.txt
@@ -133,7 +133,7 @@ clean: ## remove .venv and every cache
 	rm -rf .venv clients/js/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Every part runs even after one has failed; pytest comes last, so that its closing line ends the output.
+# Every part runs even if one fails; pytest runs last, so that its summary ends the output.
 define gate
 failed=; \
 $(BIN)/python tools/unasync.py --check || failed="$$failed sync"; \
@@ -152,7 +152,7 @@ endef
 		"Penstock needs Python 3.11 or newer; name one with make PYTHON=...")'
 	@echo "creating .venv" && $(PYTHON) -m venv --clear .venv && mkdir $(STAMPS)
 
-# The interpreter a .venv was made from can be upgraded away.
+# An upgrade can remove the interpreter that .venv was created from.
 ifneq ($(shell test -x $(BIN)/python && echo there),there)
 .venv/pyvenv.cfg: force
 endif

@@ -9,7 +9,7 @@ from tools.reference import calls, command_line, dependencies, python, tables
 from tools.reference.server import describe_server
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
-NOTE = "<!-- Made from the code by `make docs`: change that. -->\n"
+NOTE = "<!-- Generated from the code by `make docs`. Do not edit. -->\n"
 
 
 def pages() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The HTTP calls, from the OpenAPI document that a server with all faces gives out."""
+"""The HTTP reference, from the OpenAPI document of a server with every API."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from tools.reference.server import Described
 from tools.reference.text import code, schema_text, table
 
-FACES = {
-    "inbox": "The inbox face",
-    "queues": "The queue face",
-    "tree": "The tree face",
+TITLES = {
+    "inbox": "Inbox API",
+    "queues": "Queue API",
+    "tree": "Tree API",
     "analytics": "Analytics",
-    "streams": "The stream face",
-    "journal": "The journal",
+    "streams": "Stream API",
+    "journal": "Journal",
     "operations": "Operations",
 }
 
@@ -28,25 +28,25 @@ def page(described: Described) -> str:
         for method, call in calls.items():
             by_tag.setdefault(call["tags"][0], []).append(_call(method, path, call, described))
     parts = [
-        "# HTTP\n\nThe same as `/docs` and `/openapi.json` of a running server. Every error has the shape of "
-        "[Problem](#problem); [which error means what](errors.md). A token goes into `Authorization: Bearer <token>`.\n"
+        "# HTTP API\n\nA running server serves the same at `/docs` and `/openapi.json`. Every error has the schema "
+        "[Problem](#problem); see the [list of errors](errors.md). Send a token as `Authorization: Bearer <token>`.\n"
     ]
     for tag, entries in by_tag.items():
-        parts.append(f"\n## {FACES.get(tag, tag.capitalize())}\n\n{''.join(entries)}")
-    parts.append("\n## Shapes\n")
+        parts.append(f"\n## {TITLES.get(tag, tag.capitalize())}\n\n{''.join(entries)}")
+    parts.append("\n## Schemas\n")
     for name, schema in sorted(document["components"]["schemas"].items()):
         parts.append(_shape(name, schema))
     return "".join(parts)
 
 
 def _with_short_names(document: dict[str, Any]) -> dict[str, Any]:
-    """Two faces have a PushBody; where that is so, the name is told with its module."""
+    """Prefix a schema name with its API where two APIs have one of the same name, such as PushBody."""
     text = json.dumps(document)
     for name in document["components"]["schemas"]:
         module, _, last = name.rpartition(".")
         if module:
-            face = module.rpartition(".")[2].removesuffix("_shapes").capitalize()
-            text = text.replace(f'"{name}"', f'"{face}{last}"').replace(f'/{name}"', f'/{face}{last}"')
+            api = module.rpartition(".")[2].removesuffix("_shapes").capitalize()
+            text = text.replace(f'"{name}"', f'"{api}{last}"').replace(f'/{name}"', f'/{api}{last}"')
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -70,7 +70,7 @@ def _call(method: str, path: str, call: dict[str, Any], described: Described) ->
         for status, answer in call["responses"].items()
         if int(status) < 400
     ]
-    parts.append(f"Answers: {'; '.join(answers)}\n\n")
+    parts.append(f"Responses: {'; '.join(answers)}\n\n")
     return "".join(parts)
 
 

@@ -12,7 +12,7 @@ from tools.reference.text import code, table
 
 
 def page() -> str:
-    parts = ["# Command line\n\n", inspect.cleandoc(cli.help or ""), "\n"]
+    parts = ["# CLI\n\n", inspect.cleandoc(cli.help or ""), "\n"]
     for path, command in _commands(cli, "penstock"):
         parts.append(_section(path, command))
     return "".join(parts)

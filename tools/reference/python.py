@@ -16,10 +16,10 @@ from tools.reference.text import code, table, unfolded
 
 SENT: dict[type[PenstockError], int] = {penstock.Unauthorized: 401, penstock.Forbidden: 403}
 """Only the client raises these: the server has sent the status."""
-ABOUT = """# Python
+ABOUT = """# Python API
 
-`import penstock` has all of these names. `penstock.aio` has `connect` and the same classes for `async` programs: each
-method that waits is then awaited. Durations are in seconds.
+`import penstock` provides all of these names. `penstock.aio` has `connect` and the same classes for `async` programs,
+with `await` for every method that performs I/O. Durations are in seconds.
 """
 
 
@@ -41,7 +41,7 @@ def errors() -> str:
     ]
     head = ("class", "`code`", "over HTTP", "is a", "meaning")
     about = (
-        "# Errors\n\nEvery error is a `PenstockError` with a stable `code` and, where there is one, a `hint`. "
+        "# Errors\n\nEvery error is a `PenstockError` with a stable `code` and often a `hint`. "
         'Over HTTP it is `{"error": …, "code": …, "hint": …, "field": …}`.\n\n'
     )
     return about + table(head, rows)

@@ -29,9 +29,9 @@ def options() -> str:
     queue = [(code(name), kind, default, note) for name, kind, default, note in struct_rows(QueueOptions)]
     stream = [(code(name), kind, default, note) for name, kind, default, note in struct_rows(StreamOptions)]
     return (
-        "# Options\n\nOf a queue, in `POST /queues`, `PATCH /queues/{queue}`, `penstock queue add` and "
-        f"`client.create_queue`:\n\n{table(head, queue)}"
-        "\nOf a stream, in `POST /streams`, `penstock stream create` and `client.create_stream`:\n\n"
+        "# Queue and stream options\n\nOptions of a queue, for `POST /queues`, `PATCH /queues/{queue}`, "
+        f"`penstock queue add` and `client.create_queue`:\n\n{table(head, queue)}"
+        "\nOptions of a stream, for `POST /streams`, `penstock stream create` and `client.create_stream`:\n\n"
         f"{table(head, stream)}"
     )
 
@@ -44,16 +44,16 @@ def settings() -> str:
     }
     plain = {field: name for name, field in PLAIN_NAMES.items()}
     rows = [
-        (code(name), kind, default or "the machine and process", _ways(name, flags, plain), note)
+        (code(name), kind, default or "host and process id", _ways(name, flags, plain), note)
         for name, kind, default, note in struct_rows(Settings)
     ]
     about = " ".join((precedence or "").split()).partition(": ")[2]
     return (
-        f"# Settings of a server\n\nWhat counts: {about} Each is `PENSTOCK_<NAME>` in the environment and "
+        f"# Server settings\n\nPrecedence: {about} Set each as `PENSTOCK_<NAME>` in the environment or as "
         "`name = value` in `penstock.toml` (or the file that `--config` or `PENSTOCK_CONFIG` names).\n\n"
         + table(("setting", "type", "default", "also", "meaning"), rows)
         + "\n`LISTEN_ADDR` (`host:port`), `HOST` (an address) and `PG_HOST`, `PG_PORT`, `PG_USER`, `PG_PASSWORD` "
-        "and `PG_DB` are understood too.\n"
+        "and `PG_DB` are supported too.\n"
     )
 
 
@@ -69,8 +69,9 @@ def metrics(found: list[Metric]) -> str:
         name = metric.name + COUNTED.get(metric.type, "")
         rows.append((code(name), metric.type, ", ".join(map(code, labels)), metric.documentation))
     return (
-        "# Metrics\n\n`GET /metrics`, for Prometheus. Labels by queue and stream are shown for the first 1,000 each. "
-        "[How to watch a server](../howto/monitoring.md).\n\n" + table(("metric", "type", "labels", "meaning"), rows)
+        "# Metrics\n\n`GET /metrics` in the Prometheus format. Only the first 1,000 queues and streams by name have "
+        "labels. [How to monitor a server](../howto/monitoring.md).\n\n"
+        + table(("metric", "type", "labels", "meaning"), rows)
     )
 
 
@@ -79,23 +80,23 @@ def journal_events() -> str:
     marks = [(code(mark.value), str(mark.name).lower(), MARKS_NOTES[str(mark.name)]) for mark in events.Mark]
     live = sorted({(code(name), code(kind)) for kind, name in dashboard.KINDS.items()})
     return (
-        "# Events\n\nWhat the journal tells of: `GET /journal/events`, `penstock journal tail`, Spark's "
+        "# Journal events\n\nRead them with `GET /journal/events`, `penstock journal tail` or Spark's "
         '`format("penstock")`.\n\n'
         + table(("kind", "meaning"), kinds)
         + "\nEach event is a row with these columns:\n\n"
         + _columns(arrow.SCHEMA, comments(arrow), "SCHEMA")
         + "\n`marks` is a sum of:\n\n"
         + table(("value", "mark", "meaning"), marks)
-        + "\nOver `WS /ws/dashboard` they are called:\n\n"
+        + "\nTheir names over `WS /ws/dashboard`:\n\n"
         + table(("event", "kind in the journal"), live)
-        + "\nand `queue.created`, and `queue.depth` at intervals.\n"
+        + "\nIn addition, `WS /ws/dashboard` sends `queue.created`, and `queue.depth` at intervals.\n"
     )
 
 
 def lake() -> str:
     notes = comments(tables)
     names = {id(found): name for name, found in vars(tables).items() if isinstance(found, tables.Table)}
-    parts = [f"# Tables of the lake\n\n{inspect.cleandoc(tables.__doc__ or '')}\n"]
+    parts = [f"# Lake tables\n\n{inspect.cleandoc(tables.__doc__ or '')}\n"]
     for found in (tables.TABLES | tables.LIVE).values():
         keys = ", ".join(map(code, found.keys))
         parts.append(f"\n## {found.name}\n\n{found.about[0].upper()}{found.about[1:]}. Key: {keys}.\n\n")
