@@ -1,9 +1,9 @@
-"""A streaming job of one's own: dead letters, joined with who looks after each queue, become alerts in another queue.
+"""A streaming job that joins dead letters with the owner of each queue and pushes alerts to another queue.
 
     python examples/spark_alerts.py ./penstock-data owners.csv
 
-`owners.csv` has the columns queue and owner. Stopped and started again, the job goes on where it was, and sends no
-alert twice.
+`owners.csv` has the columns queue and owner. When restarted, the job resumes where it stopped, and sends no alert
+twice.
 """
 
 from __future__ import annotations

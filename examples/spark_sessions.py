@@ -1,10 +1,10 @@
-"""A streaming job of one's own: orders, joined with who the customers are, become sessions; the large ones of customers
-on trial become alerts in a queue.
+"""A streaming job that groups orders into sessions per customer, and pushes an alert for each large session of a
+customer on a trial plan.
 
     python examples/spark_sessions.py ./penstock-data customers.csv
 
 `customers.csv` has the columns customer and plan. Messages of the queue `orders` are JSON with a `customer` and an
-`amount`. Stopped and started again, the job goes on where it was, and sends no alert twice.
+`amount`. When restarted, the job resumes where it stopped, and sends no alert twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.pipeline.session import open_session
 COLUMNS = "queue string, kind string, at timestamp, body binary"
 ORDER = "struct<customer: string, amount: double>"
 GAP = "30 minutes"
-"""Without an order for so long, a session has ended."""
+"""A session ends after this long without an order."""
 LATE = "5 minutes"
 """Events that come later than this after newer ones are passed over."""
 LARGE = 1_000.0

@@ -1,9 +1,9 @@
-"""A batch job of one's own over a year of the lake: by month and queue, how many messages there were, how many of them
-failed, and how long they took; the months in which a queue got slower, first.
+"""A batch job over a year of the lake: messages, failures and durations by month and queue, with the months in which a
+queue became slower first.
 
     python examples/spark_year.py ./penstock-data/lake 2025 slower.parquet
 
-Files of the lake that hold nothing of that year are not opened.
+It does not open files of the lake that contain nothing of that year.
 """
 
 from __future__ import annotations
