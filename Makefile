@@ -61,7 +61,7 @@ format: $(STAMPS)/test ## fix lint and formatting
 
 provision: $(STAMPS)/test $(STAMPS)/docs ## find or install Java, PostgreSQL and a browser for the tests
 	@$(BIN)/python tools/provision.py
-	@$(BIN)/python -m penstock.pipeline.classes
+	@$(BIN)/python -m penstock.pipeline.runtime.cds_archive
 
 audit: $(STAMPS)/audit ## look up known vulnerabilities of every lock
 	@for lock in requirements/*.txt; do echo "$$lock" && \

@@ -20,7 +20,7 @@ from lakes.work import in_child
 from lib import machine
 from lib.report import as_json
 
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 
 RESULTS = Path(__file__).parent / "results"
 COMPLETE_EVENTS, QUICK_EVENTS = 10_000_000, 1_000_000

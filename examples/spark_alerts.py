@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.pipeline.session import open_session
+from penstock.pipeline.runtime.session import open_session
 
 COLUMNS = "queue string, id bigint, kind string, at timestamp, details string"
 

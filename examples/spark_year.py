@@ -15,9 +15,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.session import open_session
-from penstock.pipeline.tables import SILVER
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import SILVER
+from penstock.pipeline.runtime.session import open_session
 
 
 def lives_of(spark: SparkSession, lake: Lake, year: int) -> DataFrame:

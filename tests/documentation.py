@@ -77,7 +77,7 @@ class Walk:
             self._start("penstock serve --data penstock-data")
         try:
             for language, manner, code in found:
-                self._run_block(language, manner, self._translated(code))
+                self._run_block(language, manner, self._mapping_errors(code))
         finally:
             self._stop()
 
@@ -121,7 +121,7 @@ class Walk:
             shown = self.shell(command)
             assert _like(wanted, shown), f"$ {command}\n{shown}"
 
-    def _translated(self, code: str) -> str:
+    def _mapping_errors(self, code: str) -> str:
         return re.sub(r"\b(88\d\d)\b", lambda found: self._port(found[1]), code)
 
     def _port(self, shown: str) -> str:

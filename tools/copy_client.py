@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "clients/js/src"
-TARGET = ROOT / "src/penstock/server/static/client"
+TARGET = ROOT / "src/penstock/server/dashboard/static/client"
 SHAPES = "../shapes.d.ts"
 """Types only: what the checks of the dashboard need and no browser asks for."""
 

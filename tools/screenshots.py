@@ -21,9 +21,9 @@ sys.path.insert(0, str(ROOT))
 
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
-from penstock._sync.broker import Broker  # noqa: E402
-from penstock.commands import SettleItem  # noqa: E402
-from penstock.model import Content, NewMessage, QueueOptions, system_clock  # noqa: E402
+from penstock.broker._sync.broker import Broker  # noqa: E402
+from penstock.core.commands import SettleItem  # noqa: E402
+from penstock.core.model import Content, PushItem, QueueOptions, system_clock  # noqa: E402
 from penstock.store.sqlite import SqliteStore  # noqa: E402
 from tests.integration.serving import Client, Running, running  # noqa: E402
 from tools import provision  # noqa: E402
@@ -138,7 +138,7 @@ def work(broker: Broker, clock: Moved, dice: random.Random, queue: str, count: i
         for _ in range(count)
     ]
     bodies = [json.dumps(order).encode() for order in orders]
-    broker.push(queue, [NewMessage(payload=b, content=Content.JSON, headers={"tenant": "acme"}) for b in bodies])
+    broker.push(queue, [PushItem(payload=b, content=Content.JSON, headers={"tenant": "acme"}) for b in bodies])
     clock.now += dice.randint(20, 900)
     leased = broker.lease(queue, limit=round(count * dice.uniform(0.85, 1.15)), worker=f"{queue.split('/')[-1]}-1")
     clock.now += dice.randint(30, 400)

@@ -1,4 +1,4 @@
-"""Make the synchronous twins in src/penstock/_sync from the asynchronous modules; `--check` only compares."""
+"""Make the synchronous twins in `_sync` folders from the asynchronous modules; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -7,45 +7,34 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "penstock"
-CLIENT = (
-    "asker",
-    "client",
-    "joiner",
-    "keeper",
-    "local",
-    "local_streams",
-    "message",
-    "poller",
-    "queue",
-    "remote",
-    "remote_streams",
-    "retry",
-    "stream",
-    "transaction",
-    "worker",
-)
-MODULES = ("administration.py", "broker.py", *(f"client/{name}.py" for name in CLIENT))
+BROKER = ("admin", "broker")
 
 _BRACKETS = r"\[((?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*)\]"
 REPLACEMENTS = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\b(Committer|Wakeups)\b", r"Thread\1"),
-    (r"\bpenstock\.(committer|own_connection|wakeups)\b", r"penstock.thread_\1"),
+    (r"\b(Committer|Waiters)\b", r"Thread\1"),
+    (r"\bpenstock\.group_commit\.tasks\b", "penstock.group_commit.threads"),
+    (r"\b(waiters|caller_transaction|_concurrency|connection)_async\b", r"\1_threads"),
     (r"\bAsync(Iterator|Iterable|Generator)\b", r"\1"),
     (r"from collections\.abc import Awaitable\n", ""),
     (r"\bAwaitable, ", ""),
     (rf"\bAwaitable{_BRACKETS}", r"\1"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
-    (r"\bpenstock\.(administration|broker)\b", r"penstock._sync.\1"),
-    (rf"\bpenstock\.client\.({'|'.join(CLIENT)})\b", r"penstock._sync.client.\1"),
-    (r"\bpenstock\.client\.tasks\b", "penstock.client.threads"),
-    (r"\bpenstock\.client\.connection\b", "penstock.client.thread_connection"),
+    (rf"\bpenstock\.broker\.({'|'.join(BROKER)})\b", r"penstock.broker._sync.\1"),
+    (r"\bpenstock\.client\._async\b", "penstock.client._sync"),
     (
         r"This is (?:the )?asynchronous.*?unasync\.py\.",
         "Made by tools/unasync.py from the asynchronous twin: change that.",
     ),
 )
+
+
+def twins() -> dict[Path, Path]:
+    """Each asynchronous module and its synchronous twin."""
+    broker, client = PACKAGE / "broker", PACKAGE / "client"
+    found = {broker / f"{name}.py": broker / "_sync" / f"{name}.py" for name in BROKER}
+    return found | {module: client / "_sync" / module.name for module in sorted((client / "_async").glob("*.py"))}
 
 
 def to_sync(source: str) -> str:
@@ -57,11 +46,10 @@ def to_sync(source: str) -> str:
 def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = []
-    for module in MODULES:
-        target = PACKAGE / "_sync" / module
-        wanted = to_sync((PACKAGE / module).read_text(encoding="utf-8"))
+    for module, target in twins().items():
+        wanted = to_sync(module.read_text(encoding="utf-8"))
         if not target.exists() or target.read_text(encoding="utf-8") != wanted:
-            stale.append(module)
+            stale.append(str(target.relative_to(PACKAGE)))
             if not check:
                 target.parent.mkdir(exist_ok=True)
                 target.write_text(wanted, encoding="utf-8")

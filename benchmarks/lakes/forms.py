@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.journal.drain import journal_folder
-from penstock.journal.reading import JournalReader
-from penstock.pipeline.logs import FolderPlace
-from penstock.pipeline.parts import Part, parts_of
+from penstock.journal.drainer import journal_folder
+from penstock.journal.reader import JournalReader
+from penstock.pipeline.source.log_sources import FolderLocation
+from penstock.pipeline.source.offset_ranges import OffsetRange, parts_of
 
 from .journal import BATCH
 
@@ -25,7 +25,7 @@ PAGE_RECORDS = 1_000
 class FormReader(DataSourceReader):
     def __init__(self, path: str, columns: list[str]) -> None:
         self._folder, self._columns = journal_folder(Path(path) / "penstock.db"), columns
-        self._place = FolderPlace(str(self._folder))
+        self._place = FolderLocation(str(self._folder))
 
     def partitions(self) -> list[InputPartition]:
         with closing(self._place.open()) as log:
@@ -34,14 +34,14 @@ class FormReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self.rows(partition.value)
 
-    def rows(self, part: Part) -> Iterator[Any]:
+    def rows(self, part: OffsetRange) -> Iterator[Any]:
         raise NotImplementedError
 
 
 class OneByOne(FormReader):
     """Every event decoded by itself, by what anyone has who reads the journal without Arrow."""
 
-    def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
+    def rows(self, part: OffsetRange) -> Iterator[tuple[Any, ...]]:
         with closing(JournalReader(self._folder)) as journal:
             offset = part.start
             while offset < part.end:
@@ -58,7 +58,7 @@ def _value(value: Any, name: str) -> Any:
 class ColumnsAsTuples(FormReader):
     """Decoded as the source does, and handed over row by row."""
 
-    def rows(self, part: Part) -> Iterator[tuple[Any, ...]]:
+    def rows(self, part: OffsetRange) -> Iterator[tuple[Any, ...]]:
         with closing(self._place.open()) as log:
             for batch in log.read(part, self._columns):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -67,7 +67,7 @@ class ColumnsAsTuples(FormReader):
 class ReadyMade(FormReader):
     """The first batch again and again: nothing is read or decoded. What remains is Spark's own share."""
 
-    def rows(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def rows(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
         with closing(self._place.open()) as log:
             first = pa.Table.from_batches([next(iter(log.read(part, self._columns)))])
         events = (part.end - part.start) * BATCH

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from penstock.journal.events import Kind, encode_events
-from penstock.log.log import Log
+from penstock.log.writer import Log
 
 BATCH = 100
 BODY_BYTES = 200

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import QUEUE_MINUTES
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import QUEUE_MINUTES
 
 from .start import PENSTOCK
 

@@ -11,8 +11,8 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from penstock.pipeline.classes import MAKING, archive_of
-from penstock.pipeline.java import find_java
+from penstock.pipeline.runtime.cds_archive import MAKING, archive_of
+from penstock.pipeline.runtime.java import find_java
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 BARE = """from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def start(folder: Path, rounds: int) -> list[Row]:
     run = [PENSTOCK, "pipeline", "run", "--once", "--json", "--data", str(folder), "--lake"]
     warm = folder / "cache-warm"
     subprocess.run(
-        [sys.executable, "-m", "penstock.pipeline.classes"],
+        [sys.executable, "-m", "penstock.pipeline.runtime.cds_archive"],
         env=os.environ | java | {"XDG_CACHE_HOME": str(warm)},
         check=True,
     )

@@ -17,13 +17,13 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.journal.drain import journal_folder
-from penstock.pipeline.jar import RULE, RULES_LEFT_OUT, make_jar
-from penstock.pipeline.lake import Lake
+from penstock.journal.drainer import journal_folder
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.session import open_session
-from penstock.pipeline.source import PenstockSource
-from penstock.pipeline.tables import BRONZE
+from penstock.pipeline.runtime.jar import RULE, RULES_LEFT_OUT, make_jar
+from penstock.pipeline.runtime.session import open_session
+from penstock.pipeline.source.data_source import PenstockSource
 
 from .forms import FORMS, ONE_BY_ONE, READY_MADE, TUPLES
 

@@ -72,8 +72,8 @@ def _measure(handles: list[System], cell: Cell, seconds: float) -> float:
     cap = WAITING_SMALL // cell.threads if capped else None
     moved, spent = 0, 0.0
     # Refilling can take longer than what is measured; then a shorter sample has to do.
-    give_up = perf_counter() + MOST_ELAPSED * seconds
-    while spent < seconds and (not moved or perf_counter() < give_up):
+    abandon = perf_counter() + MOST_ELAPSED * seconds
+    while spent < seconds and (not moved or perf_counter() < abandon):
         if cell.operation == "pop+ack":
             fill(handles[0], refill, fill_batch)
         steps = [step_of(handles[index % len(handles)], cell.operation, batch) for index in range(cell.threads)]

@@ -22,11 +22,11 @@ from typing import Any
 from penstock.log.aio import AsyncStreams
 from penstock.log.arrow import batches
 from penstock.log.files import Files
-from penstock.log.log import Log
 from penstock.log.model import StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.record import HEADER_BYTES, encode
 from penstock.log.streams import FileStreams
+from penstock.log.writer import Log
 
 PRODUCERS = 64
 SMALL_BYTES = 40

@@ -10,8 +10,8 @@ from time import perf_counter
 
 import psutil
 
-from penstock.log.log import Log
 from penstock.log.reader import LogReader
+from penstock.log.writer import Log
 
 
 def main(folder: Path, reads: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from lib.scenarios import say
 
-from penstock.broker import Broker
-from penstock.commands import Command, Configure, Lease
-from penstock.model import NewMessage, QueueOptions
+from penstock.broker.broker import Broker
+from penstock.core.commands import Command, Configure, Lease
+from penstock.core.model import PushItem, QueueOptions
 from penstock.store.postgres import PostgresStore
 
 from .databases import Databases
@@ -71,7 +71,7 @@ async def _measure(brokers: list[Counting], names: list[str]) -> Row:
         broker.leases = 0
     for broker, name in zip(cycle(reversed(brokers)), names, strict=False):
         sent_at = perf_counter()
-        await broker.push(name, [NewMessage(payload=b"x")])
+        await broker.push(name, [PushItem(payload=b"x")])
         pushed_at[name] = perf_counter()
         push_ms.append((pushed_at[name] - sent_at) * 1000)
         await asyncio.sleep(max(0.0, sent_at + PUSH_EVERY_S - perf_counter()))

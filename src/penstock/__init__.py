@@ -59,17 +59,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from penstock import aio as aio
-    from penstock._sync.client.client import Client, connect
-    from penstock._sync.client.message import LeasedMessage
-    from penstock._sync.client.queue import Queue
-    from penstock._sync.client.stream import Stream
-    from penstock._sync.client.transaction import Transaction
-    from penstock._sync.client.worker import Worker
+    from penstock.client._sync.client import Client, connect
+    from penstock.client._sync.message import LeasedMessage
+    from penstock.client._sync.queue import Queue
+    from penstock.client._sync.stream import Stream
+    from penstock.client._sync.transaction import Transaction
+    from penstock.client._sync.worker import Worker
     from penstock.client.stream_types import Appended, Record, Records
     from penstock.client.types import NewMessage, Page, PeekedMessage, Receipt, Redriven, Stats
+    from penstock.core.model import QueueInfo, QueueOptions, State
     from penstock.lite import DeadMessage, LiteQueue, Message
     from penstock.log.model import Consumer, StreamInfo, StreamOptions
-    from penstock.model import QueueInfo, QueueOptions, State
 
 __all__ = [
     "AccessDenied",
@@ -151,30 +151,30 @@ __all__ = [
 # Loaded when first asked for: a command that only talks to a server starts without SQLite and asyncio.
 _LATE = {
     "Appended": "penstock.client.stream_types",
-    "Client": "penstock._sync.client.client",
+    "Client": "penstock.client._sync.client",
     "Consumer": "penstock.log.model",
     "DeadMessage": "penstock.lite",
-    "LeasedMessage": "penstock._sync.client.message",
+    "LeasedMessage": "penstock.client._sync.message",
     "LiteQueue": "penstock.lite",
     "Message": "penstock.lite",
     "NewMessage": "penstock.client.types",
     "Page": "penstock.client.types",
     "PeekedMessage": "penstock.client.types",
-    "Queue": "penstock._sync.client.queue",
-    "QueueInfo": "penstock.model",
-    "QueueOptions": "penstock.model",
+    "Queue": "penstock.client._sync.queue",
+    "QueueInfo": "penstock.core.model",
+    "QueueOptions": "penstock.core.model",
     "Receipt": "penstock.client.types",
     "Record": "penstock.client.stream_types",
     "Records": "penstock.client.stream_types",
     "Redriven": "penstock.client.types",
-    "State": "penstock.model",
+    "State": "penstock.core.model",
     "Stats": "penstock.client.types",
-    "Stream": "penstock._sync.client.stream",
+    "Stream": "penstock.client._sync.stream",
     "StreamInfo": "penstock.log.model",
     "StreamOptions": "penstock.log.model",
-    "Transaction": "penstock._sync.client.transaction",
-    "Worker": "penstock._sync.client.worker",
-    "connect": "penstock._sync.client.client",
+    "Transaction": "penstock.client._sync.transaction",
+    "Worker": "penstock.client._sync.worker",
+    "connect": "penstock.client._sync.client",
 }
 
 

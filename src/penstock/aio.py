@@ -8,11 +8,11 @@ async with penstock.aio.connect("sqlite:///tasks.db") as client:
             print(message.payload)
 """
 
-from penstock.client.client import Client, connect
-from penstock.client.message import LeasedMessage
-from penstock.client.queue import Queue
-from penstock.client.stream import Stream
-from penstock.client.transaction import Transaction
-from penstock.client.worker import Worker
+from penstock.client._async.client import Client, connect
+from penstock.client._async.message import LeasedMessage
+from penstock.client._async.queue import Queue
+from penstock.client._async.stream import Stream
+from penstock.client._async.transaction import Transaction
+from penstock.client._async.worker import Worker
 
 __all__ = ["Client", "LeasedMessage", "Queue", "Stream", "Transaction", "Worker", "connect"]

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.config import Settings, check_settings
+from penstock.core.validation import to_invalid_input
 from penstock.errors import InvalidInput, MissingExtra
-from penstock.misfit import refusal
 
 if TYPE_CHECKING:
-    from penstock._sync.client.worker import Worker as SyncWorker
-    from penstock.client.worker import Worker
+    from penstock.client._async.worker import Worker
+    from penstock.client._sync.worker import Worker as SyncWorker
     from penstock.server.app import App
-    from penstock.server.asgi import Receive, Scope, Send
+    from penstock.server.http.asgi import Receive, Scope, Send
 
 __all__ = ["Application", "app", "lifespan"]
 
@@ -44,7 +44,7 @@ def app(store: str, **settings: Any) -> Application:
     try:
         checked = check_settings(msgspec.convert(values, Settings))
     except msgspec.ValidationError as error:
-        raise refusal(error, "setting") from None
+        raise to_invalid_input(error, "setting") from None
     if not checked.auth_token and not checked.insecure:
         raise InvalidInput(
             "an application without a token would let everyone in",

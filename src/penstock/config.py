@@ -16,9 +16,9 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Struct
 
+from penstock.core.ids import own_name
+from penstock.core.validation import to_invalid_input
 from penstock.errors import InvalidInput
-from penstock.identity import own_name
-from penstock.misfit import refusal
 
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 
@@ -170,7 +170,7 @@ def load_settings(
     try:
         return check_settings(msgspec.convert(values, Settings, strict=False))
     except msgspec.ValidationError as error:
-        raise refusal(error, "setting", Settings) from None
+        raise to_invalid_input(error, "setting", Settings) from None
 
 
 def _check_one_store(named: Mapping[str, str]) -> None:

@@ -13,29 +13,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock._sync.broker import Broker
+from penstock.broker._sync.broker import Broker
+from penstock.broker.caller_transaction_threads import driver_connection
 from penstock.client.failures import describe, format_traceback
-from penstock.commands import Command, Configure, Settled, SettleItem
-from penstock.errors import InvalidInput, LeaseLost, PenstockError, UnknownQueue, WrongType
-from penstock.identity import DLQ_SUFFIX, check_queue_name
-from penstock.limits import Limits, check_many
-from penstock.model import (
+from penstock.core.commands import Command, Configure, Settled, SettleItem
+from penstock.core.ids import DLQ_SUFFIX, check_queue_name
+from penstock.core.limits import Limits, check_many
+from penstock.core.model import (
     ATTEMPTS_MAX,
     BATCH_MAX,
     DELAY_MS_MAX,
     LEASE_MS_MAX,
     PRIORITY_MAX,
     Clock,
-    LeasedMessage,
-    NewMessage,
+    Delivery,
+    PushItem,
+    PushReceipt,
     QueueOptions,
-    Receipt,
     State,
     system_clock,
 )
-from penstock.model import Message as StoredMessage
+from penstock.core.model import StoredMessage as StoredMessage
+from penstock.errors import InvalidInput, LeaseLost, PenstockError, UnknownQueue, WrongType
 from penstock.store.sqlite import Durability, SqliteStore
-from penstock.thread_own_connection import driver_connection
 
 DEFAULT_OPTIONS = QueueOptions(lease_ms=60_000, max_attempts=6)
 MAX_BYTES = 16 << 20
@@ -144,7 +144,7 @@ class LiteQueue:
         """
         plain = type(delay) is type(priority) is int and delay == priority == 0 and ttl is None and key is None
         if plain and type(data) is bytes:
-            message = NewMessage(payload=data)
+            message = PushItem(payload=data)
         else:
             message = _new_message(data, delay, priority, ttl, key)
         if conn is None:
@@ -161,7 +161,7 @@ class LiteQueue:
         receipts = self._push(qname, [_new_message(each, delay, 0, None, None) for each in some])
         return [receipt.uuid for receipt in receipts]
 
-    def _push(self, qname: str, messages: Sequence[NewMessage]) -> list[Receipt]:
+    def _push(self, qname: str, messages: Sequence[PushItem]) -> list[PushReceipt]:
         if self._changes:
             self._change(qname, create=self._options)
         return self._broker.push(qname, messages, create=self._options)
@@ -183,7 +183,7 @@ class LiteQueue:
         """Lease up to `limit` messages in one commit."""
         return [_message(each) for each in self._lease(limit, qname, timeout, wait)]
 
-    def _lease(self, limit: int, qname: str, timeout: Seconds, wait: Seconds) -> list[LeasedMessage]:
+    def _lease(self, limit: int, qname: str, timeout: Seconds, wait: Seconds) -> list[Delivery]:
         lease_ms, wait_ms = _ms("timeout", timeout, 1, LEASE_MS_MAX), _ms("wait", wait)
         try:
             if self._changes and not check_queue_name(qname).endswith(DLQ_SUFFIX):
@@ -334,7 +334,7 @@ class LiteQueue:
         self.close()
 
 
-def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None, key: str | None) -> NewMessage:
+def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None, key: str | None) -> PushItem:
     if type(data) is not bytes:
         raise WrongType(
             f"data is bytes, not {type(data).__name__}",
@@ -346,7 +346,7 @@ def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None
         _check_text("key", key)
         if key.encode("utf-8", "replace").decode() != key:
             raise InvalidInput("key is no valid Unicode text", field="key")
-    return NewMessage(
+    return PushItem(
         payload=data,
         priority=priority,
         delay_ms=_ms("delay", delay) or None,
@@ -393,7 +393,7 @@ def _reopen(
     )
 
 
-def _message(leased: LeasedMessage) -> Message:
+def _message(leased: Delivery) -> Message:
     return Message(
         leased.uuid,
         leased.payload,

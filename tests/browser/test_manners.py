@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from penstock.model import QueueOptions
+from penstock.core.model import QueueOptions
 from tests.browser.conftest import Dashboard, Open
 from tests.browser.proxy import below
 from tests.browser.traffic import ack, die, lease, push

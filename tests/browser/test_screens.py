@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import expect
 
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake.lake import Lake
 from tests.browser.conftest import Dashboard, Open
 from tests.browser.traffic import ack, die, lease, push
 from tests.integration.serving import Client, running

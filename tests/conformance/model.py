@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from penstock import commands as c
+from penstock.core import commands as c
+from penstock.core.ids import DLQ_SUFFIX, message_uuid
+from penstock.core.model import Delivery, Failure, PushItem, PushReceipt, State, backoff_ms
 from penstock.errors import KeyTaken, LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
-from penstock.identity import DLQ_SUFFIX, message_uuid
-from penstock.model import Failure, LeasedMessage, NewMessage, Receipt, State, backoff_ms
-from penstock.store.shared import SETTLED_MINUTES
+from penstock.store.common import SETTLED_MINUTES
 from tests.conformance.operators import Operators
 from tests.conformance.world import UNDONE, Entry, Key, Queue, Settlement
 
@@ -52,7 +52,7 @@ class Model(Operators):
                 self.world.last_id = used
             raise
 
-    def _transact(self, command: c.Transact) -> c.Transacted:
+    def _transact(self, command: c.Transact) -> c.TransactOutcome:
         self._fenced = True
         try:
             outcomes = [self._whole(each) for each in command.commands]
@@ -65,11 +65,11 @@ class Model(Operators):
                         raise LeaseLost(item.id)
                     if result is c.Settled.UNKNOWN:
                         raise UnknownMessage(each.queue, item.id)  # type: ignore[attr-defined]
-        return c.Transacted(outcomes)
+        return c.TransactOutcome(outcomes)
 
     # Push
 
-    def _push(self, command: c.Push) -> c.Pushed:
+    def _push(self, command: c.Push) -> c.PushOutcome:
         if command.queue not in self.world.queues:
             if command.create is None:
                 raise UnknownQueue(command.queue)
@@ -83,15 +83,15 @@ class Model(Operators):
         size = queue.options.max_size
         if fresh and size is not None and before + fresh > size:
             raise QueueFull("", retry_after_ms=0)
-        return c.Pushed(receipts)
+        return c.PushOutcome(receipts)
 
-    def _push_one(self, queue: Queue, space: str | None, new: NewMessage) -> Receipt:
+    def _push_one(self, queue: Queue, space: str | None, new: PushItem) -> PushReceipt:
         now, world, options = self.now, self.world, queue.options
         key = None if new.key is None else world.keys.get((space, new.key))
         if key is not None and key.queue is not None and (key.expires_at > now or self._is_alive(key.id)):
             if space is None and key.queue != queue.name:
                 raise KeyTaken(queue.name, new.key or "")
-            return Receipt(key.id, key.created_at, self.salt, True)
+            return PushReceipt(key.id, key.created_at, self.salt, True)
         delay_ms = options.delay_ms if new.delay_ms is None else new.delay_ms
         ttl_ms = options.ttl_ms if new.ttl_ms is None else new.ttl_ms
         queue.newest_at = max(now, queue.newest_at)
@@ -109,7 +109,7 @@ class Model(Operators):
             until = now + options.dedupe_ms
             world.keys[space, new.key] = Key(world.last_id, queue.name, now, until, until)
         queue.totals["pushed"] += 1
-        return Receipt(world.last_id, now, self.salt)
+        return PushReceipt(world.last_id, now, self.salt)
 
     def _move(self, command: c.Move) -> c.Removed:
         source, target = self.queue(command.queue), self.queue(command.target)
@@ -168,7 +168,7 @@ class Model(Operators):
             if queue.name.startswith(scope + "/"):
                 heads[queue.name], wake_at = self._heads(queue)
                 wakes += [] if wake_at is None else [wake_at]
-        found: list[LeasedMessage] = []
+        found: list[Delivery] = []
         while len(found) < command.limit and any(heads.values()):
             names = [name for name, entries in heads.items() if entries]
             name = min(names, key=lambda n: (-self.queue(n).options.priority, heads[n][0].at, heads[n][0].id))
@@ -181,7 +181,7 @@ class Model(Operators):
         found = [self._hand_out(queue, e, command) for e in longest_dead_first]
         return c.Leased(found, wake_at=None if found else self._wake_at(queue))
 
-    def _hand_out(self, queue: Queue, e: Entry, command: c.Lease) -> LeasedMessage:
+    def _hand_out(self, queue: Queue, e: Entry, command: c.Lease) -> Delivery:
         e.from_dead = e.state is State.DEAD
         e.attempts += not e.from_dead
         lease_ms = queue.options.lease_ms if command.lease_ms is None else command.lease_ms
@@ -192,8 +192,8 @@ class Model(Operators):
         queue.totals["leased"] += 1
         return self._leased(e, queue.name + DLQ_SUFFIX if e.from_dead else queue.name, e.leased_until, e.token)
 
-    def _leased(self, e: Entry, queue: str, until: int, token: str) -> LeasedMessage:
-        return LeasedMessage(
+    def _leased(self, e: Entry, queue: str, until: int, token: str) -> Delivery:
+        return Delivery(
             id=e.id,
             uuid=message_uuid(e.id, e.created_at, self.salt),
             queue=queue,
@@ -310,5 +310,5 @@ class Model(Operators):
         return c.SettledAll(self._settle(command, release_one)[0])
 
 
-def without_tokens(messages: list[LeasedMessage]) -> list[LeasedMessage]:
+def without_tokens(messages: list[Delivery]) -> list[Delivery]:
     return [msgspec.structs.replace(message, token="") for message in messages]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.commands import AddKey, Pause, SetSecret
-from penstock.model import LeasedMessage, NewMessage, State
+from penstock.core.commands import AddKey, Pause, SetSecret
+from penstock.core.model import Delivery, PushItem, State
+from penstock.store.interface import Store
 from penstock.store.postgres import PostgresStore
-from penstock.store.protocol import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest
@@ -76,7 +76,7 @@ class Database(PostgresUnderTest):
             store.close()
 
 
-def fill(store: StoreUnderTest) -> dict[str, LeasedMessage]:
+def fill(store: StoreUnderTest) -> dict[str, Delivery]:
     """Messages in every state, and everything else there is; answers leases that are still held."""
     clock = store.clock
     store.make("q", lease_ms=HOUR_MS, max_attempts=2, backoff_ms=1, archive_ms=None)
@@ -96,7 +96,7 @@ def fill(store: StoreUnderTest) -> dict[str, LeasedMessage]:
     store.push("plain", "plainer", queue="ns/task/x")
     store.push("once", queue="keyed", key="k")
     store.ack(*store.lease("keyed", 1, lease_ms=HOUR_MS))
-    store.send(NewMessage(payload=b"\x00\xff", key="everywhere"), queue="keyed", global_keys=True)
+    store.send(PushItem(payload=b"\x00\xff", key="everywhere"), queue="keyed", global_keys=True)
     store.make("ns/task/limited", max_size=10, max_in_flight=1, push_rate=5, push_burst=7, journal="off")
     store.push("counted", queue="ns/task/limited")
     store.make("still", dlq=False)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock import commands as c
+from penstock.core import commands as c
+from penstock.core.ids import DLQ_SUFFIX
+from penstock.core.model import State
 from penstock.errors import QueueExists, QueueNotEmpty, UnknownQueue
-from penstock.identity import DLQ_SUFFIX
-from penstock.model import State
 from tests.conformance.world import Memory, Queue
 
 HOUR_MS = 3_600_000
@@ -36,7 +36,7 @@ class Operators(Memory):
         queue.totals["removed"] += len(ids)
         return c.Removed(len(ids))
 
-    def _redrive(self, command: c.Redrive) -> c.Redriven:
+    def _redrive(self, command: c.Redrive) -> c.RedriveOutcome:
         queue = self.home(command.queue)
         dead = [e for e in self.of(queue, State.DEAD)[::-1] if e.finished_at is not None]
         if command.after is not None:
@@ -50,14 +50,14 @@ class Operators(Memory):
         matched = [e for e in step if command.error_contains is None or command.error_contains in e.failures[-1].error]
         after = f"{step[-1].finished_at}-{step[-1].id}" if len(step) == command.limit else None
         if command.dry_run:
-            return c.Redriven(len(matched), 0, after)
+            return c.RedriveOutcome(len(matched), 0, after)
         for e in matched:
             e.state, e.attempts, e.failures, e.first_leased_at = State.READY, 0, [], None
             e.at = max(self.now, queue.newest_at)
             # One whose time had run out is not brought back to be dropped at once.
             e.expires_at = self.now + e.ttl_left_ms if e.ttl_left_ms else None
             queue.totals["redriven"] += 1
-        return c.Redriven(len(matched), len(matched), after)
+        return c.RedriveOutcome(len(matched), len(matched), after)
 
     def _sweep(self, command: c.Sweep) -> c.Swept:
         swept = c.Swept()
@@ -81,25 +81,25 @@ class Operators(Memory):
         swept.wake_at = min((at for at in wakes if at is not None), default=None)
         return swept
 
-    def _configure(self, command: c.Configure) -> c.Configured:
+    def _configure(self, command: c.Configure) -> c.ConfigureOutcome:
         queue = self.world.queues.get(command.queue)
         if queue is None:
             if command.create is None:
                 raise UnknownQueue(command.queue)
             options = command.create.changed(command.changes)
             self.world.queues[command.queue] = Queue(command.queue, options, self.now)
-            return c.Configured(self.info(command.queue), created=True, changed=True)
+            return c.ConfigureOutcome(self.info(command.queue), created=True, changed=True)
         if command.exact and command.create is not None:
             if command.create.changed(command.changes) != queue.options:
                 raise QueueExists(command.queue, [])
-            return c.Configured(self.info(command.queue), created=False, changed=False)
+            return c.ConfigureOutcome(self.info(command.queue), created=False, changed=False)
         before, queue.options = queue.options, queue.options.changed(command.changes)
-        return c.Configured(self.info(command.queue), created=False, changed=before != queue.options)
+        return c.ConfigureOutcome(self.info(command.queue), created=False, changed=before != queue.options)
 
-    def _pause(self, command: c.Pause) -> c.Configured:
+    def _pause(self, command: c.Pause) -> c.ConfigureOutcome:
         queue = self.queue(command.queue)
         before, queue.paused = queue.paused, command.paused
-        return c.Configured(self.info(command.queue), created=False, changed=before != queue.paused)
+        return c.ConfigureOutcome(self.info(command.queue), created=False, changed=before != queue.paused)
 
     def _drop(self, command: c.Drop) -> c.Removed:
         queue, world = self.queue(command.queue), self.world

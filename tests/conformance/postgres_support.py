@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 from penstock.journal.events import Event
 from penstock.journal.postgres import PostgresDrain, PostgresJournal
 from penstock.log.postgres.streams import PostgresStreams
@@ -58,7 +58,7 @@ def check_journal(tables: Tables, url: str, schema: str, clock: Clock) -> None:
 
 
 def open_store(schema: str, clock: Clock, *, journal: bool) -> PostgresStore:
-    store = PostgresStore(cluster().url, schema=schema, clock=clock, steady=clock.steady, journal=journal)
+    store = PostgresStore(cluster().url, schema=schema, clock=clock, monotonic=clock.monotonic, journal=journal)
     # However slow the machine is: it is the tests' clock that tells when to wake.
     store._context.slow_seconds = math.inf
     return store

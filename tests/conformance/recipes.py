@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
-from penstock import commands as c
-from penstock.model import LeasedMessage, NewMessage, QueueOptions, State
+from penstock.core import commands as c
+from penstock.core.model import Delivery, PushItem, QueueOptions, State
 
 QUEUES = ["flat", "ns/a/x", "ns/a/y", "ns/b/z"]
 OPTIONS = QueueOptions(lease_ms=10, max_attempts=2, backoff_ms=4, backoff_max_ms=12, dedupe_ms=10)
 
 
-Leases = list[tuple[LeasedMessage, LeasedMessage]]
+Leases = list[tuple[Delivery, Delivery]]
 """Every lease ever given: the store's and the model's."""
 
 
@@ -30,7 +30,7 @@ queue_or_dlq = st.one_of(queue_names, queue_names.map(lambda name: name + ".dlq"
 short_ms = st.sampled_from([1, 3, 5, 10])
 messages = st.lists(
     st.builds(
-        NewMessage,
+        PushItem,
         payload=st.just(b"x"),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         delay_ms=st.sampled_from([None, None, None, 0, 3, 10]),
@@ -170,9 +170,7 @@ move = same(
     state=st.sampled_from([State.READY, State.SCHEDULED, State.DEAD, State.DEAD]),
     items=st.lists(
         st.builds(
-            lambda message_id, priority: c.MoveItem(
-                message_id, NewMessage(payload=b"m", priority=priority, delay_ms=0)
-            ),
+            lambda message_id, priority: c.MoveItem(message_id, PushItem(payload=b"m", priority=priority, delay_ms=0)),
             st.integers(-1, 40),
             st.sampled_from([0, 0, 1]),
         ),

@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from penstock.identity import ID_BITS, ID_MAX
-from penstock.store.shared import GAUGES
+from penstock.core.ids import ID_BITS, ID_MAX
+from penstock.store.common import GAUGES
 from penstock.store.sqlite.queues import UNCOUNTED_MAX
 
 COUNTED = {

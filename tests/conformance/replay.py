@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+from penstock.core.model import decode_options
 from penstock.journal.events import Event, decode_events
 from penstock.log.reader import LogReader
-from penstock.store.shared import decode_options
 from tests.conformance.recount import Database, counter_row
 
 WAITING, LEASED, DEAD, ARCHIVED = "waiting", "leased", "dead", "archived"

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from penstock.commands import (
+from penstock.core.commands import (
     Ack,
     Command,
     Configure,
@@ -19,7 +19,7 @@ from penstock.commands import (
     Nack,
     Push,
     Redrive,
-    Redriven,
+    RedriveOutcome,
     Release,
     Settled,
     SettledAll,
@@ -28,10 +28,10 @@ from penstock.commands import (
     Swept,
     Take,
 )
+from penstock.core.model import Delivery, PushItem, PushReceipt, QueueInfo, QueueOptions, State, StoredMessage
 from penstock.errors import PenstockError
-from penstock.journal.drain import journal_folder
-from penstock.model import LeasedMessage, Message, NewMessage, QueueInfo, QueueOptions, Receipt, State
-from penstock.store.protocol import Store
+from penstock.journal.drainer import journal_folder
+from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import check_journal
@@ -50,7 +50,7 @@ class Clock:
     def __call__(self) -> int:
         return self.now
 
-    def steady(self) -> float:
+    def monotonic(self) -> float:
         """In seconds, for what is not to be moved by whoever sets the clock."""
         return (self.now - self._leapt) / 1000
 
@@ -83,7 +83,7 @@ class StoreUnderTest:
         """One more store on the same database, as another process would have."""
         # What a power cut does is for the crash tests; here waiting for the disk would only cost time.
         how: dict[str, Any] = {"durability": "relaxed", "journal": self._journal}
-        store = SqliteStore(self.path, clock=self.clock, steady=self.clock.steady, **how)
+        store = SqliteStore(self.path, clock=self.clock, monotonic=self.clock.monotonic, **how)
         self._opened.append(store)
         return store
 
@@ -120,22 +120,24 @@ class StoreUnderTest:
         info: QueueInfo = self.do(Configure(queue=queue, changes=options, create=QueueOptions())).info
         return info
 
-    def send(self, *messages: NewMessage, queue: str = "q", **how: Any) -> list[Receipt]:
-        receipts: list[Receipt] = self.do(Push(queue=queue, messages=messages, create=QueueOptions(), **how)).receipts
+    def send(self, *messages: PushItem, queue: str = "q", **how: Any) -> list[PushReceipt]:
+        receipts: list[PushReceipt] = self.do(
+            Push(queue=queue, messages=messages, create=QueueOptions(), **how)
+        ).receipts
         return receipts
 
     def push(self, *payloads: str, queue: str = "q", **fields: Any) -> list[int]:
-        messages = [NewMessage(payload=payload.encode(), **fields) for payload in payloads]
+        messages = [PushItem(payload=payload.encode(), **fields) for payload in payloads]
         return [receipt.id for receipt in self.send(*messages, queue=queue)]
 
     def try_lease(self, queue: str | None = "q", limit: int = 1, **how: Any) -> Leased:
         outcome: Leased = self.do(Lease(queue=None if "scope" in how else queue, limit=limit, **how))
         return outcome
 
-    def lease(self, queue: str = "q", limit: int = 1, **how: Any) -> list[LeasedMessage]:
+    def lease(self, queue: str = "q", limit: int = 1, **how: Any) -> list[Delivery]:
         return self.try_lease(queue, limit, **how).messages
 
-    def lease_one(self, queue: str = "q", **how: Any) -> LeasedMessage:
+    def lease_one(self, queue: str = "q", **how: Any) -> Delivery:
         (message,) = self.lease(queue, 1, **how)
         return message
 
@@ -150,25 +152,23 @@ class StoreUnderTest:
         outcome: Leased = self.do(Take(queue=queue, limit=limit))
         return outcome
 
-    def settle(
-        self, verb: Callable[..., Command[SettledAll]], leased: Iterable[LeasedMessage], **fields: Any
-    ) -> SettledAll:
+    def settle(self, verb: Callable[..., Command[SettledAll]], leased: Iterable[Delivery], **fields: Any) -> SettledAll:
         leased = list(leased)
         of_verb = {"lease_ms": fields.pop("lease_ms")} if "lease_ms" in fields else {}
         items = [SettleItem(message.id, message.token, **fields) for message in leased]
         outcome: SettledAll = self.do(verb(queue=leased[0].queue, items=items, **of_verb))
         return outcome
 
-    def ack(self, *leased: LeasedMessage) -> list[Settled]:
+    def ack(self, *leased: Delivery) -> list[Settled]:
         return self.settle(Ack, leased).results
 
-    def nack(self, *leased: LeasedMessage, **fields: Any) -> SettledAll:
+    def nack(self, *leased: Delivery, **fields: Any) -> SettledAll:
         return self.settle(Nack, leased, **fields)
 
-    def extend(self, *leased: LeasedMessage, **fields: Any) -> SettledAll:
+    def extend(self, *leased: Delivery, **fields: Any) -> SettledAll:
         return self.settle(Extend, leased, **fields)
 
-    def release(self, *leased: LeasedMessage) -> list[Settled]:
+    def release(self, *leased: Delivery) -> list[Settled]:
         return self.settle(Release, leased).results
 
     def bury(self, *payloads: str, queue: str = "q", error: str = "broken", **fields: Any) -> list[int]:
@@ -181,17 +181,17 @@ class StoreUnderTest:
             self.nack(*leased, delay_ms=0, error=error)
         return ids
 
-    def redrive(self, queue: str = "q", **how: Any) -> Redriven:
-        outcome: Redriven = self.do(Redrive(queue=queue, **how))
+    def redrive(self, queue: str = "q", **how: Any) -> RedriveOutcome:
+        outcome: RedriveOutcome = self.do(Redrive(queue=queue, **how))
         return outcome
 
     def sweep(self, limit: int = 1_000) -> Swept:
         outcome: Swept = self.do(Sweep(limit=limit))
         return outcome
 
-    def pages(self, state: State, queue: str = "q", limit: int = 100) -> list[Message]:
+    def pages(self, state: State, queue: str = "q", limit: int = 100) -> list[StoredMessage]:
         """All messages of one state, page by page."""
-        found: list[Message] = []
+        found: list[StoredMessage] = []
         after: str | None = None
         while True:
             page, after = self.store.peek(queue, state=state, limit=limit, after=after)
@@ -223,14 +223,14 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def texts(messages: Iterable[LeasedMessage | Message]) -> list[str]:
+def texts(messages: Iterable[Delivery | StoredMessage]) -> list[str]:
     return [message.payload.decode() for message in messages]
 
 
-def ids(messages: Iterable[LeasedMessage | Message]) -> list[int]:
+def ids(messages: Iterable[Delivery | StoredMessage]) -> list[int]:
     return [message.id for message in messages]
 
 
 def push_command(payload: str, queue: str = "q", **fields: Any) -> Push:
     """A push of one message that makes its queue."""
-    return Push(queue=queue, messages=[NewMessage(payload=payload.encode(), **fields)], create=QueueOptions())
+    return Push(queue=queue, messages=[PushItem(payload=payload.encode(), **fields)], create=QueueOptions())

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.commands import Configure, Drop, Pause, Purge, Remove
+from penstock.core.commands import Configure, Drop, Pause, Purge, Remove
+from penstock.core.model import PushItem, QueueOptions, State
 from penstock.errors import InvalidInput, QueueExists, QueueNotEmpty, UnknownQueue
-from penstock.model import NewMessage, QueueOptions, State
 from tests.conformance.support import StoreUnderTest, texts
 
 EVERY_STATE = {"ready": 3, "scheduled": 1, "leased": 2, "dead": 1, "archived": 1}
@@ -220,9 +220,9 @@ def test_a_queue_that_holds_messages_is_dropped_only_by_force(store: StoreUnderT
 
 def test_a_queue_made_again_under_an_old_name_is_new(store: StoreUnderTest) -> None:
     old = fill(store)
-    store.send(NewMessage(payload=b"x", key="k"))
+    store.send(PushItem(payload=b"x", key="k"))
     store.do(Drop(queue="q", force=True))
-    (receipt,) = store.send(NewMessage(payload=b"new", key="k"))
+    (receipt,) = store.send(PushItem(payload=b"new", key="k"))
     assert not receipt.duplicate
     assert receipt.id > max(old.values())
     assert [store.get("q", message_id) for message_id in old.values()] == [None] * len(old)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import Ack, Extend, Lease, Settled, SettleItem
-from penstock.model import State
+from penstock.core.commands import Ack, Extend, Lease, Settled, SettleItem
+from penstock.core.model import State
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 HOUR_MS = 3_600_000

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands import Ack, Configure, Drop, Lease, Pause, Push, SettleItem
+from penstock.core.commands import Ack, Configure, Drop, Lease, Pause, Push, SettleItem
+from penstock.core.model import PushItem, QueueOptions, State
 from penstock.errors import CannotOpen, NotADatabase, StoreClosed, UnknownQueue
-from penstock.model import NewMessage, QueueOptions, State
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.configure import QUEUES_MAX
 from tests.conformance.support import Clock, StoreUnderTest, eventually, push_command, texts
@@ -27,14 +27,14 @@ def test_all_of_it_is_there_after_reopening(shared: StoreUnderTest, clock: Clock
     shared.take()
     shared.push("leased", "ready")
     leased = shared.lease_one()
-    shared.send(NewMessage(payload=b"keyed", key="k", delay_ms=50))
+    shared.send(PushItem(payload=b"keyed", key="k", delay_ms=50))
     shared.do(Pause(queue="q"))
     before, salt = (shared.info(), list(shared.export("q"))), shared.salt
     shared.reopen()
     assert (shared.info(), list(shared.export("q"))) == before
     assert shared.salt == salt
     assert shared.ack(leased) == ["ok"]
-    assert shared.send(NewMessage(payload=b"again", key="k"))[0].duplicate
+    assert shared.send(PushItem(payload=b"again", key="k"))[0].duplicate
     shared.do(Pause(queue="q", paused=False))
     clock.advance(50)
     assert shared.drain() == ["ready", "keyed"]
@@ -95,7 +95,7 @@ def test_due_messages_of_another_store_are_met(shared: StoreUnderTest, clock: Cl
     one, two = shared.store, shared.open_another()
     shared.make()
     assert one.apply([Lease(queue="q")])[0].wake_at is None
-    two.apply([Push(queue="q", messages=[NewMessage(payload=b"late", delay_ms=10)])])
+    two.apply([Push(queue="q", messages=[PushItem(payload=b"late", delay_ms=10)])])
     assert one.apply([Lease(queue="q")])[0].wake_at == clock.now + 10
     clock.advance(10)
     assert len(one.apply([Lease(queue="q")])[0].messages) == 1
@@ -167,7 +167,7 @@ def test_a_backup_never_overwrites_and_names_what_it_cannot_write(in_sqlite: Sto
 
 
 def test_a_backup_goes_on_while_others_write(on_file: StoreUnderTest, tmp_path: Path) -> None:
-    on_file.send(*(NewMessage(payload=b"x" * 10_000) for _ in range(2_000)))
+    on_file.send(*(PushItem(payload=b"x" * 10_000) for _ in range(2_000)))
     writer = on_file.open_another()
     written = 0
 
@@ -188,7 +188,7 @@ def test_a_backup_goes_on_while_others_write(on_file: StoreUnderTest, tmp_path: 
 
 def test_compacting_gives_space_back_and_changes_nothing(on_file: StoreUnderTest) -> None:
     on_file.do(Configure(queue="q", changes={"journal": "off"}, create=QueueOptions()))
-    on_file.send(*(NewMessage(payload=b"x" * 10_000) for _ in range(300)))
+    on_file.send(*(PushItem(payload=b"x" * 10_000) for _ in range(300)))
     on_file.push("kept")
     on_file.take(limit=300)
     on_file.compact()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import Lease, Nack, Pause, Redriven, SettleItem
+from penstock.core.commands import Lease, Nack, Pause, RedriveOutcome, SettleItem
+from penstock.core.model import ERROR_TEXT_MAX, State
 from penstock.errors import InvalidInput
-from penstock.model import ERROR_TEXT_MAX, State
 from tests.conformance.support import Clock, StoreUnderTest, ids, texts
 
 
@@ -69,7 +69,7 @@ def test_a_discarded_message_leaves_no_dead_letter(store: StoreUnderTest) -> Non
 
 
 def test_a_failure_keeps_its_traceback(store: StoreUnderTest) -> None:
-    from penstock.model import TRACEBACK_MAX
+    from penstock.core.model import TRACEBACK_MAX
 
     store.make(max_attempts=2)
     (message_id,) = store.push("a")
@@ -183,10 +183,10 @@ def test_a_redrive_takes_only_what_its_filters_match(store: StoreUnderTest, cloc
 
 def test_a_redrive_by_id_does_not_look_at_the_other_dead_letters(store: StoreUnderTest) -> None:
     first, _, _, _, last = store.bury("a", "b", "c", "d", "e")
-    assert store.redrive(ids=[last, last, 0, -1, 1 << 62], limit=2) == Redriven(1, 1)
+    assert store.redrive(ids=[last, last, 0, -1, 1 << 62], limit=2) == RedriveOutcome(1, 1)
     step = store.redrive(ids=[last, first], limit=1)
     assert (step.matched, step.moved) == (1, 1)
-    assert store.redrive(ids=[last, first], limit=1, after=step.after) == Redriven(0, 0)
+    assert store.redrive(ids=[last, first], limit=1, after=step.after) == RedriveOutcome(0, 0)
     assert store.drain() == ["a", "e"]
 
 
@@ -265,7 +265,7 @@ def test_a_redriven_letter_whose_ttl_ran_out_while_it_was_leased_is_not_dropped(
 
 
 def test_errors_of_dead_letters_are_read_newest_first_page_by_page(store: StoreUnderTest, clock: Clock) -> None:
-    from penstock.error_groups import ERROR_READ_MAX
+    from penstock.core.error_groups import ERROR_READ_MAX
 
     store.make(max_attempts=1)
     expected = []

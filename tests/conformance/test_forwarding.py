@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.broker import Broker
-from penstock.commands import SettleItem
-from penstock.model import NewMessage, QueueOptions
+from penstock.broker.broker import Broker
+from penstock.core.commands import SettleItem
+from penstock.core.model import PushItem, QueueOptions
 from tests.conformance.support import PATIENCE_SECONDS, StoreUnderTest
 
 HOUR_MS = 3_600_000
@@ -30,7 +30,7 @@ async def make(broker: Broker, queue: str, **options: Any) -> None:
 
 
 async def kill(broker: Broker, queue: str, *payloads: bytes) -> None:
-    await broker.push(queue, [NewMessage(payload=payload) for payload in payloads])
+    await broker.push(queue, [PushItem(payload=payload) for payload in payloads])
     leased = await broker.lease(queue, limit=len(payloads))
     await broker.nack(queue, [SettleItem(message.id, message.token) for message in leased])
 
@@ -94,7 +94,7 @@ def test_a_sweep_reads_letters_that_stay_only_when_more_have_died(store: StoreUn
 def test_a_sweep_wakes_who_waits_for_a_lease_from_before_the_clock_was_set_back(store: StoreUnderTest) -> None:
     async def use(broker: Broker) -> None:
         await make(broker, "q", lease_ms=HOUR_MS)
-        await broker.push("q", [NewMessage(payload=b"a")])
+        await broker.push("q", [PushItem(payload=b"a")])
         await broker.lease("q")
         waits = asyncio.Event()
         poll = asyncio.create_task(broker.lease("q", wait_ms=HOUR_MS, on_wait=waits.set))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.commands import Sweep
-from penstock.model import Depth, RollUp, Span, Totals, Window
+from penstock.core.commands import Sweep
+from penstock.core.model import Depth, RollUp, Span, Totals, Window
 from tests.conformance.support import MINUTE_MS, START_MS, Clock, StoreUnderTest
 
 NOW = START_MS // MINUTE_MS

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from penstock.commands import Drop
-from penstock.journal.drain import journal_folder
-from penstock.model import State
+from penstock.core.commands import Drop
+from penstock.core.model import State
+from penstock.journal.drainer import journal_folder
 from penstock.store.postgres.transaction import ALIVE, CREATING
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.postgres_support import PostgresUnderTest, events_of

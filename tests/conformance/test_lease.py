@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import CatchUp, Lease, Pause, Push, Take
+from penstock.core.commands import CatchUp, Lease, Pause, Push, Take
+from penstock.core.model import PushItem, State
 from penstock.errors import UnknownQueue
-from penstock.model import NewMessage, State
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 MANY = 2_500
 
 
 def push_many(store: StoreUnderTest, **fields: int) -> None:
-    store.send(*(NewMessage(payload=str(number).encode(), **fields) for number in range(MANY)))
+    store.send(*(PushItem(payload=str(number).encode(), **fields) for number in range(MANY)))
 
 
 def lease_all(store: StoreUnderTest) -> list[str]:
@@ -114,7 +114,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_window_closed(
     store.push("before")
     clock.advance(-3_600_000)
     assert texts(store.lease()) == ["before"]
-    store.send(NewMessage(payload=b"after", priority=priority))
+    store.send(PushItem(payload=b"after", priority=priority))
     clock.advance(99)
     assert store.try_lease().wake_at == clock.now + 1
     clock.advance(1)
@@ -204,7 +204,7 @@ def test_catching_up_makes_peek_exact(store: StoreUnderTest, clock: Clock) -> No
 
 def test_commands_of_one_batch_see_each_other(store: StoreUnderTest) -> None:
     store.make()
-    push = Push(queue="q", messages=[NewMessage(payload=b"a")])
+    push = Push(queue="q", messages=[PushItem(payload=b"a")])
     _, first, _, both = store.apply([push, Lease(queue="q", limit=5), push, Lease(queue="q", limit=5)])
     assert [len(first.messages), len(both.messages)] == [1, 1]
     assert store.counts() == {"leased": 2}

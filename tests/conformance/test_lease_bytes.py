@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.commands import Lease
-from penstock.model import LEASE_BYTES_MAX, LeasedMessage, Message, NewMessage, State
+from penstock.core.commands import Lease
+from penstock.core.model import LEASE_BYTES_MAX, Delivery, PushItem, State, StoredMessage
 from tests.conformance.support import Clock, StoreUnderTest, push_command
 
 THIRD = LEASE_BYTES_MAX // 3 + 1
@@ -16,10 +16,10 @@ FULL = 3
 
 def fill(store: StoreUnderTest, names: str, queue: str = "q", **fields: int) -> None:
     for name in names:
-        store.send(NewMessage(payload=name.encode() * THIRD, **fields), queue=queue)
+        store.send(PushItem(payload=name.encode() * THIRD, **fields), queue=queue)
 
 
-def first_letters(messages: Sequence[LeasedMessage | Message]) -> str:
+def first_letters(messages: Sequence[Delivery | StoredMessage]) -> str:
     return "".join(message.payload[:1].decode() for message in messages)
 
 
@@ -31,7 +31,7 @@ def test_a_lease_ends_where_its_answer_is_full(store: StoreUnderTest) -> None:
 
 
 def test_a_message_that_is_too_large_by_itself_goes_all_the_same(store: StoreUnderTest) -> None:
-    store.send(NewMessage(payload=bytes(LEASE_BYTES_MAX + 1)), NewMessage(payload=b"small"))
+    store.send(PushItem(payload=bytes(LEASE_BYTES_MAX + 1)), PushItem(payload=b"small"))
     assert [len(message.payload) for message in store.lease(limit=10)] == [LEASE_BYTES_MAX + 1]
     assert [message.payload for message in store.lease(limit=10)] == [b"small"]
 

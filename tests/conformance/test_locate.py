@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import Drop
-from penstock.identity import message_uuid
-from penstock.model import NewMessage
+from penstock.core.commands import Drop
+from penstock.core.ids import message_uuid
+from penstock.core.model import PushItem
 from tests.conformance.support import START_MS, StoreUnderTest
 
-KEYED = NewMessage(payload=b"x", key="k")
+KEYED = PushItem(payload=b"x", key="k")
 
 
 @pytest.mark.parametrize("queue", ["flat", "ns/task/queue"])
 @pytest.mark.parametrize("priority", [0, 7])
 def test_a_uuid_leads_to_its_queue_and_id(store: StoreUnderTest, queue: str, priority: int) -> None:
     store.push("other", queue="other")
-    [receipt] = store.send(NewMessage(payload=b"x", priority=priority), queue=queue)
+    [receipt] = store.send(PushItem(payload=b"x", priority=priority), queue=queue)
     assert store.locate([receipt.uuid, receipt.uuid.upper()]) == [(queue, receipt.id)] * 2
 
 
 def test_a_global_key_leads_to_its_queue_and_id_and_one_of_a_queue_does_not(store: StoreUnderTest) -> None:
     [receipt] = store.send(KEYED, queue="a", global_keys=True)
-    store.send(NewMessage(payload=b"x", key="own"), queue="a")
+    store.send(PushItem(payload=b"x", key="own"), queue="a")
     assert store.locate(["own", "k", "nothing"]) == [None, ("a", receipt.id), None]
 
 
 def test_what_is_gone_is_not_found(store: StoreUnderTest) -> None:
-    [receipt] = store.send(NewMessage(payload=b"x"), queue="a")
+    [receipt] = store.send(PushItem(payload=b"x"), queue="a")
     store.ack(store.lease_one(queue="a"))
     never = message_uuid(receipt.id + 1, START_MS, store.salt)
     assert store.locate([receipt.uuid, never, "\x1frequest"]) == [None, None, None]
@@ -43,13 +43,13 @@ def test_a_key_of_a_queue_that_is_gone_leads_nowhere(store: StoreUnderTest) -> N
 def test_what_a_queue_holds_is_known_by_uuid_and_what_is_done_is_not_held(store: StoreUnderTest) -> None:
     store.make(archive_ms=60_000, max_attempts=1, backoff_ms=0)
     sent = [
-        NewMessage(payload=b"x", priority=priority, delay_ms=delay) for priority, delay in ((0, 0), (7, 0), (0, 9_000))
+        PushItem(payload=b"x", priority=priority, delay_ms=delay) for priority, delay in ((0, 0), (7, 0), (0, 9_000))
     ]
-    receipts = store.send(*sent, *[NewMessage(payload=b"x")] * 3)
+    receipts = store.send(*sent, *[PushItem(payload=b"x")] * 3)
     archived, dead, leased = (store.lease_one() for _ in range(3))
     store.ack(archived)
     store.nack(dead)
-    (elsewhere,) = store.send(NewMessage(payload=b"x"), queue="other")
+    (elsewhere,) = store.send(PushItem(payload=b"x"), queue="other")
     uuids = [receipt.uuid for receipt in receipts]
     strange = [elsewhere.uuid, message_uuid(leased.id, START_MS - 1, store.salt), message_uuid(0, 0, store.salt), "k"]
     assert store.held("q", [*uuids, *strange]) == set(uuids) - {archived.uuid}

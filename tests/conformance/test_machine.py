@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock import commands as c
+from penstock.core import commands as c
+from penstock.core.model import PushItem, State
 from penstock.errors import PenstockError
-from penstock.model import NewMessage, State
-from penstock.store.protocol import Store
+from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance import recipes as r
 from tests.conformance.model import Model, without_tokens
@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
         for got, wanted in zip(found, expected, strict=True):
             if isinstance(got, PenstockError) or isinstance(wanted, PenstockError):
                 assert type(got) is type(wanted), (got, wanted)
-            elif isinstance(wanted, c.Transacted):
+            elif isinstance(wanted, c.TransactOutcome):
                 self.compare(got.outcomes, wanted.outcomes)
             elif isinstance(wanted, c.Leased):
                 self.compare_leased(got, wanted)
@@ -155,7 +155,7 @@ class Machine(RuleBasedStateMachine):
         error=st.sampled_from(["e", "f", None]),
         then=st.sampled_from(["", "redrive", "ack"]),
     )
-    def fail(self, queue: str, messages: list[NewMessage], times: int, error: str | None, then: str) -> None:
+    def fail(self, queue: str, messages: list[PushItem], times: int, error: str | None, then: str) -> None:
         """Lease all and nack all, until they die of it; and see to the dead letters."""
         self.run(r.Same(c.Push, {"queue": queue, "messages": messages, "create": r.OPTIONS}))
         for _ in range(times):

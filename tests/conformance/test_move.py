@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import Move, MoveItem, Transact
+from penstock.core.commands import Move, MoveItem, Transact
+from penstock.core.model import PushItem, State
 from penstock.errors import UnknownQueue
-from penstock.model import NewMessage, State
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 
 def move(store: StoreUnderTest, ids: list[int], state: State = State.DEAD, target: str = "other") -> int:
-    items = [MoveItem(each, NewMessage(payload=b"moved %d" % each, delay_ms=0)) for each in ids]
+    items = [MoveItem(each, PushItem(payload=b"moved %d" % each, delay_ms=0)) for each in ids]
     moved: int = store.do(Move(queue="q", target=target, state=state, items=items)).removed
     return moved
 

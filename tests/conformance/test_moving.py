@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.commands import Drop, Leased, Settled
+from penstock.core.commands import Drop, Leased, Settled
+from penstock.core.model import Content, Delivery, PushItem, State
 from penstock.errors import (
     CannotOpen,
     Damaged,
@@ -25,15 +26,14 @@ from penstock.errors import (
     StoreBusy,
     TargetNotEmpty,
 )
+from penstock.log.interface import Streams
 from penstock.log.model import SEGMENT_BYTES_MIN, NewRecord, StreamOptions
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.log.protocol import Streams
 from penstock.log.segment import file_name
 from penstock.log.streams import FileStreams, streams_beside
-from penstock.model import Content, LeasedMessage, NewMessage, State
-from penstock.moving.move import move
-from penstock.moving.postgres_streams import PostgresStreamSide
-from penstock.moving.streams import FileStreamSide
+from penstock.migration.migrate import migrate
+from penstock.migration.postgres_streams import PostgresStreamSide
+from penstock.migration.streams import FileStreamEndpoint
 from tests.conformance.moving_support import Database, File, fill, seen
 from tests.conformance.recipes import Leases, Recipe, anything
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids
@@ -63,13 +63,13 @@ def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
     fill(file.open())
     before = seen(file)
     file.close()
-    there = move(file.url, database.url, clock=file.clock)
+    there = migrate(file.url, database.url, clock=file.clock)
     # A listing of queues is in the order of their names.
     assert [queue.name for queue in there.queues] == list(before)[2:]
     assert seen(database.open()) == before
     database.check()
     database.close()
-    again = move(database.url, str(back.path), clock=file.clock)
+    again = migrate(database.url, str(back.path), clock=file.clock)
     assert seen(back.open()) == before
     back.check()
     assert (again.queues, again.messages, again.checksum) == (there.queues, there.messages, there.checksum)
@@ -79,7 +79,7 @@ def test_what_was_moved_there_and_back_is_what_it_was(stores: Stores) -> None:
 
 def test_every_state_is_moved(stores: Stores) -> None:
     file, database, _ = stores
-    moved = move(filled(file).url, database.url)
+    moved = migrate(filled(file).url, database.url)
     for state in State:
         assert sum(getattr(queue, state) for queue in moved.queues) > 0
     (queue,) = [queue for queue in moved.queues if queue.name == "buried"]
@@ -91,18 +91,18 @@ def test_leases_ids_and_keys_outlive_the_move(stores: Stores) -> None:
     leases = fill(file.open())
     newest = ids(file.pages(State.READY))[-1]
     file.close()
-    move(file.url, database.url)
+    migrate(file.url, database.url)
     use(database.open(), newest, leases["held"])
     database.close()
-    move(database.url, back.url)
+    migrate(database.url, back.url)
     back.open()
     assert back.ack(leases["held"]) != [Settled.OK]
     assert back.ack(leases["extended"]) == back.ack(leases["dead"]) == [Settled.OK]
     back.check()
 
 
-def use(store: StoreUnderTest, newest: int, held: LeasedMessage) -> None:
-    (receipt,) = store.send(NewMessage(payload=b"once", key="k"), queue="keyed")
+def use(store: StoreUnderTest, newest: int, held: Delivery) -> None:
+    (receipt,) = store.send(PushItem(payload=b"once", key="k"), queue="keyed")
     assert receipt.duplicate
     (new,) = store.push("new", queue="q")
     assert new > newest
@@ -113,13 +113,13 @@ def use(store: StoreUnderTest, newest: int, held: LeasedMessage) -> None:
 
 def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> None:
     file, database, back = stores
-    keyed = NewMessage(payload=b"x", key="k")
+    keyed = PushItem(payload=b"x", key="k")
     store = file.open()
     for source, target in ((file, database), (database, back)):
         assert not store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
         store.do(Drop(queue="a/b/c", force=True))
         source.close()
-        move(source.url, target.url if target is database else str(target.path), clock=file.clock)
+        migrate(source.url, target.url if target is database else str(target.path), clock=file.clock)
         store = target.open()
         store.make("a/b/c")
     assert not store.send(keyed, queue="a/b/c", global_keys=True)[0].duplicate
@@ -128,7 +128,7 @@ def test_keys_of_a_removed_queue_are_as_free_after_a_move(stores: Stores) -> Non
 
 def test_rates_go_on_after_a_move(stores: Stores) -> None:
     file, database, back = stores
-    move(filled(file).url, database.url, clock=file.clock)
+    migrate(filled(file).url, database.url, clock=file.clock)
     database.open().push("more", queue="q")
     database.sweep()
     file.open().push("more", queue="q")
@@ -137,7 +137,7 @@ def test_rates_go_on_after_a_move(stores: Stores) -> None:
     database.close()
     file.close()
     file.clock.advance(2 * MINUTE_MS)
-    move(database.url, back.url, clock=file.clock)
+    migrate(database.url, back.url, clock=file.clock)
     assert back.open().store.stats("q") == file.open().store.stats("q")
 
 
@@ -156,10 +156,10 @@ def test_any_store_is_the_same_there_and_back(steps: list[tuple[Recipe, int]]) -
             clock.advance(ms)
         before = seen(file)
         file.close()
-        move(file.url, database.url, clock=clock)
+        migrate(file.url, database.url, clock=clock)
         assert seen(database.open()) == before
         database.close()
-        move(database.url, back.url, clock=clock)
+        migrate(database.url, back.url, clock=clock)
         assert seen(back.open()) == before
         back.check()
         back.close()
@@ -185,11 +185,11 @@ def test_a_move_that_is_interrupted_after_any_step_goes_on(stores: Stores, back:
     file, database, other = stores
     source, target = filled(file).url, database.url
     if back:
-        move(source, target, clock=file.clock)
+        migrate(source, target, clock=file.clock)
         source, target = target, other.url
     for steps in range(0, 1_000, 7):
         try:
-            moved = move(source, target, step_rows=2, progress=interrupt_after(steps), clock=file.clock)
+            moved = migrate(source, target, step_rows=2, progress=interrupt_after(steps), clock=file.clock)
             break
         except Interrupted:
             with pytest.raises(CannotOpen, match="was not finished"):
@@ -201,7 +201,7 @@ def test_a_move_that_is_interrupted_after_any_step_goes_on(stores: Stores, back:
 
 KILLED = """
 import os, signal, sys
-from penstock.moving.move import move
+from penstock.migration.migrate import migrate
 
 steps = int(sys.argv[3])
 def report(done, total):
@@ -209,7 +209,7 @@ def report(done, total):
     steps -= 1
     if steps == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-move(sys.argv[1], sys.argv[2], step_rows=3, progress=report, clock=lambda: int(sys.argv[4]))
+migrate(sys.argv[1], sys.argv[2], step_rows=3, progress=report, clock=lambda: int(sys.argv[4]))
 """
 
 
@@ -220,7 +220,7 @@ def test_a_move_that_is_killed_goes_on(stores: Stores) -> None:
         arguments = (source, target, str(steps), str(file.clock()))
         killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
         assert killed.returncode == -signal.SIGKILL
-    assert move(source, target, clock=file.clock).resumed
+    assert migrate(source, target, clock=file.clock).resumed
     assert seen(database.open()) == seen(file.open())
 
 
@@ -228,11 +228,11 @@ def test_a_source_that_was_used_since_the_move_began_is_refused(stores: Stores) 
     file, database, _ = stores
     filled(file)
     with pytest.raises(Interrupted):
-        move(file.url, database.url, progress=interrupt_after(3))
+        migrate(file.url, database.url, progress=interrupt_after(3))
     file.open().push("meanwhile", queue="q")
     file.close()
     with pytest.raises(SourceChanged):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
 
 
 def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> None:
@@ -240,11 +240,11 @@ def test_what_no_counter_knows_of_is_found_by_the_comparison(stores: Stores) -> 
     held = fill(file.open())["held"]
     file.close()
     with pytest.raises(Interrupted):
-        move(file.url, database.url, step_rows=1_000, progress=interrupt_after(14))
+        migrate(file.url, database.url, step_rows=1_000, progress=interrupt_after(14))
     file.open().extend(held, lease_ms=5)
     file.close()
     with pytest.raises(MoveDiffers):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     with pytest.raises(CannotOpen):
         database.open()
 
@@ -253,16 +253,16 @@ def test_a_store_that_others_have_open_is_refused(stores: Stores) -> None:
     file, database, back = stores
     filled(file).open()
     with pytest.raises(StoreBusy, match="open"):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     file.close()
     database.open()
     with pytest.raises(StoreBusy, match="others use"):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     database.close()
-    move(file.url, database.url)
+    migrate(file.url, database.url)
     database.open()
     with pytest.raises(StoreBusy):
-        move(database.url, back.url)
+        migrate(database.url, back.url)
 
 
 def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
@@ -271,11 +271,11 @@ def test_a_target_that_holds_something_is_refused(stores: Stores) -> None:
     database.open().push("mine")
     database.close()
     with pytest.raises(TargetNotEmpty):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     back.open().push("mine")
     back.close()
     with pytest.raises(TargetNotEmpty):
-        move(database.url, back.url)
+        migrate(database.url, back.url)
     assert database.open().counts() == {"ready": 1}
 
 
@@ -283,26 +283,26 @@ def test_an_unfinished_target_is_only_for_its_own_source(stores: Stores) -> None
     file, database, other = stores
     filled(file)
     with pytest.raises(Interrupted):
-        move(file.url, database.url, progress=interrupt_after(3))
+        migrate(file.url, database.url, progress=interrupt_after(3))
     filled(other)
     with pytest.raises(TargetNotEmpty):
-        move(other.url, database.url)
-    assert move(file.url, database.url).resumed
+        migrate(other.url, database.url)
+    assert migrate(file.url, database.url).resumed
 
 
 def test_a_move_needs_a_source_and_two_kinds(stores: Stores) -> None:
     file, database, back = stores
     with pytest.raises(CannotOpen, match="no file"):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     with pytest.raises(CannotOpen, match="no Penstock tables"):
-        move(database.url, back.url)
+        migrate(database.url, back.url)
     with pytest.raises(InvalidInput):
-        move(file.url, back.url)
+        migrate(file.url, back.url)
     with pytest.raises(InvalidInput):
-        move(database.url, database.url)
+        migrate(database.url, database.url)
     for nothing in ("sqlite:///", ":memory:", "http://127.0.0.1:8888"):
         with pytest.raises(InvalidInput, match="no file"):
-            move(database.url, nothing)
+            migrate(database.url, nothing)
 
 
 def stream_world(streams: Streams) -> dict[str, object]:
@@ -334,12 +334,12 @@ def test_streams_that_were_moved_there_and_back_are_what_they_were(stores: Store
     file, database, back = stores
     filled(file)
     before = fill_streams(file.path)
-    there = move(file.url, database.url)
+    there = migrate(file.url, database.url)
     assert (there.streams, there.left_behind) == (3, {})
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         assert stream_world(streams) == before
         assert all(not streams.check(name).findings for name in before)
-    again = move(database.url, str(back.path))
+    again = migrate(database.url, str(back.path))
     assert (again.records, again.streams_checksum) == (there.records, there.streams_checksum)
     with closing(FileStreams(streams_beside(back.path))) as files:
         assert stream_world(files) == before
@@ -350,7 +350,7 @@ def test_streams_that_were_moved_go_on_where_they_were(stores: Stores) -> None:
     file, database, _ = stores
     filled(file)
     fill_streams(file.path)
-    move(file.url, database.url)
+    migrate(file.url, database.url)
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         end = streams.show("long").next
         assert streams.append("long", [b"on"]).first == end
@@ -370,7 +370,7 @@ def test_records_that_no_index_knows_of_after_a_power_cut_are_moved(stores: Stor
         streams.append("s", [b"second"])
     for path, data in synced_earlier.items():
         path.write_bytes(data)
-    move(file.url, database.url)
+    migrate(file.url, database.url)
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         assert [record.data for record in streams.read("s", 0).records] == [b"first", b"second"]
 
@@ -384,10 +384,10 @@ def test_a_stream_with_a_gap_is_moved_once_it_is_repaired(stores: Stores) -> Non
             streams.append("s", [bytes(SEGMENT_BYTES_MIN)])
         (streams.folder("s") / file_name(1)).unlink()
     with pytest.raises(Damaged, match="records 1 to 1 of stream 's' are gone"):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     with closing(FileStreams(streams_beside(file.path))) as streams:
         streams.repair("s")
-    move(file.url, database.url)
+    migrate(file.url, database.url)
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         assert streams.next_offset("s") == 3
 
@@ -396,7 +396,7 @@ def test_streams_stay_behind_only_when_that_is_asked_for(stores: Stores) -> None
     file, database, _ = stores
     filled(file)
     fill_streams(file.path)
-    moved = move(file.url, database.url, leave_streams=True)
+    moved = migrate(file.url, database.url, leave_streams=True)
     assert (moved.streams, moved.left_behind) == (0, {"streams": 3})
 
 
@@ -407,7 +407,7 @@ def test_a_stream_that_someone_appends_to_is_not_moved(stores: Stores) -> None:
         streams.create("s")
         streams.append("s", [b"a"])
         with pytest.raises(StoreBusy, match="another process writes"):
-            move(file.url, database.url)
+            migrate(file.url, database.url)
 
 
 def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
@@ -417,7 +417,7 @@ def test_streams_that_the_target_has_are_left_alone(stores: Stores) -> None:
     with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
         streams.create("mine")
     with pytest.raises(TargetNotEmpty):
-        move(file.url, database.url)
+        migrate(file.url, database.url)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -426,9 +426,9 @@ def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, ther
     filled(file)
     before = fill_streams(file.path)
     if not there:
-        move(file.url, database.url)
+        migrate(file.url, database.url)
     source, target = (file.url, database.url) if there else (database.url, str(back.path))
-    side = PostgresStreamSide if there else FileStreamSide
+    side = PostgresStreamSide if there else FileStreamEndpoint
     for steps in (0, 1):
         with pytest.MonkeyPatch.context() as patch:
             left, append = [steps], side.append
@@ -441,8 +441,8 @@ def test_a_move_of_streams_goes_on_where_it_was_interrupted(stores: Stores, ther
 
             patch.setattr(side, "append", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                move(source, target)
-    moved = move(source, target)
+                migrate(source, target)
+    moved = migrate(source, target)
     assert moved.resumed
     if there:
         with closing(PostgresStreams(str(database.path), schema=database.schema)) as streams:
@@ -458,7 +458,7 @@ def test_the_journal_stays_whole_with_its_file(stores: Stores) -> None:
     fill(journalled)
     journalled.push("told later", queue="q")
     journalled.store.close()
-    moved = move(file.url, database.url)
+    moved = migrate(file.url, database.url)
     journalled.check()
     assert moved.left_behind == {"journal_records": journalled.open_another().journal_bounds()[1]}  # type: ignore[attr-defined]
     journalled.close_all()
@@ -478,7 +478,7 @@ def test_the_journal_of_a_target_tells_of_all_that_was_moved_there(stores: Store
         target._journal = True
         if early:
             target.open().close()
-        move(source.url, target.url)
+        migrate(source.url, target.url)
         assert target.open().ack(leases[lease]) == [Settled.OK]
         target.push("more", queue="keyed")
         target.check()
@@ -490,6 +490,6 @@ def test_what_postgresql_cannot_write_in_a_text_is_replaced(stores: Stores) -> N
     file.open().push("x")
     file.nack(file.lease_one(), error="a\0b")
     file.close()
-    move(file.url, database.url)
+    migrate(file.url, database.url)
     (message,) = database.open().pages(State.SCHEDULED)
     assert [failure.error for failure in message.errors] == ["a\N{REPLACEMENT CHARACTER}b"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.model import NewMessage, State
+from penstock.core.model import PushItem, State
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 
@@ -42,10 +42,10 @@ def test_a_due_message_stands_where_its_time_puts_it(store: StoreUnderTest, cloc
 
 def test_a_batch_mixes_what_is_plain_with_what_is_not(store: StoreUnderTest) -> None:
     store.send(
-        NewMessage(payload=b"a"),
-        NewMessage(payload=b"b", ttl_ms=1_000),
-        NewMessage(payload=b"c"),
-        NewMessage(payload=b"first", priority=1),
+        PushItem(payload=b"a"),
+        PushItem(payload=b"b", ttl_ms=1_000),
+        PushItem(payload=b"c"),
+        PushItem(payload=b"first", priority=1),
     )
     assert texts(store.lease(limit=10)) == ["first", "a", "b", "c"]
 

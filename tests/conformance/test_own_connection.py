@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands import Lease, Push
+from penstock.core.commands import Lease, Push
+from penstock.core.model import PushItem
 from penstock.errors import InvalidInput, UnknownQueue
-from penstock.model import NewMessage
 from tests.conformance.recount import check_tables
 from tests.conformance.support import StoreUnderTest, push_command, texts
 
@@ -65,9 +65,7 @@ def test_the_users_own_way_of_reading_rows_does_no_harm(
     on_file: StoreUnderTest, mine: sqlite3.Connection, factory: Callable[..., object]
 ) -> None:
     mine.row_factory, mine.text_factory = factory, bytes
-    on_file.apply_on(
-        mine, [push_command("a"), Push(queue="q", messages=[NewMessage(payload=b"b", priority=1, key="k")])]
-    )
+    on_file.apply_on(mine, [push_command("a"), Push(queue="q", messages=[PushItem(payload=b"b", priority=1, key="k")])])
     (leased,) = on_file.apply_on(mine, [Lease(queue="q", limit=2)])
     mine.commit()
     assert texts(leased.messages) == ["b", "a"]

@@ -11,9 +11,9 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.commands import Command, Configure, Drop, Pause, Push, SetSecret
+from penstock.core.commands import Command, Configure, Drop, Pause, Push, SetSecret
+from penstock.core.model import Content, PushItem, QueueOptions
 from penstock.errors import InvalidInput, QueueFull, RateLimited, TryLater, UnknownQueue, WrongType
-from penstock.model import Content, NewMessage, QueueOptions
 from penstock.store.postgres import transaction
 from tests.conformance.postgres_support import PostgresUnderTest, events_of
 from tests.conformance.support import StoreUnderTest, eventually, push_command, texts
@@ -63,14 +63,14 @@ def test_it_is_there_after_the_commit_and_gone_after_a_rollback(shared: StoreUnd
 
 
 MESSAGES = [
-    NewMessage(payload=b"plain"),
-    NewMessage(payload=b'{"a":"\xc3\xa9"}', content=Content.JSON, headers={"trace": 'a "b"', "x": "\0\x7f"}),
-    NewMessage(payload=b"", content=Content.TEXT, priority=-(2**31) + 1),
-    NewMessage(payload=bytes(range(256)), priority=7, key="one"),
-    NewMessage(payload=b"twin", key="one"),
-    NewMessage(payload=b"later", delay_ms=60_000, ttl_ms=90_000, key="two", headers={}),
-    NewMessage(payload=b"mortal", ttl_ms=1),
-    NewMessage(payload=b"now", delay_ms=0),
+    PushItem(payload=b"plain"),
+    PushItem(payload=b'{"a":"\xc3\xa9"}', content=Content.JSON, headers={"trace": 'a "b"', "x": "\0\x7f"}),
+    PushItem(payload=b"", content=Content.TEXT, priority=-(2**31) + 1),
+    PushItem(payload=bytes(range(256)), priority=7, key="one"),
+    PushItem(payload=b"twin", key="one"),
+    PushItem(payload=b"later", delay_ms=60_000, ttl_ms=90_000, key="two", headers={}),
+    PushItem(payload=b"mortal", ttl_ms=1),
+    PushItem(payload=b"now", delay_ms=0),
 ]
 OPTIONS = [
     {},
@@ -148,13 +148,13 @@ def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared
     shared.make(max_size=2)
     shared.make("slow", push_rate=1, push_burst=2)
     with pytest.raises(UnknownQueue):
-        shared.push_on(mine, Push(queue="none", messages=[NewMessage(payload=b"x")]))
+        shared.push_on(mine, Push(queue="none", messages=[PushItem(payload=b"x")]))
     shared.push_on(mine, push_command("a", key="1"))
     with pytest.raises(QueueFull, match="holds 1 of at most 2"):
-        shared.push_on(mine, Push(queue="q", messages=[NewMessage(payload=b"x", key=str(n)) for n in range(4)]))
+        shared.push_on(mine, Push(queue="q", messages=[PushItem(payload=b"x", key=str(n)) for n in range(4)]))
     for key in ("2", "1"):
         shared.push_on(mine, push_command("b", key=key))
-    shared.push_on(mine, Push(queue="slow", messages=[NewMessage(payload=b"x")] * 2))
+    shared.push_on(mine, Push(queue="slow", messages=[PushItem(payload=b"x")] * 2))
     with pytest.raises(RateLimited) as refused:
         shared.push_on(mine, push_command("y", queue="slow"))
     assert 0 < refused.value.retry_after_ms <= 1_001

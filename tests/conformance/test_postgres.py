@@ -11,13 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.commands import Ack, Lease, SettleItem, Sweep
+from penstock.core.commands import Ack, Lease, SettleItem, Sweep
+from penstock.core.model import PushItem, system_clock
 from penstock.errors import InvalidInput, StoreUnreachable, Unsupported
-from penstock.model import NewMessage, system_clock
 from penstock.store.postgres import PostgresStore
-from penstock.store.postgres.advance import PATIENCE_MS
 from penstock.store.postgres.context import SLACK_MS
-from penstock.store.postgres.transaction import Transaction
+from penstock.store.postgres.transaction import PostgresTransaction
+from penstock.store.postgres.transitions import PATIENCE_MS
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import eventually, push_command, texts
@@ -63,9 +63,9 @@ def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
     clock = on_server.clock
     on_server.make()
     another = on_server.open_another()
-    commit = Transaction.commit
+    commit = PostgresTransaction.commit
 
-    def slowly(tx: Transaction) -> None:
+    def slowly(tx: PostgresTransaction) -> None:
         if tx.schedules:
             clock.advance(5_000)
             another.apply([Lease(queue="q")])
@@ -74,8 +74,8 @@ def test_a_slow_commit_of_what_was_due_meanwhile_is_told(
             time.sleep(2 * SLACK_MS / 1000)
         commit(tx)
 
-    monkeypatch.setattr(Transaction, "commit", slowly)
-    on_server.send(NewMessage(payload=b"late", delay_ms=1_000))
+    monkeypatch.setattr(PostgresTransaction, "commit", slowly)
+    on_server.send(PushItem(payload=b"late", delay_ms=1_000))
     eventually(lambda: bool(another.apply([Lease(queue="q")])[0].messages))
 
 

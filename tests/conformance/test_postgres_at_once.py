@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.broker import Broker
-from penstock.commands import Ack, CatchUp, Configure, Drop, Lease, Pause, Push, Settled, SettleItem, Sweep
+from penstock.broker.broker import Broker
+from penstock.core.commands import Ack, CatchUp, Configure, Drop, Lease, Pause, Push, Settled, SettleItem, Sweep
+from penstock.core.model import LEASE_BYTES_MAX, PushItem, QueueOptions
 from penstock.errors import QueueFull, UnknownQueue
-from penstock.model import LEASE_BYTES_MAX, NewMessage, QueueOptions
 from penstock.store.postgres import PostgresStore
-from penstock.store.postgres.at_once import Short
-from penstock.store.postgres.plain import plan
+from penstock.store.postgres.fastpath.calls import FastBatch
+from penstock.store.postgres.fastpath.eligibility import plan
 from penstock.store.postgres.sweep import MARK_KEPT_MS
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest, events_of
@@ -34,7 +34,7 @@ def items(*messages: object) -> list[SettleItem]:
     return [SettleItem(message.id, message.token) for message in messages]  # type: ignore[attr-defined]
 
 
-def planned(store: PostgresUnderTest, *commands: object) -> Short:
+def planned(store: PostgresUnderTest, *commands: object) -> FastBatch:
     found = plan(store._context, commands)  # type: ignore[arg-type]
     assert found is not None
     return found
@@ -65,7 +65,7 @@ def test_a_plain_message_passes_with_three_calls(at_once: PostgresUnderTest) -> 
 def test_one_call_answers_no_more_bytes_than_a_lease_may(at_once: PostgresUnderTest) -> None:
     """And who comes too late for them asks again: the queue is not empty."""
     for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
-        at_once.send(NewMessage(payload=name * (LEASE_BYTES_MAX // 3 + 1)))
+        at_once.send(PushItem(payload=name * (LEASE_BYTES_MAX // 3 + 1)))
     look_at_leases(at_once)
     leases = [Lease(queue="q", limit=2) for _ in range(3)]
     assert planned(at_once, *leases)
@@ -87,7 +87,7 @@ def test_what_another_store_changed_is_minded_at_once(at_once: PostgresUnderTest
     other.apply([Pause(queue="q", paused=False)])
     assert at_once.drain() == ["a", "b"]
     other.apply([Drop(queue="q", force=True)])
-    (refused,) = at_once.apply([Push(queue="q", messages=[NewMessage(payload=b"c")])])
+    (refused,) = at_once.apply([Push(queue="q", messages=[PushItem(payload=b"c")])])
     assert isinstance(refused, UnknownQueue)
     other.apply([push_command("of the new queue")])
     at_once.push("d")
@@ -207,8 +207,8 @@ def test_coroutines_share_calls_and_survive_a_lost_connection(schema: str) -> No
     async def run() -> list[str]:
         broker = Broker(PostgresStore(cluster().url, schema=schema))
         try:
-            await broker.push("q", [NewMessage(payload=b"first")], create=QueueOptions())
-            await asyncio.gather(*(broker.push("q", [NewMessage(payload=b"%d" % n)]) for n in range(50)))
+            await broker.push("q", [PushItem(payload=b"first")], create=QueueOptions())
+            await asyncio.gather(*(broker.push("q", [PushItem(payload=b"%d" % n)]) for n in range(50)))
             with psycopg.connect(cluster().url, autocommit=True) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'"
@@ -228,8 +228,8 @@ def test_a_coroutine_that_leaves_while_its_lease_is_asked_for_leaves_none_behind
         store = PostgresStore(cluster().url, schema=schema)
         broker = Broker(store)
         try:
-            await broker.push("q", [NewMessage(payload=b"a")], create=QueueOptions())
-            await broker.push("q", [NewMessage(payload=b"b")])
+            await broker.push("q", [PushItem(payload=b"a")], create=QueueOptions())
+            await broker.push("q", [PushItem(payload=b"b")])
             waiting = asyncio.create_task(broker.lease("q", limit=2))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -251,11 +251,11 @@ def test_who_comes_alone_is_asked_for_at_once_and_all_others_join(schema: str) -
         broker = Broker(PostgresStore(cluster().url, schema=schema))
         batches: list[int] = []
         try:
-            await broker.push("q", [NewMessage(payload=b"0")], create=QueueOptions())
-            await broker.push("q", [NewMessage(payload=b"1")])
+            await broker.push("q", [PushItem(payload=b"0")], create=QueueOptions())
+            await broker.push("q", [PushItem(payload=b"1")])
             broker.committer.committed = lambda count, _: batches.append(count)
             async with asyncio.timeout(30):
-                await asyncio.gather(*(broker.push("q", [NewMessage(payload=b"%d" % n)]) for n in range(2, 9)))
+                await asyncio.gather(*(broker.push("q", [PushItem(payload=b"%d" % n)]) for n in range(2, 9)))
             assert batches == [1, 6]
             batches.clear()
             assert await broker.lease("q", limit=1)
@@ -277,9 +277,9 @@ def test_a_line_that_goes_silent_under_a_coroutines_push_is_given_up(schema: str
         url = f"postgresql://postgres@/postgres?host={cutter.folder}&answer_ms=1000"
         broker = Broker(PostgresStore(url, schema=schema, busy_ms=500))
         try:
-            await broker.push("q", [NewMessage(payload=b"first")], create=QueueOptions())
+            await broker.push("q", [PushItem(payload=b"first")], create=QueueOptions())
             cutter.armed.set()
-            await broker.push("q", [NewMessage(payload=b"a")])
+            await broker.push("q", [PushItem(payload=b"a")])
             assert (await broker.stats("q")).info.ready == 2
         finally:
             await broker.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.commands import Ack, Lease, SettleItem
+from penstock.core.commands import Ack, Lease, SettleItem
 from penstock.errors import PenstockError, StoreBusy, StoreUnreachable
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.store import UNFOLDED_MAX
@@ -64,7 +64,7 @@ def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_serve
 def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema: str) -> None:
     with Cutter(cluster().folder, cut_before=True, at=b"WITH taken AS") as cutter:
         store = through(cutter, schema)
-        store._context.unfolded = UNFOLDED_MAX
+        store._context.uncompacted_counters = UNFOLDED_MAX
         cutter.armed.set()
         store.apply([push_command("once")])
         assert cutter.cuts == 1

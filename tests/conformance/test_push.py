@@ -6,19 +6,19 @@ import uuid
 
 import pytest
 
-from penstock.commands import Drop, Push, Remove
+from penstock.core.commands import Drop, Push, Remove
+from penstock.core.ids import message_id_of
+from penstock.core.model import Content, PushItem, QueueOptions, State
 from penstock.errors import PenstockError, QueueFull, RateLimited, UnknownQueue
-from penstock.identity import message_id_of
-from penstock.model import Content, NewMessage, QueueOptions, State
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, texts
 
 
-def keyed(key: str | None, payload: bytes = b"x") -> NewMessage:
-    return NewMessage(payload=payload, key=key)
+def keyed(key: str | None, payload: bytes = b"x") -> PushItem:
+    return PushItem(payload=payload, key=key)
 
 
 def test_a_message_comes_out_as_it_went_in(store: StoreUnderTest) -> None:
-    new = NewMessage(
+    new = PushItem(
         payload=b"\x00\xff", content=Content.JSON, priority=7, key="k", headers={"a": "ä", "b": ""}, ttl_ms=5_000
     )
     (receipt,) = store.send(new)
@@ -48,7 +48,7 @@ def test_ids_are_never_given_twice_even_after_all_is_gone(store: StoreUnderTest)
 def test_uuids_sort_by_time_and_lead_back_to_their_id(store: StoreUnderTest, clock: Clock) -> None:
     receipts = []
     for _ in range(5):
-        receipts += store.send(NewMessage(payload=b"a"), NewMessage(payload=b"b", priority=1))
+        receipts += store.send(PushItem(payload=b"a"), PushItem(payload=b"b", priority=1))
         clock.advance(1)
     assert [r.uuid for r in receipts] == sorted({r.uuid for r in receipts})
     assert [message_id_of(r.uuid, store.salt) for r in receipts] == [r.id for r in receipts]
@@ -59,8 +59,8 @@ def test_uuids_sort_by_time_and_lead_back_to_their_id(store: StoreUnderTest, clo
 
 def test_a_push_to_an_unknown_queue_is_refused_unless_it_may_create(store: StoreUnderTest) -> None:
     with pytest.raises(UnknownQueue):
-        store.do(Push(queue="q", messages=[NewMessage(payload=b"x")]))
-    store.do(Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions(lease_ms=7)))
+        store.do(Push(queue="q", messages=[PushItem(payload=b"x")]))
+    store.do(Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions(lease_ms=7)))
     assert store.info().options.lease_ms == 7
 
 
@@ -139,7 +139,7 @@ def test_a_duplicate_is_known_after_the_ack_within_the_window(store: StoreUnderT
 @pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead"])
 def test_a_key_outlives_its_window_while_the_message_is_undone(store: StoreUnderTest, clock: Clock, state: str) -> None:
     store.make(dedupe_ms=10, max_attempts=1)
-    store.send(NewMessage(payload=b"x", key="k", delay_ms=50 if state == "scheduled" else 0))
+    store.send(PushItem(payload=b"x", key="k", delay_ms=50 if state == "scheduled" else 0))
     if state in ("leased", "dead"):
         leased = store.lease_one()
         if state == "dead":
@@ -348,16 +348,16 @@ def test_a_clock_that_is_set_back_does_not_stop_a_queue_with_a_rate(store: Store
 
 def test_a_command_that_cannot_be_stored_fails_alone(store: StoreUnderTest) -> None:
     store.make()
-    good = [Push(queue="q", messages=[NewMessage(payload=b"x", key=key)]) for key in ("1", "2")]
-    bad = Push(queue="q", messages=[NewMessage(payload=b"x")], request_key="a\0b")
+    good = [Push(queue="q", messages=[PushItem(payload=b"x", key=key)]) for key in ("1", "2")]
+    bad = Push(queue="q", messages=[PushItem(payload=b"x")], request_key="a\0b")
     first, _, second = store.store.apply([good[0], bad, good[1]])
     assert [receipt.duplicate for pushed in (first, second) for receipt in pushed.receipts] == [False, False]
 
 
 def test_a_request_that_is_repeated_with_more_is_still_known(store: StoreUnderTest) -> None:
     store.make()
-    [first] = store.do(Push(queue="q", messages=[NewMessage(payload=b"1")], request_key="R")).receipts
-    more = [NewMessage(payload=b"1"), NewMessage(payload=b"2", key="x")]
+    [first] = store.do(Push(queue="q", messages=[PushItem(payload=b"1")], request_key="R")).receipts
+    more = [PushItem(payload=b"1"), PushItem(payload=b"2", key="x")]
     for _ in range(2):
         found = store.do(Push(queue="q", messages=more, request_key="R")).receipts
         assert (found[0].id, found[0].duplicate) == (first.id, True)

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from penstock.commands import CatchUp, Remove
+from penstock.core.commands import CatchUp, Remove
+from penstock.core.model import Ages, Failure, State
 from penstock.errors import InvalidInput, UnknownQueue
-from penstock.model import Ages, Failure, State
-from penstock.store.sqlite.read import SQL as READ
-from penstock.store.sqlite.read import Reader
+from penstock.store.sqlite.queries import SQL as READ
+from penstock.store.sqlite.queries import SqliteQueries
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids, texts
 
 COUNT = 23
@@ -245,7 +245,7 @@ def test_looking_for_ages_costs_the_same_at_any_depth(on_file: StoreUnderTest) -
             return 0
 
         with closing(sqlite3.connect(on_file.path)) as connection:
-            queue = Reader(connection, on_file.salt, 0).queue("q")
+            queue = SqliteQueries(connection, on_file.salt, 0).queue("q")
             connection.set_progress_handler(count, 1)
             connection.execute(READ["waiting"], (queue.id, queue.cursor, queue.plain_end)).fetchall()
         return counted[0]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from penstock.commands import Lease, Pause
-from penstock.store.postgres.idle import LISTED_MANY
+from penstock.core.commands import Lease, Pause
+from penstock.store.postgres.busy_queues import LISTED_MANY
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import Clock, StoreUnderTest, push_command, texts
 

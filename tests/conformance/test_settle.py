@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.commands import Ack, Command, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.core.commands import Ack, Command, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.core.model import QueueOptions, State, backoff_ms
 from penstock.errors import LeaseTokenRequired, UnknownQueue
-from penstock.model import QueueOptions, State, backoff_ms
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 OK, STALE, UNKNOWN = Settled.OK, Settled.STALE, Settled.UNKNOWN

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.commands import Ack, Command, Extend, Lease, Nack, Release, Settled, SettledAll, SettleItem, Transact
+from penstock.core.commands import Ack, Command, Extend, Lease, Nack, Release, Settled, SettledAll, SettleItem, Transact
+from penstock.core.model import State
 from penstock.errors import LeaseLost, UnknownMessage
-from penstock.model import State
 from penstock.store.postgres import PostgresStore
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest, Tables
@@ -103,7 +103,7 @@ def test_where_a_nack_moved_the_message_is_answered_again(store: StoreUnderTest)
 
 @settling
 def test_what_a_token_did_is_known_for_some_minutes(store: StoreUnderTest, clock: Clock, verb: Verb) -> None:
-    from penstock.store.shared import SETTLED_MINUTES
+    from penstock.store.common import SETTLED_MINUTES
 
     store.push("a")
     leased = store.lease_one()
@@ -158,7 +158,7 @@ def test_messages_that_are_leased_and_acked_together_cost_one_row(store: StoreUn
 
 
 def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderTest, clock: Clock) -> None:
-    from penstock.store.shared import SETTLED_MINUTES
+    from penstock.store.common import SETTLED_MINUTES
 
     for _ in range(30):
         store.push("a")
@@ -173,7 +173,7 @@ def test_what_tokens_did_long_ago_is_deleted_in_bounded_steps(store: StoreUnderT
 
 
 def test_a_file_without_a_server_deletes_what_tokens_did_long_ago(in_sqlite: StoreUnderTest, clock: Clock) -> None:
-    from penstock.store.shared import SETTLED_MINUTES
+    from penstock.store.common import SETTLED_MINUTES
     from penstock.store.sqlite.transaction import FORGET_EVERY
 
     for _ in range(4):
@@ -195,7 +195,7 @@ def test_an_ack_whose_answer_was_lost_is_ok_though_the_lease_ended_meanwhile(
 
     with Cutter(cluster().folder, cut_before=False, at=b"ack_at_once", meanwhile=meanwhile) as cutter:
         url = f"postgresql://postgres@/postgres?host={cutter.folder}"
-        with closing(PostgresStore(url, schema=at_once.schema, clock=clock, steady=clock.steady)) as store:
+        with closing(PostgresStore(url, schema=at_once.schema, clock=clock, monotonic=clock.monotonic)) as store:
             store.apply([push_command("b")])
             (leased,) = store.apply([Lease(queue="q", lease_ms=LEASE_MS)])
             cutter.armed.set()

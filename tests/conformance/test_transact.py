@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commands import (
+from penstock.core.commands import (
     Ack,
     Configure,
     Drop,
@@ -19,16 +19,16 @@ from penstock.commands import (
     Take,
     Transact,
 )
+from penstock.core.model import Delivery, PushItem, QueueOptions, State
 from penstock.errors import LeaseLost, QueueFull, UnknownMessage, UnknownQueue
-from penstock.model import LeasedMessage, NewMessage, QueueOptions, State
 from tests.conformance.support import Clock, StoreUnderTest, texts
 
 
 def push(payload: str, queue: str = "q", create: QueueOptions | None = None, **fields: int) -> Push:
-    return Push(queue=queue, messages=[NewMessage(payload=payload.encode(), **fields)], create=create)
+    return Push(queue=queue, messages=[PushItem(payload=payload.encode(), **fields)], create=create)
 
 
-def ack(leased: LeasedMessage) -> Ack:
+def ack(leased: Delivery) -> Ack:
     return Ack(queue=leased.queue, items=[SettleItem(leased.id, leased.token)])
 
 
@@ -98,7 +98,7 @@ def test_a_lease_undone_is_free_for_others(store: StoreUnderTest) -> None:
 
 def test_a_key_undone_is_free_again(store: StoreUnderTest) -> None:
     store.make()
-    keyed = Push(queue="q", messages=[NewMessage(payload=b"x", key="k")])
+    keyed = Push(queue="q", messages=[PushItem(payload=b"x", key="k")])
     with pytest.raises(UnknownQueue):
         store.do(Transact(commands=[keyed, push("x", "none")]))
     assert not store.do(keyed).receipts[0].duplicate
@@ -141,7 +141,7 @@ def test_a_commit_of_nothing_is_fine(store: StoreUnderTest) -> None:
 
 def test_an_unforeseen_error_takes_no_neighbour_with_it(store: StoreUnderTest) -> None:
     store.make()
-    broken = Push(queue="q", messages=[NewMessage(payload=b"x", headers={"a": object()})])  # type: ignore[dict-item]
+    broken = Push(queue="q", messages=[PushItem(payload=b"x", headers={"a": object()})])  # type: ignore[dict-item]
     fine, failed, also_fine = store.apply([push("a"), broken, push("b")])
     assert isinstance(failed, Exception)
     assert (len(fine.receipts), len(also_fine.receipts)) == (1, 1)
@@ -153,7 +153,7 @@ def test_an_unforeseen_error_takes_no_neighbour_with_it(store: StoreUnderTest) -
 
 def test_pushes_leases_and_acks_side_by_side_are_each_their_own(store: StoreUnderTest, clock: Clock) -> None:
     store.make()
-    pushes = [Push(queue="q", messages=[NewMessage(payload=text.encode()) for text in texts]) for texts in ("ab", "c")]
+    pushes = [Push(queue="q", messages=[PushItem(payload=text.encode()) for text in texts]) for texts in ("ab", "c")]
     first, second = store.apply(pushes)
     assert [len(first.receipts), len(second.receipts)] == [2, 1]
     leases = [Lease(queue="q", limit=1, worker="one"), Lease(queue="q", limit=2, lease_ms=5), Lease(queue="q", limit=1)]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.commands import Beat, Beaten
-from penstock.model import Presence, Worker
+from penstock.core.commands import Beat, Beaten
+from penstock.core.model import Presence, WorkerInfo
 from penstock.store import workers
 from tests.conformance.postgres_support import events_of
 from tests.conformance.support import START_MS, StoreUnderTest, ids
@@ -32,7 +32,7 @@ def listed(store: StoreUnderTest) -> list[str]:
     return [each.name for each in store.workers()]
 
 
-def worker(store: StoreUnderTest, name: str = "ada") -> Worker:
+def worker(store: StoreUnderTest, name: str = "ada") -> WorkerInfo:
     (found,) = [each for each in store.workers() if each.name == name]
     return found  # type: ignore[no-any-return]
 

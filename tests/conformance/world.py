@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from penstock import commands as c
+from penstock.core import commands as c
+from penstock.core.ids import DLQ_SUFFIX, message_uuid
+from penstock.core.model import Failure, PushItem, QueueInfo, QueueOptions, State, StoredMessage, Totals
 from penstock.errors import UnknownQueue
-from penstock.identity import DLQ_SUFFIX, message_uuid
-from penstock.model import Failure, Message, NewMessage, QueueInfo, QueueOptions, State, Totals
 
 UNDONE = (State.READY, State.SCHEDULED, State.LEASED)
 
@@ -23,7 +23,7 @@ class Entry:
 
     id: int
     queue: str
-    new: NewMessage
+    new: PushItem
     created_at: int
     at: int
     state: State
@@ -121,19 +121,19 @@ class Memory:
         found = [e for e in self.world.entries.values() if e.queue == queue.name and e.state in states]
         return sorted(found, key=PEEK_ORDER[states[0]] if len(states) == 1 else order)
 
-    def peek(self, name: str, state: State) -> list[Message]:
+    def peek(self, name: str, state: State) -> list[StoredMessage]:
         """Without tracebacks, which only a look at one message has."""
         found = [self.message(e) for e in self.of(self.home(name), state)]
         for message in found:
             message.errors = [msgspec.structs.replace(each, traceback=None) for each in message.errors]
         return found
 
-    def get(self, message_id: int) -> Message:
+    def get(self, message_id: int) -> StoredMessage:
         return self.message(self.world.entries[message_id])
 
-    def message(self, e: Entry) -> Message:
+    def message(self, e: Entry) -> StoredMessage:
         leased, done = e.state is State.LEASED, e.state in (State.DEAD, State.ARCHIVED)
-        return Message(
+        return StoredMessage(
             id=e.id,
             uuid=message_uuid(e.id, e.created_at, self.salt),
             queue=e.queue,

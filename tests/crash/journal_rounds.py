@@ -22,7 +22,7 @@ from typing import Any
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import Replay, check_counters, log_events
 from tests.integration.serving import Client, Process

@@ -21,7 +21,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from penstock.errors import CorruptRecord
-from penstock.log.model import Record, StreamOptions
+from penstock.log.model import LogRecord, StreamOptions
 from penstock.log.streams import FileStreams
 
 OPTIONS = StreamOptions(segment_bytes=64 << 10)
@@ -111,8 +111,8 @@ class Ledger:
         if (-1 if consumer is None else consumer) < self.position:
             self.trouble("lost", f"position {self.position} was committed, and it is {consumer}")
 
-    def _read(self, streams: FileStreams) -> list[Record]:
-        records: list[Record] = []
+    def _read(self, streams: FileStreams) -> list[LogRecord]:
+        records: list[LogRecord] = []
         at = 0
         while at < streams.next_offset("s"):
             try:

@@ -17,10 +17,10 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from penstock.log.consumers import CommitPosition, Consumers
-from penstock.log.log import Log
 from penstock.log.model import StreamOptions, Trimmed
 from penstock.log.reader import LogReader
-from penstock.log.retention import Wish, trim
+from penstock.log.retention import TrimRequest, trim
+from penstock.log.writer import Log
 from tests.conformance.support import Clock
 from tests.crash.forgetful import ForgetfulFiles, PowerCut
 from tests.unit.log.support import payload, read_all
@@ -73,7 +73,7 @@ class Rounds:
                 self._trim(log, consumers)
 
     def _trim(self, log: Log, consumers: Consumers) -> Trimmed:
-        trimmed = trim(log, consumers.all().values(), Wish(before=self.committed), self.clock())
+        trimmed = trim(log, consumers.all().values(), TrimRequest(before=self.committed), self.clock())
         self.first = trimmed.first
         return trimmed
 

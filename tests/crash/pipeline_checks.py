@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import duckdb
 import pyarrow.compute as pc
 
+from penstock.core.model import QueueOptions
 from penstock.journal.events import Event
-from penstock.model import QueueOptions
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER
 from tests.crash import pipeline_traffic
 from tests.crash.pipeline_traffic import History
 from tests.spark.support import arrow_of, lives_in, rows_of

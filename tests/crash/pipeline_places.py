@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 
 from penstock.errors import CannotOpen
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 from penstock.journal.events import Event
 from penstock.journal.postgres import PostgresJournal
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake.lake import Lake
 from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore
 from tests.crash.pipeline_traffic import QUEUES

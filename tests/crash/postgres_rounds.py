@@ -25,7 +25,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import penstock
-from penstock.commands import Ack, Lease, SettleItem
+from penstock.core.commands import Ack, Lease, SettleItem
 from penstock.store.postgres import PostgresStore
 from tests.conformance.postgres_support import Tables
 from tests.conformance.recount import check_tables

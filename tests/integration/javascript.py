@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.model import system_clock
+from penstock.core.model import system_clock
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tools import provision
 

@@ -23,7 +23,7 @@ import uvloop
 from penstock.config import PLAIN_NAMES, Settings
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
-from penstock.store.protocol import Store
+from penstock.store.interface import Store
 
 PATIENCE = 60.0
 RUN = "from penstock.cli import main; main()"

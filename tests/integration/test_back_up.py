@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.backup import back_up
 from penstock.errors import CannotOpen, CorruptRecord
-from penstock.journal.drain import journal_folder
-from penstock.journal.reading import JournalReader
-from penstock.log.head import HEAD_BYTES
+from penstock.journal.drainer import journal_folder
+from penstock.journal.reader import JournalReader
 from penstock.log.manifest import STREAM
 from penstock.log.record import HEADER_BYTES
+from penstock.log.segment_header import HEAD_BYTES
 from penstock.log.streams import FLAT, FileStreams, streams_beside
+from penstock.ops.backup import back_up
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import check_journal

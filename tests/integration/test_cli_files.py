@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from penstock import LiteQueue, doctor
+from penstock import LiteQueue
+from penstock.ops import doctor
 from penstock.store.sqlite.connection import connect
 from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server
 

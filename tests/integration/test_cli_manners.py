@@ -363,7 +363,7 @@ try:
     main()
 except SystemExit as leaving:
     assert leaving.code == 5
-print(*{"asyncio", "uvicorn", "prometheus_client", "rich", "sqlite3", "penstock.broker"} & {*sys.modules})
+print(*{"asyncio", "uvicorn", "prometheus_client", "rich", "sqlite3", "penstock.broker.broker"} & {*sys.modules})
 """
     done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True)
     assert done.stdout.strip() == ""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.backend import Data
-from penstock.cli.stream_local import LocalStreams
-from penstock.cli.stream_remote import RemoteStreams
+from penstock.cli.stream_local import LocalStreamBackend
+from penstock.cli.stream_remote import RemoteStreamBackend
 from penstock.log.streams import streams_beside
 from tests.integration.command_line import Queues, penstock, server, spawn
 
@@ -112,7 +112,7 @@ def test_a_server_knows_a_file_again(streams: Queues, name: str, tmp_path: Path)
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, streams: Queues, *, call: int, times: int) -> None:
     """While a batch is being appended, and is committed already."""
-    kind = RemoteStreams if streams.kind == "http" else LocalStreams
+    kind = RemoteStreamBackend if streams.kind == "http" else LocalStreamBackend
     append, calls = kind.append, iter(range(1, 1_000))
 
     def interrupted(*arguments: Any, **named: Any) -> Data:

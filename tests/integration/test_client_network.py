@@ -35,7 +35,7 @@ from penstock.errors import (
     Unauthorized,
     Unreachable,
 )
-from penstock.server import protocol
+from penstock.server.http import connection
 from tests.integration.client_support import Proxy, Sdk, proxy
 from tests.integration.serving import Running, running
 
@@ -253,7 +253,7 @@ def test_a_request_that_is_too_large_is_refused_with_what_the_server_said_of_it(
     sdk: Sdk, server: Running, name: str, linger_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if linger_bytes is not None:
-        monkeypatch.setattr(protocol, "LINGER_BYTES", linger_bytes)
+        monkeypatch.setattr(connection, "LINGER_BYTES", linger_bytes)
     many = ["x" * 500_000] * 40
 
     async def main() -> None:

@@ -118,7 +118,7 @@ def test_a_nack_may_be_for_good(sdk: Sdk, url: str, name: str) -> None:
 
 
 def test_over_http_a_nack_may_be_for_good_and_have_a_traceback(server: Running) -> None:
-    from penstock.model import TRACEBACK_MAX
+    from penstock.core.model import TRACEBACK_MAX
 
     with server.client() as client:
         queue = client.queue("plain-http", max_attempts=9)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import LiteQueue
-from penstock.journal.drain import journal_folder
-from penstock.journal.reading import JournalReader
+from penstock.journal.drainer import journal_folder
+from penstock.journal.reader import JournalReader
 from tests.conformance.replay import log_events
 from tests.integration.command_line import Queues
 from tests.integration.serving import Client, Running, running

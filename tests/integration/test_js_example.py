@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import Settings
-from penstock.store.protocol import Store
+from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.support import eventually
 from tests.integration.javascript import (

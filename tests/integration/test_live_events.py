@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from penstock.server import news
+from penstock.server import event_stream
 from tests.conformance.support import eventually
 from tests.integration.serving import PATIENCE, Client, Running, running
 
@@ -176,8 +176,8 @@ def test_a_queue_without_a_journal_tells_what_happens_here(tmp_path: Path) -> No
 
 
 def test_one_that_falls_far_behind_is_told_how_much_it_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "BEHIND_RECORDS_MAX", 10)
-    monkeypatch.setattr(news, "PAGE_RECORDS", 1)
+    monkeypatch.setattr(event_stream, "BEHIND_RECORDS_MAX", 10)
+    monkeypatch.setattr(event_stream, "PAGE_RECORDS", 1)
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("q")
         assert server.app.news is not None

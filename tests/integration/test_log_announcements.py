@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import Broker
-from penstock.commands import CatchUpJournal, Push
-from penstock.doctor import examine
-from penstock.journal.drain import drain_once, journal_folder
-from penstock.log.head import HEAD_BYTES
-from penstock.log.log import Log
+from penstock.broker.broker import Broker
+from penstock.core.commands import CatchUpJournal, Push
+from penstock.core.model import PushItem, QueueOptions
+from penstock.journal.drainer import drain_once, journal_folder
 from penstock.log.reader import LogReader
 from penstock.log.segment import INDEX
+from penstock.log.segment_header import HEAD_BYTES
 from penstock.log.streams import FileStreams, streams_beside
-from penstock.model import NewMessage, QueueOptions
+from penstock.log.writer import Log
+from penstock.ops.doctor import examine
 from penstock.server.telemetry import Metrics
 from penstock.store.sqlite import SqliteStore
 from tests.integration.command_line import penstock as command
@@ -33,7 +33,7 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "q.db"
     with closing(SqliteStore(path, durability="relaxed", journal=True)) as store:
         for number in range(COUNT):
-            store.apply([Push(queue="q", messages=[NewMessage(payload=b"%d" % number)], create=QueueOptions())])
+            store.apply([Push(queue="q", messages=[PushItem(payload=b"%d" % number)], create=QueueOptions())])
             store.apply([CatchUpJournal()])
         drain_once(store, store.path)
     with closing(FileStreams(streams_beside(path))) as streams:

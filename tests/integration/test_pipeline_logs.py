@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.journal_local import LocalJournal
+from penstock.core.model import system_clock
 from penstock.errors import CannotOpen, InvalidInput, OffsetTrimmed, Unauthorized, UnknownStream
 from penstock.journal.arrow import SCHEMA
-from penstock.model import system_clock
-from penstock.pipeline.http import Refused, Server
-from penstock.pipeline.logs import AnyLog, place_of
-from penstock.pipeline.options import read_options, write_options
-from penstock.pipeline.parts import Part, end_within, parts_of
-from penstock.pipeline.server_log import ServerLog
-from penstock.store.opening import open_streams
+from penstock.pipeline.source.http_client import ServerClient, ServerRefused
+from penstock.pipeline.source.log_sources import SourceLog, location_of
+from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, parts_of
+from penstock.pipeline.source.options import read_options, write_options
+from penstock.pipeline.source.server_log import ServerLog
+from penstock.store.factory import open_streams
 from tests.conformance.support import push_command
 from tests.integration.serving import running
 from tests.spark.support import Busy, PostgresWork, Work
@@ -46,8 +46,8 @@ class Reached:
             self._where = f"http://127.0.0.1:{server.port}"
         return self._where
 
-    def open(self, stream: str | None = None) -> AnyLog:
-        return place_of(self.where, stream, TOKEN).open()
+    def open(self, stream: str | None = None) -> SourceLog:
+        return location_of(self.where, stream, TOKEN).open()
 
 
 @pytest.fixture(params=["folder", "postgres", "server"])
@@ -65,7 +65,7 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reached]
     found.work.close_all()
 
 
-def all_of(log: AnyLog, *columns: str) -> list[dict[str, Any]]:
+def all_of(log: SourceLog, *columns: str) -> list[dict[str, Any]]:
     parts = parts_of(log.segments(), log.first_offset, log.next_offset, 3)
     found = [batch for part in parts for batch in log.read(part, columns or SCHEMA.names)]
     return pa.Table.from_batches(found).to_pylist()
@@ -99,7 +99,7 @@ def test_what_was_trimmed_is_named_or_passed_over(reached: Reached) -> None:
     reached.work.push("new")
     reached.work.drained()
     with closing(reached.open()) as log:
-        everything = Part(0, log.next_offset)
+        everything = OffsetRange(0, log.next_offset)
         with pytest.raises(OffsetTrimmed, match="offset 0 of stream 'journal'") as error:
             list(log.read(everything, ["offset"]))
         assert error.value.first_offset == log.first_offset > 0
@@ -162,7 +162,7 @@ def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
     with running(tmp_path, auth_token=TOKEN) as server:
         url = f"http://127.0.0.1:{server.port}"
         with pytest.raises(Unauthorized):
-            _ = place_of(url, token="another").open().next_offset
+            _ = location_of(url, token="another").open().next_offset
         with server.client() as client:
             answer = client.get("/journal/events?columns=offset,bodies", accept="application/vnd.apache.arrow.stream")
         assert (answer.status, answer.json["field"]) == (422, "columns")
@@ -172,7 +172,7 @@ def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypa
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     with running(tmp_path) as server:
-        asked = Server(f"http://127.0.0.1:{server.port}", None, away_seconds=0)
+        asked = ServerClient(f"http://127.0.0.1:{server.port}", None, away_seconds=0)
         assert b"uid" in asked.ask("GET", "/journal")[0]
 
 
@@ -208,8 +208,8 @@ def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
             First.target = First.target or f"http://localhost:{server.server_port}"
             threading.Thread(target=server.serve_forever).start()
             stack.callback(server.shutdown)
-        with pytest.raises((InvalidInput, Refused)) as refused:
-            Server(f"http://127.0.0.1:{server.server_port}", TOKEN, away_seconds=0).ask(method, "/journal", b"x")
+        with pytest.raises((InvalidInput, ServerRefused)) as refused:
+            ServerClient(f"http://127.0.0.1:{server.server_port}", TOKEN, away_seconds=0).ask(method, "/journal", b"x")
     assert First.tokens == [f"Bearer {TOKEN}"]
     assert Other.tokens == []
     assert f"redirects to '{First.target}/journal'" in str(refused.value)
@@ -226,7 +226,7 @@ def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> Non
 
 def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
     with pytest.raises(InvalidInput, match="no user and no password") as error:
-        place_of("http://me:secret@127.0.0.1:8888").open()
+        location_of("http://me:secret@127.0.0.1:8888").open()
     assert "secret" not in str(error.value)
 
 
@@ -240,7 +240,7 @@ def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> N
     try:
         work.make("q")
         work.drained()
-        with closing(place_of(work.where).open()) as log:
+        with closing(location_of(work.where).open()) as log:
             start = log.next_offset
             with psycopg.connect(str(work.path)) as late:
                 # A push within a program's own transaction is numbered before those that commit first.
@@ -257,15 +257,17 @@ def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> N
         work.close_all()
 
 
-def _bodies(log: AnyLog, start: int) -> list[bytes]:
-    return [row["body"] for batch in log.read(Part(start, log.next_offset), ["body"]) for row in batch.to_pylist()]
+def _bodies(log: SourceLog, start: int) -> list[bytes]:
+    return [
+        row["body"] for batch in log.read(OffsetRange(start, log.next_offset), ["body"]) for row in batch.to_pylist()
+    ]
 
 
 def test_ranges_are_cut_evenly_by_bytes_and_steps_are_bounded(tmp_path: Path) -> None:
     work = Work(tmp_path / "data")
     work.some(120)
     work.drained()
-    with closing(place_of(work.where).open()) as log:
+    with closing(location_of(work.where).open()) as log:
         parts = parts_of(log.segments(), 3, log.next_offset, 4)
         assert [(one.end) for one in parts[:-1]] == [other.start for other in parts[1:]]
         assert (parts[0].start, parts[-1].end, len(parts)) == (3, log.next_offset, 4)
@@ -283,7 +285,7 @@ def test_a_server_that_has_just_started_is_waited_for_until_its_journal_has_a_na
 ) -> None:
     with running(tmp_path) as server, server.client() as client:
         client.queue("q")
-        with closing(place_of(f"http://127.0.0.1:{server.port}").open()) as log:
+        with closing(location_of(f"http://127.0.0.1:{server.port}").open()) as log:
             expected = log.uid
             show = ServerLog._show
             answers: Iterator[dict[str, Any]] = iter([{**show(log), "uid": ""}])

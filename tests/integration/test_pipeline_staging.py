@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 
 from penstock import connect
+from penstock.core.model import Content, PushItem, State
+from penstock.core.redact import place_in
 from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable, WrongType
 from penstock.log.model import StreamOptions
-from penstock.model import Content, NewMessage, State
-from penstock.pipeline import targets
-from penstock.pipeline.http import Server
-from penstock.pipeline.logs import place_of
-from penstock.pipeline.options import WriteOptions, write_options
-from penstock.pipeline.parts import Part
-from penstock.pipeline.rows import message_of
-from penstock.pipeline.staging import Batch, stage
-from penstock.pipeline.targets import Target, target_of
-from penstock.redact import place_in
-from penstock.store.opening import open_streams
+from penstock.pipeline.sink import targets
+from penstock.pipeline.sink.rows import message_of
+from penstock.pipeline.sink.staging import Batch, stage
+from penstock.pipeline.sink.targets import SinkTarget, target_of
+from penstock.pipeline.source.http_client import ServerClient
+from penstock.pipeline.source.log_sources import location_of
+from penstock.pipeline.source.offset_ranges import OffsetRange
+from penstock.pipeline.source.options import WriteOptions, write_options
+from penstock.store.factory import open_streams
 from tests.integration.serving import running
 from tests.postgres import cluster
 
@@ -62,8 +62,8 @@ def staged(options: WriteOptions, rows: list[Any]) -> Batch:
 
 
 def records(where: str) -> list[Any]:
-    with closing(place_of(where, "a/b/c").open()) as log:
-        part = Part(log.first_offset, log.next_offset)
+    with closing(location_of(where, "a/b/c").open()) as log:
+        part = OffsetRange(log.first_offset, log.next_offset)
         return [data for batch in log.read(part, ["data"]) for data in batch["data"].to_pylist()]
 
 
@@ -84,7 +84,7 @@ def test_a_driver_that_dies_before_or_after_any_append_adds_each_record_once(
         kind = type(target)
     send, left = kind.send, sent
 
-    def dying(self: Target, *what: Any) -> Any:
+    def dying(self: SinkTarget, *what: Any) -> Any:
         nonlocal left
         left -= 1
         answer = send(self, *what) if left >= 0 else None
@@ -181,7 +181,7 @@ def test_what_killed_tasks_left_behind_is_removed_after_a_while(
     left = stage(pa.table({"data": [b"left"]}).to_batches(), options)
     wanted = stage(pa.table({"data": [b"wanted"]}).to_batches(), options)
     Batch(options, "one").decide([wanted])
-    monkeypatch.setattr("penstock.pipeline.staging.STALE_SECONDS", -1)
+    monkeypatch.setattr("penstock.pipeline.sink.staging.STALE_SECONDS", -1)
     now = stage(pa.table({"data": [b"now"]}).to_batches(), options)
     other = Batch(options, "other")
     other.decide([now])
@@ -235,9 +235,9 @@ def test_a_request_that_another_server_answers_again_is_appended_once(
     with running(tmp_path / "data") as server:
         url = f"http://127.0.0.1:{server.port}"
         options = write_options({"url": url, "stream": "a/b/c", "staging": str(tmp_path / "staging")})
-        ask, losses = Server._ask_once, iter([True, False] * ROWS)
+        ask, losses = ServerClient._ask_once, iter([True, False] * ROWS)
 
-        def losing(self: Server, method: str, path: str, *what: Any) -> Any:
+        def losing(self: ServerClient, method: str, path: str, *what: Any) -> Any:
             answer = ask(self, method, path, *what)
             if "/records" in path and method == "POST" and next(losses):
                 assert server.app.streams is not None
@@ -246,7 +246,7 @@ def test_a_request_that_another_server_answers_again_is_appended_once(
                 raise OSError("the connection was lost")
             return answer
 
-        monkeypatch.setattr(Server, "_ask_once", losing)
+        monkeypatch.setattr(ServerClient, "_ask_once", losing)
         staged(options, rows).send()
         assert records(url) == rows
 
@@ -392,6 +392,6 @@ def test_a_write_cut_short_is_finished_before_other_rows_are_refused(tmp_path: P
 def test_text_that_is_pushed_through_a_server_is_text_there(tmp_path: Path) -> None:
     with running(tmp_path) as server, connect(f"http://127.0.0.1:{server.port}") as client:
         client.create_queue("mail")
-        client.transport.push("mail", [NewMessage(payload="söß".encode(), content=Content.TEXT)])
+        client.transport.push("mail", [PushItem(payload="söß".encode(), content=Content.TEXT)])
         stored, _ = server.app.broker.store.peek("mail")
     assert [(each.payload, each.content) for each in stored] == [("söß".encode(), Content.TEXT)]

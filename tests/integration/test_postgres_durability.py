@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.commands import Ack, Lease, Push, SettleItem
+from penstock.core.commands import Ack, Lease, Push, SettleItem
+from penstock.core.model import PushItem
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.model import NewMessage
 from penstock.store.postgres import PostgresStore
 from tests.conformance.support import eventually, push_command, texts
 from tests.integration.command_line import penstock
@@ -71,7 +71,7 @@ def test_what_was_answered_survives_a_crash_though_the_role_does_not_wait_for_th
         os.kill(writer, signal.SIGSTOP)
         for number in range(COUNT):
             store.apply([push_command(f"{number}")])
-            keyed = NewMessage(payload=f"keyed {number}".encode(), key=f"key {number}")
+            keyed = PushItem(payload=f"keyed {number}".encode(), key=f"key {number}")
             store.apply([Push(queue="q", messages=[keyed])])
         (leased,) = store.apply([Lease(queue="q", limit=1)])
         items = [SettleItem(message.id, message.token) for message in leased.messages]

@@ -11,10 +11,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.commands import Ack, Lease, Nack, Push, SettleItem
+from penstock.core.commands import Ack, Lease, Nack, Push, SettleItem
+from penstock.core.model import PushItem, QueueOptions
 from penstock.journal.postgres import PostgresDrain, PostgresJournal
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.model import NewMessage, QueueOptions
 from penstock.store.postgres import PostgresStore
 from tests.conformance.postgres_support import Tables
 from tests.conformance.replay import Replay, check_counters
@@ -83,7 +83,7 @@ def test_a_reader_has_a_position_that_is_kept(store: str, tmp_path: Path) -> Non
 
 def work(store: PostgresStore, number: int) -> None:
     for step in range(25):
-        messages = [NewMessage(payload=b"%d-%d-%d" % (number, step, each)) for each in range(3)]
+        messages = [PushItem(payload=b"%d-%d-%d" % (number, step, each)) for each in range(3)]
         store.apply([Push(queue=f"q{number % 2}", messages=messages, create=QueueOptions())])
         (leased,) = store.apply([Lease(queue=f"q{step % 2}", limit=4)])
         for message in getattr(leased, "messages", ()):
@@ -117,7 +117,7 @@ def test_causes_come_before_effects_however_many_commit_at_once(store: str, sche
 
 def test_a_transaction_that_is_held_open_holds_nobody_up(store: str, schema: str) -> None:
     def push(payload: bytes) -> Push:
-        return Push(queue="q", messages=[NewMessage(payload=payload)], create=QueueOptions())
+        return Push(queue="q", messages=[PushItem(payload=payload)], create=QueueOptions())
 
     with closing(PostgresStore(store, journal=True)) as one, psycopg.connect(cluster().url) as connection:
         one.apply([push(b"first")])
@@ -141,10 +141,10 @@ def test_a_transaction_that_is_open_through_several_looks_is_told_when_it_ends(s
         closing(PostgresStreams(store)) as streams,
         psycopg.connect(cluster().url) as connection,
     ):
-        one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
+        one.apply([Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())])
         drain, journal = PostgresDrain(streams.database), PostgresJournal(streams.database)
         drain.drain()
-        one.push_on(connection, Push(queue="q", messages=[NewMessage(payload=b"late")]))
+        one.push_on(connection, Push(queue="q", messages=[PushItem(payload=b"late")]))
         for _ in range(4):
             drain.step()
         connection.commit()
@@ -155,7 +155,7 @@ def test_a_transaction_that_is_open_through_several_looks_is_told_when_it_ends(s
 def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one:
         for _ in range(2_100):
-            one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
+            one.apply([Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())])
     with closing(PostgresStreams(store)) as streams:
         assert PostgresJournal(streams.database).next_offset() > 2_000
 
@@ -163,7 +163,7 @@ def test_a_program_without_a_server_drains_as_it_goes(store: str) -> None:
 def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None:
     with closing(PostgresStore(store, journal=True)) as one, closing(PostgresStreams(store)) as streams:
         for _ in range(30):
-            one.apply([Push(queue="q", messages=[NewMessage(payload=b"x" * 500_000)], create=QueueOptions())])
+            one.apply([Push(queue="q", messages=[PushItem(payload=b"x" * 500_000)], create=QueueOptions())])
         drains = PostgresDrain(streams.database)
         steps = 0
         while drains.step():
@@ -177,6 +177,6 @@ def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None
 
 def test_without_a_journal_nothing_is_noted(store: str, schema: str) -> None:
     with closing(PostgresStore(store)) as one:
-        one.apply([Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())])
+        one.apply([Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())])
     with psycopg.connect(cluster().url) as connection:
         assert connection.execute(f"SELECT count(*) FROM {schema}.spool".encode()).fetchone() == (0,)

@@ -31,7 +31,7 @@ def test_servers_on_one_database_share_streams_and_wake_each_others_readers(stor
         assert here.post("/streams", {"name": "s"}).status == 201
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(there.get, "/streams/s/records?from=0&wait_ms=60000")
-            eventually(lambda: two.app.streams is not None and two.app.streams.tails.waiting == 1)
+            eventually(lambda: two.app.streams is not None and two.app.streams.log_waiters.waiting == 1)
             assert here.post("/streams/s/records", {"records": ["hello"]}).json["first"] == 0
             assert [each["data"] for each in waiting.result().json["records"]] == ["hello"]
         assert there.post("/streams/s/records", {"records": ["again"]}).json["first"] == 1

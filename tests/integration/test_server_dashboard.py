@@ -14,8 +14,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from penstock.server.faces import dashboard
-from penstock.server.protocol import Connection
+from penstock.server.dashboard import live_events
+from penstock.server.http.connection import ServerConnection
 from tests.conformance.support import eventually
 from tests.integration.conftest import Fresh
 from tests.integration.serving import PATIENCE, Client, Running
@@ -24,7 +24,7 @@ API = "/api/v1"
 HANDSHAKE = {
     "Host": "localhost",
     "Upgrade": "websocket",
-    "Connection": "Upgrade",
+    "ServerConnection": "Upgrade",
     "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
     "Sec-WebSocket-Version": "13",
 }
@@ -277,7 +277,9 @@ def test_pings_of_one_that_takes_no_answer_pile_up_nowhere(serve: Fresh) -> None
     with silent(server) as sock:
         for _ in range(200):
             sock.sendall(ping * 500)
-        watched = [each for each in gc.get_objects() if type(each) is Connection and each._socket and not each.gone]
+        watched = [
+            each for each in gc.get_objects() if type(each) is ServerConnection and each._socket and not each.gone
+        ]
         assert [each for each in watched if each._transport.get_write_buffer_size() > 2 << 20] == []
         sock.sendall(b"\x89\x84\0\0\0\0last" + b"\x88\x80\0\0\0\0")
         assert b"\x8a\x04last\x88" in until_closed(sock)
@@ -286,7 +288,7 @@ def test_pings_of_one_that_takes_no_answer_pile_up_nowhere(serve: Fresh) -> None
 def test_a_long_error_of_many_messages_fills_no_memory(
     serve: Fresh, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard, "PAGES_BYTES_KEPT", 8 << 20)
+    monkeypatch.setattr(live_events, "PAGES_BYTES_KEPT", 8 << 20)
     server = at_rest(serve(canary_ms=0))
     with server.client() as client:
         queue = client.queue(name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.server import protocol
+from penstock.server.http import connection
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client, Process, Running, process
 from tests.robustness.hostile import HEAD, QUICK, prepare, run
@@ -69,8 +69,8 @@ def closed_after(sock: socket.socket) -> float:
 def test_whoever_dawdles_is_dropped(
     server: Running, client: Client, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(protocol, "BODY_SECONDS_GRACE", 0.3)
+    monkeypatch.setattr(connection, "HEAD_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connection, "BODY_SECONDS_GRACE", 0.3)
     with server.connect() as sock:
         if sent.endswith(b"\r\n\r\n\r\n"):
             sock.sendall(sent[:-2])
@@ -84,7 +84,7 @@ def test_whoever_dawdles_is_dropped(
 def test_a_body_that_comes_steadily_is_not_dropped(
     server: Running, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "BODY_SECONDS_GRACE", 0.2)
+    monkeypatch.setattr(connection, "BODY_SECONDS_GRACE", 0.2)
     body = b'{"payload": 1' + b" " * 20_000 + b"}"
     with server.connect() as sock:
         sock.sendall(
@@ -99,7 +99,7 @@ def test_a_body_that_comes_steadily_is_not_dropped(
 def test_whoever_does_not_read_is_dropped(
     server: Running, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "STALL_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connection, "STALL_SECONDS_MAX", 0.3)
     for _ in range(40):
         client.post(f"{queue}/messages", {"payload": "x" * 500_000})
     with server.connect() as sock:

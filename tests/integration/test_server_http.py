@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.config import Settings
 from penstock.server.app import REFUSAL_SECONDS, App
 from penstock.store.sqlite import SqliteStore

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from websockets.sync.client import connect
 
-from penstock.error_groups import error_group
+from penstock.core.error_groups import error_group
 from tests.integration.conftest import serving_from
 from tests.integration.serving import Client, Running
 
@@ -218,7 +218,7 @@ def test_a_history_tells_since_when_it_is_complete(server: Running, monkeypatch:
     before = server.app.broker.store.clock()
     first = history()["since"]
     assert history()["since"] == first, "a reload goes on"
-    monkeypatch.setattr("penstock.server.faces.digest.RESUME_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.server.dashboard.activity_feed.RESUME_SECONDS", 0.0)
     found = history()
     while found["since"] == first:
         found = history()
@@ -236,8 +236,8 @@ def test_one_look_is_shared_by_all_who_ask_meanwhile(server: Running) -> None:
     looks = []
 
     async def ask() -> None:
-        from penstock.server.faces.overview import Shared
-        from penstock.server.http import Response
+        from penstock.server.dashboard.overview import Shared
+        from penstock.server.http.messages import Response
 
         async def look(key: int) -> Response:
             looks.append(key)

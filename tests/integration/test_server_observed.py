@@ -24,12 +24,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import penstock
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.config import Settings
+from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import StoreBusy
-from penstock.model import NewMessage, QueueOptions
 from penstock.server.app import App
-from penstock.server.background import CANARY_QUEUE, Background
+from penstock.server.background import CANARY_QUEUE, BackgroundJobs
 from penstock.server.telemetry import LogLines, Metrics
 from penstock.server.tracing import Tracer
 from penstock.store.sqlite import SqliteStore
@@ -111,7 +111,7 @@ def test_the_canary_sings_after_its_first_interval_and_shows_as_an_slo(serve: Fr
 def test_canaries_of_servers_that_share_a_store_hear_their_own(tmp_path: Path) -> None:
     async def sing() -> list[bool]:
         brokers = [Broker(SqliteStore(tmp_path / "q.db")) for _ in range(2)]
-        canaries = [Background(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
+        canaries = [BackgroundJobs(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
         heard = [await asyncio.gather(*(canary._tweet() for canary in canaries)) for _ in range(3)]
         for broker in brokers:
             await broker.close()
@@ -173,7 +173,7 @@ def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A commit may take long on a busy machine; what counts is that there are commits.
-    monkeypatch.setattr("penstock.server.faces.ops.OBSTACLE_LOOKS", 1_000)
+    monkeypatch.setattr("penstock.server.api.operations.OBSTACLE_LOOKS", 1_000)
     server = serve()
     over = threading.Event()
 
@@ -277,8 +277,8 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 def test_the_consumer_s_span_is_linked_to_the_producer_s_trace(tmp_path: Path) -> None:
     async def scenario(app: App) -> None:
-        await app.broker.push("q", [NewMessage(payload=b"1", headers={"traceparent": PARENT})], create=QueueOptions())
-        await app.broker.push("q", [NewMessage(payload=b"2", headers={"traceparent": "nonsense"})])
+        await app.broker.push("q", [PushItem(payload=b"1", headers={"traceparent": PARENT})], create=QueueOptions())
+        await app.broker.push("q", [PushItem(payload=b"2", headers={"traceparent": "nonsense"})])
         await ask(app, "POST", "/queues/q/poll", query=b"wait_ms=0&batch=5")
         await ask(app, "GET", "/nothing")
         await app.broker.close()

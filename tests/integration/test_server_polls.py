@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock import LiteQueue
-from penstock.commands import Command, Lease
+from penstock.core.commands import Command, Lease
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client, Running
 from tests.robustness.disconnects import request

@@ -21,11 +21,11 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.config import Settings
-from penstock.server import protocol
 from penstock.server.app import App
-from penstock.server.exchange import HttpExchange
+from penstock.server.http import connection
+from penstock.server.http.exchange import HttpExchange
 from penstock.store.sqlite import SqliteStore
 from tests.integration.serving import PATIENCE, Client, Running
 from tests.proof.http_bytes import fuzz_server
@@ -280,13 +280,13 @@ def test_a_pipelined_request_is_parsed_when_those_before_it_are_answered(
     server: Running, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bytes] = []
-    request = protocol.Request
+    request = connection.Request
 
     def counted(*arguments: Any) -> Any:
         begun.append(arguments[2])
         return request(*arguments)
 
-    monkeypatch.setattr(protocol, "Request", counted)
+    monkeypatch.setattr(connection, "Request", counted)
     count = 2_000
     with server.connect() as sock:
         sock.sendall(f"POST {queue}/poll?wait_ms=60000 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
@@ -338,7 +338,7 @@ def test_whoever_sends_many_requests_at_once_waits_for_others_in_between(
 
 
 def test_an_idle_connection_is_closed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.server.protocol.IDLE_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("penstock.server.http.connection.IDLE_SECONDS_MAX", 0.1)
     with server.connect() as sock:
         sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"200 OK" in until_closed(sock)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config import load_settings
 from penstock.errors import InvalidInput
-from penstock.server.faces.site import load
+from penstock.server.dashboard.static_files import load
 from penstock.server.serve import check_exposure
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client

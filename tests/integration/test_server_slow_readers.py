@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.server import protocol
+from penstock.server.http import connection
 from tests.integration.conftest import Fresh
 from tests.integration.serving import PATIENCE, Client, Process, Running, process
 
@@ -68,7 +68,7 @@ def test_the_memory_of_answers_that_nobody_reads_is_bounded_and_given_back(serve
 def test_leases_to_clients_that_read_nothing_are_bounded_and_given_back(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.server.unsent.CREDENTIAL_BYTES_MAX", 24 << 20)
+    monkeypatch.setattr("penstock.server.http.response_budget.CREDENTIAL_BYTES_MAX", 24 << 20)
     server = serve()
     with server.client() as client:
         fill(client, 200, 300_000)
@@ -85,8 +85,8 @@ def test_leases_to_clients_that_read_nothing_are_bounded_and_given_back(
 def test_an_answer_for_which_there_is_no_room_is_refused_and_its_messages_given_back(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.server.unsent.CREDENTIAL_BYTES_MAX", 20 << 20)
-    monkeypatch.setattr(protocol, "STALL_SECONDS_MAX", 3_600)
+    monkeypatch.setattr("penstock.server.http.response_budget.CREDENTIAL_BYTES_MAX", 20 << 20)
+    monkeypatch.setattr(connection, "STALL_SECONDS_MAX", 3_600)
     server: Running = serve(auth_token="s3cret")
     with server.client() as client:
         fill(client, 60, 500_000)

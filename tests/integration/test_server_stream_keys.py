@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.core.model import Content
 from penstock.errors import PenstockError, StoreUnreachable
-from penstock.log.model import Appended, NewRecord, Payload
-from penstock.log.once import tag_of
+from penstock.log.append_dedup import tag_of
+from penstock.log.model import AppendOutcome, NewRecord, Payload
 from penstock.log.streams import FileStreams, streams_beside
-from penstock.model import Content
-from penstock.server.stream_desk import StreamDesk
+from penstock.server.stream_service import StreamService
 from tests.integration.conftest import Fresh
 from tests.integration.serving import Client, process
 from tests.integration.streaming import ARROW, append, arrow, create, data_of
@@ -127,7 +127,7 @@ class Doubtful(FileStreams):
     def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> None:
         """Not on the loop."""
 
-    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
+    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[AppendOutcome | PenstockError]:
         done = super().append_many(name, batches)
         if self.lost:
             raise StoreUnreachable("gone", maybe_done=True)
@@ -140,7 +140,7 @@ def test_an_append_that_may_have_been_done_is_looked_for_when_it_is_sent_again(
 ) -> None:
     streams = Doubtful(tmp_path)
     streams.create("s")
-    desk = StreamDesk(streams)
+    desk = StreamService(streams)
 
     async def main() -> None:
         await desk.append("s", [b"before"], "other")

@@ -28,7 +28,7 @@ for line in sys.stdin:
 
 def waiting(server: Running) -> int:
     assert server.app.streams is not None
-    return server.app.streams.tails.waiting
+    return server.app.streams.log_waiters.waiting
 
 
 class Waiting:

@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from penstock import UnknownQueue
-from penstock.commands import Lease, Sweep
 from penstock.config import Settings
+from penstock.core.commands import Lease, Sweep
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import eventually

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from penstock import LiteQueue, StoreClosed
+from penstock.broker.waiters_async import Waiters
+from penstock.broker.waiters_threads import ThreadWaiters
 from penstock.store.sqlite import SqliteStore
-from penstock.thread_wakeups import ThreadWakeups
-from penstock.wakeups import Wakeups
 
 LONG = 60
 """Seconds that a wait lasts when nothing wakes it; whoever comes back well before was woken."""
@@ -56,7 +56,7 @@ def run_apart(script: str) -> subprocess.CompletedProcess[str]:
 class Unchanged:
     """A store that nobody else writes to."""
 
-    def version(self, interest: str | None = None) -> int:
+    def version(self, topic: str | None = None) -> int:
         return 0
 
     def listen(self, listener: object) -> None:
@@ -144,38 +144,38 @@ def test_closing_ends_all_waits(queue: LiteQueue) -> None:
 def test_a_put_between_looking_and_waiting_is_not_missed_by_a_thread(path: Path) -> None:
     with LiteQueue(path) as queue, LiteQueue(path) as other:
         queue.put(b"makes the queue")
-        wakeups = ThreadWakeups(queue._store)
+        waiters = ThreadWaiters(queue._store)
         started = time.monotonic()
-        for put in (lambda: other.put(b"x"), lambda: wakeups.wake("default", 1)):
-            ticket = wakeups.ticket("default")
+        for put in (lambda: other.put(b"x"), lambda: waiters.wake("default", 1)):
+            ticket = waiters.ticket("default")
             put()
-            wakeups.wait(ticket, LONG)
+            waiters.wait(ticket, LONG)
         assert time.monotonic() - started < SOON
 
 
 def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Path) -> None:
     async def wait(store: SqliteStore, other: LiteQueue) -> None:
-        wakeups = Wakeups(store)
-        ticket = wakeups.ticket("default")
+        waiters = Waiters(store)
+        ticket = waiters.ticket("default")
         await asyncio.to_thread(other.put, b"x")
         await asyncio.sleep(0.05)
-        wakeups.looked(ticket)
-        await asyncio.wait_for(wakeups.wait(ticket, LONG), SOON)
-        wakeups.close()
+        waiters.looked(ticket)
+        await asyncio.wait_for(waiters.wait(ticket, LONG), SOON)
+        waiters.close()
 
     with LiteQueue(path) as queue, LiteQueue(path) as other:
         asyncio.run(wait(queue._store, other))
 
 
 @pytest.mark.parametrize("interest", ["orders/eu/q", "orders/eu/", "orders/"])
-def test_a_push_answered_before_a_look_that_has_not_seen_it_ends_the_wait(interest: str) -> None:
+def test_a_push_answered_before_a_look_that_has_not_seen_it_ends_the_wait(topic: str) -> None:
     async def wait() -> None:
-        wakeups = Wakeups(Unchanged())
-        ticket = wakeups.ticket(interest)
-        wakeups.wake("orders/eu/q", 1)
-        wakeups.looked(ticket)
-        await asyncio.wait_for(wakeups.wait(ticket, LONG), SOON)
-        wakeups.close()
+        waiters = Waiters(Unchanged())
+        ticket = waiters.ticket(topic)
+        waiters.wake("orders/eu/q", 1)
+        waiters.looked(ticket)
+        await asyncio.wait_for(waiters.wait(ticket, LONG), SOON)
+        waiters.close()
 
     asyncio.run(wait())
 
@@ -267,15 +267,13 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
 @pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
 def test_one_who_goes_away_leaves_it_to_one_who_waits_for_more_than_this_queue(first: str) -> None:
     async def main() -> None:
-        wakeups = Wakeups(Unchanged())
-        leaving, staying = (
-            asyncio.ensure_future(wakeups.wait(wakeups.ticket(interest), LONG)) for interest in (first, "n/")
-        )
+        waiters = Waiters(Unchanged())
+        leaving, staying = (asyncio.ensure_future(waiters.wait(waiters.ticket(topic), LONG)) for topic in (first, "n/"))
         await asyncio.sleep(0)
-        wakeups.wake("n/t/q", 1)
+        waiters.wake("n/t/q", 1)
         leaving.cancel()
         async with asyncio.timeout(SOON):
             await staying
-        wakeups.close()
+        waiters.close()
 
     asyncio.run(main())

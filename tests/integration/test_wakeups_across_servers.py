@@ -11,16 +11,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.broker import Broker
-from penstock.commands import Command, Configure, Lease, SettleItem
-from penstock.model import NewMessage, QueueOptions
+from penstock.broker.broker import Broker
+from penstock.core.commands import Command, Configure, Lease, SettleItem
+from penstock.core.model import PushItem, QueueOptions
+from penstock.postgres.notifier import NAMES_MAX, WORD_BYTES_MAX, Notifier
 from penstock.store.postgres import PostgresStore
-from penstock.store.postgres.wake import NAMES_MAX, WORD_BYTES_MAX, Waker
 from tests.postgres import cluster, drop_schema, new_schema
 
 pytestmark = pytest.mark.timeout(120)
 WAIT_MS = 60_000
-MESSAGE = NewMessage(payload=b"x")
+MESSAGE = PushItem(payload=b"x")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ class Counting(Broker):
 
     @property
     def waiting(self) -> int:
-        return len(self._wakeups._waiting)
+        return len(self._waiters._waiting)
 
 
 @asynccontextmanager
@@ -111,14 +111,14 @@ def test_a_push_makes_only_those_lease_who_wait_for_its_queue(url: str) -> None:
 
 def test_a_notification_that_arrives_while_one_is_sent_is_heard(url: str) -> None:
     with psycopg.connect(cluster().url, autocommit=True) as other:
-        waker = Waker(lambda: psycopg.connect(cluster().url, autocommit=True), "busy_channel")
-        connection = waker._listen()
-        before = waker.version("q")
+        notifier = Notifier(lambda: psycopg.connect(cluster().url, autocommit=True), "busy_channel")
+        connection = notifier._listen()
+        before = notifier.version("q")
         other.execute("SELECT pg_notify('busy_channel', 'somebody =q')")
-        waker.tell_soon(["mine"])
-        waker._send(connection)
+        notifier.notify_later(["mine"])
+        notifier._send(connection)
         connection.close()
-    assert waker.version("q") != before
+    assert notifier.version("q") != before
 
 
 @pytest.mark.parametrize("how", [{"scope": "n"}, {"scope": "n/t"}, {"queue": "n/t/q"}])
@@ -160,7 +160,7 @@ def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.M
 
     async def test(here: Counting, there: Counting) -> None:
         make(here, ["q", "other"])
-        here.store._waker.words = lambda names, late=False: [here.store._waker.sender]  # type: ignore[attr-defined]
+        here.store._notifier.words = lambda names, late=False: [here.store._notifier.sender]  # type: ignore[attr-defined]
         polls = [asyncio.ensure_future(there.lease(name, wait_ms=WAIT_MS)) for name in ("q", "other")]
         await until(lambda: there.waiting == 2)
         there.leases = 0
@@ -174,21 +174,21 @@ def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.M
 
 def test_a_notification_is_heard_by_a_server_that_knows_no_names() -> None:
     """Version 0.1.0 compares the whole word with its own, and looks at how it ends."""
-    waker = Waker(lambda: pytest.fail("nothing is sent"), "channel")
-    assert waker.words([]) == [waker.sender]
-    assert waker.words(["late"]) == [f"{waker.sender} =late"]
-    assert waker.words(["a"], late=True) == [f"{waker.sender} =a late"]
+    notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
+    assert notifier.words([]) == [notifier.sender]
+    assert notifier.words(["late"]) == [f"{notifier.sender} =late"]
+    assert notifier.words(["a"], late=True) == [f"{notifier.sender} =a late"]
 
 
 def test_names_go_into_as_few_notifications_as_hold_them() -> None:
-    waker = Waker(lambda: pytest.fail("nothing is sent"), "channel")
+    notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
     names = [f"{'n' * 255}/{'t' * 255}/{number:0255}" for number in range(40)]
-    words = waker.words(names)
+    words = notifier.words(names)
     assert max(map(len, words)) <= WORD_BYTES_MAX
     assert len(words) == -(-40 // (WORD_BYTES_MAX // 780))
-    other = Waker(lambda: pytest.fail("nothing is sent"), "channel")
+    other = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
     for word in words:
         other._hear(word)
     assert all(other.version(name) and other.version(name + ".dlq") for name in names)
     assert other.version("another") == 0
-    assert waker.words([str(number) for number in range(NAMES_MAX + 1)]) == [waker.sender]
+    assert notifier.words([str(number) for number in range(NAMES_MAX + 1)]) == [notifier.sender]

@@ -17,8 +17,8 @@ from websockets.sync.client import connect as connect_socket
 
 import penstock
 from penstock import InvalidInput, aio
+from penstock.broker.workers import NAMES_MAX, QUEUES_MAX, WorkerRegistry
 from penstock.config import load_settings
-from penstock.roster import NAMES_MAX, QUEUES_MAX, Roster
 from tests.conformance.support import eventually
 from tests.integration.command_line import penstock as command
 from tests.integration.conftest import serving_from
@@ -184,36 +184,36 @@ def test_the_names_of_earlier_queues_set_the_heartbeat() -> None:
 
 
 def test_names_are_kept_within_limits() -> None:
-    roster = Roster()
+    worker_registry = WorkerRegistry()
     for number in range(NAMES_MAX + 5):
-        roster.rise(roster.sit(f"c{number}", "q"))
-    assert roster.sit("x" * 256, "q") is None
+        worker_registry.unregister(worker_registry.register(f"c{number}", "q"))
+    assert worker_registry.register("x" * 256, "q") is None
     for number in range(QUEUES_MAX + 5):
-        roster.rise(roster.sit("c1", f"q{number}"))
-    beat = roster.beat()
+        worker_registry.unregister(worker_registry.register("c1", f"q{number}"))
+    beat = worker_registry.beat()
     assert len(beat.present) == NAMES_MAX
     assert list(beat.present[1].queues) == [f"q{number}" for number in range(5, QUEUES_MAX + 5)]
 
 
 def test_one_who_is_gone_is_told_no_more_and_forgotten_later() -> None:
-    roster = Roster()
-    seat = roster.sit("waits", "q")
-    roster.rise(roster.sit("leaves", "q"))
-    told = [[each.name for each in roster.beat().present] for _ in range(5)]
+    worker_registry = WorkerRegistry()
+    registration = worker_registry.register("waits", "q")
+    worker_registry.unregister(worker_registry.register("leaves", "q"))
+    told = [[each.name for each in worker_registry.beat().present] for _ in range(5)]
     assert told == [["waits", "leaves"], *[["waits"]] * 4]
-    roster.rise(seat)
-    assert [each.name for each in roster.beat().present] == ["waits"]
+    worker_registry.unregister(registration)
+    assert [each.name for each in worker_registry.beat().present] == ["waits"]
     for _ in range(4):
-        assert roster.beat().present == []
-    assert roster.leave().gone == []
+        assert worker_registry.beat().present == []
+    assert worker_registry.leave().gone == []
 
 
 def test_a_heartbeat_falls_to_one_of_those_who_ask() -> None:
-    roster = Roster()
-    assert not roster.due()
-    roster.sit("ada", "q")
-    roster.heartbeat_ms = 3_600_000
-    roster.beat()
-    assert [roster.due() for _ in range(3)] == [False, False, False]
-    roster.heartbeat_ms = 0
-    assert roster.due()
+    worker_registry = WorkerRegistry()
+    assert not worker_registry.due()
+    worker_registry.register("ada", "q")
+    worker_registry.heartbeat_ms = 3_600_000
+    worker_registry.beat()
+    assert [worker_registry.due() for _ in range(3)] == [False, False, False]
+    worker_registry.heartbeat_ms = 0
+    assert worker_registry.due()

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from penstock.store.shared import CLOCK_SKEW_MS
+from penstock.store.common import CLOCK_SKEW_MS
 from tests.crash.accounting import CLOCK_MS, Accounting
 from tests.proof.history import Delivered, Fault, History, Op
 

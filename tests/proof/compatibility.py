@@ -21,6 +21,13 @@ from tests.integration.serving import Process, clean_environment, process
 from tests.postgres import cluster, drop_schema, new_schema
 
 ROOT = Path(__file__).resolve().parents[2]
+SCHEMA_VERSION = """
+try:
+    from penstock.{name}.schema import SCHEMA_VERSION
+except ModuleNotFoundError:
+    from penstock.store.{name}.schema import SCHEMA_VERSION
+print(SCHEMA_VERSION)
+"""
 PREVIOUS = "d4da81a5a614b4835334ac779d6ea2be98a610ef"
 """The last commit of the previous version. Set it to the release's commit with each release."""
 CANARY_MS = "200"
@@ -175,7 +182,7 @@ class Version:
 
     def schema(self, kind: str) -> int:
         name = {"sqlite": "sqlite", "postgresql": "postgres"}[kind]
-        return int(self.run(f"from penstock.store.{name}.schema import SCHEMA_VERSION\nprint(SCHEMA_VERSION)"))
+        return int(self.run(SCHEMA_VERSION.format(name=name)))
 
 
 def finish(running: subprocess.Popen[str]) -> Any:
@@ -243,7 +250,7 @@ def run(kind: str, folder: Path, seconds: float) -> dict[str, Any]:
 def later_version(folder: Path) -> Version:
     """This version with one more option of queues and one of streams, as a later version would have."""
     copied = Path(shutil.copytree(ROOT / "src", folder / "later"))
-    for file, first in (("model.py", "    lease_ms:"), ("log/model.py", "    segment_bytes:")):
+    for file, first in (("core/model.py", "    lease_ms:"), ("log/model.py", "    segment_bytes:")):
         path = copied / "penstock" / file
         text = path.read_text("utf-8")
         assert text.count(first) >= 1

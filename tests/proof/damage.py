@@ -16,18 +16,18 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.commands import CatchUpJournal, Push
+from penstock.core.commands import CatchUpJournal, Push
+from penstock.core.model import PushItem, QueueOptions, system_clock
 from penstock.errors import CorruptRecord, PenstockError
-from penstock.journal.drain import Drain
+from penstock.journal.drainer import Drain
 from penstock.log.arrow import batches
 from penstock.log.check import check, repair
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.files import DISK
-from penstock.log.log import Log
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.segment import INDEX, LOG, SUMS, file_name, firsts_in
-from penstock.model import NewMessage, QueueOptions, system_clock
+from penstock.log.writer import Log
 from penstock.store.sqlite import SqliteStore
 
 OPTIONS = StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)
@@ -76,7 +76,7 @@ def make_journal(folder: Path, name: str, chance: random.Random, *, equal: bool,
         assert drain is not None
         for _ in range(RECORDS // 2):
             payload = chance.randbytes(2_000 if equal else chance.randrange(4_000))
-            store.apply([Push(queue="q", messages=[NewMessage(payload=payload)], create=QueueOptions())])
+            store.apply([Push(queue="q", messages=[PushItem(payload=payload)], create=QueueOptions())])
             store.apply([CatchUpJournal()])
             while told := drain.step():
                 store.apply([told])

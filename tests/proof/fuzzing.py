@@ -16,8 +16,8 @@ from penstock.cli import cli
 from penstock.errors import PenstockError
 from penstock.log.arrow import batches
 from penstock.log.check import check, repair
-from penstock.log.log import Log
 from penstock.log.reader import LogReader
+from penstock.log.writer import Log
 from tests.integration.command_line import Result, penstock
 from tests.proof import damage
 from tests.proof.http_bytes import fuzz_parser, fuzz_server

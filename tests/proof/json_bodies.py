@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.server import strict_json
-from penstock.server.faces.queues import push_body
+from penstock.server.api.queues.handlers import push_body
+from penstock.wire import strict_json
 
 DEPTH_MAX = strict_json.DEPTH_MAX
 KIB, MIB = 1 << 10, 1 << 20

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.pipeline.plots import STYLE as PLOTS_STYLE
-from penstock.pipeline.plots import lines
+from penstock.pipeline.report.plots import STYLE as PLOTS_STYLE
+from penstock.pipeline.report.plots import lines
 from tests.crash.accounting import COLUMNS, Accounting
 from tests.proof.load import Load
 from tests.proof.soak import Soak

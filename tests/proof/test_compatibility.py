@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.commands import Sweep
-from penstock.model import system_clock
+from penstock.core.commands import Sweep
+from penstock.core.model import system_clock
 from penstock.store.sqlite import SqliteStore
 from tests.integration.serving import process
 from tests.proof import compatibility

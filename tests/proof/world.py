@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 from tests.conformance.postgres_support import Tables
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import check_journal

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from penstock.pipeline.java import find_java
+from penstock.pipeline.runtime.java import find_java
 
 PATIENCE_SECONDS = 600
 # Five Javas of some seconds each: compiling well is not worth their while.

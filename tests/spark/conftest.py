@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import pipeline, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
-from penstock.pipeline.jar import make_jar
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.session import open_session
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.runtime.jar import make_jar
+from penstock.pipeline.runtime.session import open_session
 from tests.spark.support import Work
 
 

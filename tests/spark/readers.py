@@ -12,9 +12,9 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from penstock.journal.events import Event, Mark
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import BRONZE, TABLES, Table
+from penstock.journal.events import Event, EventFlag
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE, TABLES, Table
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.support import arrow_of
 
@@ -132,6 +132,6 @@ def _row(event: Event) -> dict[str, Any]:
         row[name] = row[name] and row[name] * 1000
     return {
         **row,
-        "marks": sum(int(Mark[mark.upper()]) for mark in event.marks),
+        "marks": sum(int(EventFlag[mark.upper()]) for mark in event.marks),
         "content": event.content and str(event.content),
     }

@@ -12,21 +12,21 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock.commands import Drop, Purge, Remove
-from penstock.journal.drain import drain_once, journal_folder
+from penstock.core.commands import Drop, Purge, Remove
+from penstock.core.model import State
+from penstock.journal.drainer import drain_once, journal_folder
 from penstock.journal.events import Event, decode_events
 from penstock.journal.postgres import PostgresDrain, PostgresJournal
-from penstock.log.log import Log
-from penstock.log.postgres.positions import Positions
+from penstock.log.postgres.maintenance import Upkeep
+from penstock.log.postgres.offsets import Positions
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.log.postgres.upkeep import Upkeep
 from penstock.log.reader import LogReader
-from penstock.log.retention import Wish, trim
-from penstock.model import State
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.logs import Place, place_of
-from penstock.pipeline.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
-from penstock.store.postgres.schema import JOURNAL
+from penstock.log.retention import TrimRequest, trim
+from penstock.log.writer import Log
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE, COUNTS, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
+from penstock.pipeline.source.log_sources import LogLocation, location_of
+from penstock.postgres.schema import JOURNAL
 from tests.conformance.postgres_support import PostgresUnderTest
 from tests.conformance.support import StoreUnderTest
 
@@ -43,7 +43,7 @@ class Busy(StoreUnderTest):
     def check(self) -> None:
         pass
 
-    def drained(self) -> Path | Place:
+    def drained(self) -> Path | LogLocation:
         """Where all that happened so far is."""
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class Work(Busy):
         with Log(self.journal) as log:
             with log.turn:
                 log.roll()
-            trim(log, [], Wish(before=log.next_offset, force=True), self.clock())
+            trim(log, [], TrimRequest(before=log.next_offset, force=True), self.clock())
 
 
 class PostgresWork(Busy, PostgresUnderTest):
@@ -143,10 +143,10 @@ class PostgresWork(Busy, PostgresUnderTest):
     def where(self) -> str:
         return f"{self.path}&schema={self.schema}"
 
-    def drained(self) -> Place:
+    def drained(self) -> LogLocation:
         with closing(PostgresStreams(self.where, clock=self.clock)) as streams:
             PostgresDrain(streams.database).drain()
-        return place_of(self.where)
+        return location_of(self.where)
 
     def events(self) -> Iterator[Event]:
         with closing(PostgresStreams(self.where)) as streams:
@@ -164,7 +164,7 @@ class PostgresWork(Busy, PostgresUnderTest):
             end = PostgresJournal(database).next_offset()
             database.ask("stream.seal", database.ask("stream.find", JOURNAL)[0][0], 1 << 60)
             consumers, options, now_ms = Positions(database).all(JOURNAL)
-            Upkeep(database).trim(JOURNAL, consumers, options, now_ms, Wish(before=end, force=True), None)
+            Upkeep(database).trim(JOURNAL, consumers, options, now_ms, TrimRequest(before=end, force=True), None)
 
 
 def events_in(journal: Path) -> Iterator[Event]:

@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from penstock.broker import Broker
-from penstock.commands import Sweep
+from penstock.broker.broker import Broker
+from penstock.core.commands import Sweep
+from penstock.core.model import RollUp, Totals, Window
 from penstock.errors import CannotOpen
-from penstock.journal.reading import JournalReader
-from penstock.model import RollUp, Totals, Window
-from penstock.pipeline.lake import Lake, app_of
-from penstock.pipeline.logs import place_of
-from penstock.pipeline.past import Past
+from penstock.journal.reader import JournalReader
+from penstock.pipeline.lake.gold_history import GoldHistory
+from penstock.pipeline.lake.lake import Lake, app_of
+from penstock.pipeline.lake.sketches import weighted
+from penstock.pipeline.lake.tables import QUEUE_MINUTES
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.sketches import weighted
-from penstock.pipeline.tables import QUEUE_MINUTES
-from penstock.server.faces.overview import OverviewFace
-from penstock.server.history import DAY_MINUTES, History
+from penstock.pipeline.source.log_sources import location_of
+from penstock.server.dashboard.overview import OverviewFace
+from penstock.server.metrics_history import DAY_MINUTES, History
 from tests.conformance.support import MINUTE_MS, START_MS
 from tests.integration.serving import running
 from tests.spark.support import Work, arrow_of, rows_of, sends_rows
@@ -123,13 +123,13 @@ def test_what_was_forgotten_by_the_store_is_told_by_the_lake_just_as_it_was(
 ) -> None:
     work, nowhere = three_days, tmp_path / "nowhere"
     now = work.clock() // MINUTE_MS
-    seam = now - DAY_MINUTES + 2
+    cutover = now - DAY_MINUTES + 2
     windows = [
         Window(FIRST - 5, now + 1, 60),
         Window(FIRST, now + 1, 1 << 40),
         Window(FIRST + 7, now + 1, 1_000),
-        Window(FIRST + 100, seam - 100, 180),
-        Window(seam - 61, seam + 61, 1),
+        Window(FIRST + 100, cutover - 100, 180),
+        Window(cutover - 61, cutover + 61, 1),
     ]
 
     async def everything(found: History) -> list[Any]:
@@ -196,7 +196,7 @@ def test_the_overview_is_the_same_when_the_store_has_forgotten(three_days: Work,
 
 
 def test_the_lake_of_another_journal_tells_nothing(three_days: Work, lake: Lake) -> None:
-    past = Past(lake.folder, "another")
+    past = GoldHistory(lake.folder, "another")
     window = Window(FIRST, FIRST + 10_000, 60)
     assert past.until() is None
     assert past.roll_ups(window, FIRST + 5_000, QUEUES) == {}
@@ -222,11 +222,11 @@ def test_a_sketch_is_read_as_spark_wrote_it(spark: Any, lake: Lake, three_days: 
 def test_a_lake_that_is_made_anew_is_found_by_a_server_that_had_the_old_one_open(
     spark: Any, three_days: Work, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.past.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.pipeline.lake.gold_history.REFRESH_SECONDS", 0.0)
     folder = tmp_path / "lake"
     shutil.copytree(lake.folder, folder)
-    with closing(place_of(three_days.where).open()) as log:
-        past = Past(folder, log.uid)
+    with closing(location_of(three_days.where).open()) as log:
+        past = GoldHistory(folder, log.uid)
     expected = past.until()
     assert expected is not None
     for table in lake.tables():
@@ -243,8 +243,8 @@ def test_a_server_finds_the_files_that_took_the_place_of_those_it_knew(
 ) -> None:
     folder = tmp_path / "lake"
     shutil.copytree(lake.folder, folder)
-    with closing(place_of(three_days.where).open()) as log:
-        past, app = Past(folder, log.uid), app_of(log.uid)
+    with closing(location_of(three_days.where).open()) as log:
+        past, app = GoldHistory(folder, log.uid), app_of(log.uid)
     window = Window(FIRST, FIRST + 10_000, 60)
     expected = past.roll_ups(window, FIRST + 5_000, QUEUES)
     minutes = Lake(folder)[QUEUE_MINUTES]

@@ -9,10 +9,10 @@ import pytest
 from deltalake import write_deltalake
 
 from penstock import LiteQueue
-from penstock.commands import Drop
-from penstock.pipeline.lake import Lake
+from penstock.core.commands import Drop
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.tables import BRONZE, QUEUE_MINUTES, QUEUES, SILVER, STATES, Table
 from penstock.pipeline.verify import verify
 from tests.conformance.support import MINUTE_MS
 from tests.conformance.test_admin import fill

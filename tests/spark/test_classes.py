@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline import classes
-from penstock.pipeline.jar import jar_path
-from penstock.pipeline.java import find_java
+from penstock.pipeline.runtime import cds_archive
+from penstock.pipeline.runtime.jar import jar_path
+from penstock.pipeline.runtime.java import find_java
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return classes.archive_of(find_java())
+    return cds_archive.archive_of(find_java())
 
 
 @pytest.fixture
@@ -34,44 +34,44 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_an_archive_is_mapped_once_it_is_there(archive: Path) -> None:
-    assert classes.java_options(find_java(), None) == []
+    assert cds_archive.java_options(find_java(), None) == []
     archive.touch()  # Java left none.
-    assert classes.java_options(find_java(), None) == []
+    assert cds_archive.java_options(find_java(), None) == []
     archive.write_bytes(b"classes")
-    assert f"-XX:SharedArchiveFile={archive}" in classes.java_options(find_java(), None)
+    assert f"-XX:SharedArchiveFile={archive}" in cds_archive.java_options(find_java(), None)
 
 
 def test_a_command_has_it_made_by_another_process(archive: Path, started: list[list[str]]) -> None:
-    assert classes.keep_soon()
-    assert [command[1:] for command in started] == [["-m", "penstock.pipeline.classes"]]
+    assert cds_archive.keep_soon()
+    assert [command[1:] for command in started] == [["-m", "penstock.pipeline.runtime.cds_archive"]]
 
 
 def test_it_is_made_neither_again_nor_by_two(archive: Path, started: list[list[str]]) -> None:
-    mark = archive.with_suffix(classes.MAKING)
+    mark = archive.with_suffix(cds_archive.MAKING)
     mark.touch()
-    assert not classes.keep_soon()
+    assert not cds_archive.keep_soon()
     os.utime(mark, (0, 0))  # Whoever made it was killed.
-    assert classes.keep_soon()
+    assert cds_archive.keep_soon()
     jar_path().touch()
     archive.touch()
-    assert not classes.keep_soon()
+    assert not cds_archive.keep_soon()
     assert len(started) == 1
 
 
 def test_it_is_made_with_the_readers_jar_and_again_after_it(archive: Path, started: list[list[str]]) -> None:
     archive.touch()
-    assert classes.keep_soon()
+    assert cds_archive.keep_soon()
     jar_path().touch()
     os.utime(archive, (0, 0))
-    assert classes.keep_soon()
+    assert cds_archive.keep_soon()
     archive.touch()
-    assert not classes.keep_soon()
+    assert not cds_archive.keep_soon()
 
 
 def test_only_the_newest_archives_stay(archive: Path) -> None:
-    made = [archive.with_name(f"spark-{number}.jsa") for number in range(classes.ARCHIVES_MAX + 2)]
+    made = [archive.with_name(f"spark-{number}.jsa") for number in range(cds_archive.ARCHIVES_MAX + 2)]
     for number, path in enumerate(made):
         path.touch()
         os.utime(path, (number, number))
-    classes._forget_old_ones(archive.parent)
+    cds_archive._forget_old_ones(archive.parent)
     assert sorted(archive.parent.glob("*.jsa")) == made[2:]

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from penstock.cli import pipeline_replay, pipeline_sql
 from penstock.cli.pipeline_sql import _show, _told_apart
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.report import report
-from penstock.pipeline.tables import QUEUE_ERRORS
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import QUEUE_ERRORS
+from penstock.pipeline.report.report import report
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.integration.serving import running
 from tests.integration.test_cli_manners import on_a_terminal

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from examples import spark_alerts, spark_sessions, spark_year
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.run import Pipeline
 from tests.conformance.support import MINUTE_MS
 from tests.spark.support import Work, sends_rows

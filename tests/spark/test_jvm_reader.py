@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from penstock.core.model import system_clock
 from penstock.errors import CannotOpen
 from penstock.journal.arrow import SCHEMA
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 from penstock.journal.events import EVENTS_MAX, Kind, Row, columns_of, encode_detail, encode_events
 from penstock.log.check import repair
-from penstock.log.log import Log
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
-from penstock.log.retention import Wish, trim
+from penstock.log.retention import TrimRequest, trim
 from penstock.log.segment import file_name, firsts_in
-from penstock.model import system_clock
-from penstock.pipeline import jar
-from penstock.pipeline.java import find_java
-from penstock.pipeline.logs import FolderPlace, place_of
-from penstock.pipeline.source import PenstockSource
+from penstock.log.writer import Log
+from penstock.pipeline.runtime import jar
+from penstock.pipeline.runtime.java import find_java
+from penstock.pipeline.source.data_source import PenstockSource
+from penstock.pipeline.source.log_sources import FolderLocation, location_of
 from tests.spark.support import Work
 from tests.unit.log.support import flip, index_of, log_of, write_as_0_1_0
 
@@ -280,7 +280,7 @@ def test_records_that_are_trimmed_before_their_task_runs_are_an_error_or_left_ou
 
     def forget() -> None:
         with Log(journal) as log:
-            trim(log, [], Wish(before=kept, force=True), system_clock())
+            trim(log, [], TrimRequest(before=kept, force=True), system_clock())
 
     java, python = reading.after_planning(forget, failOnDataLoss=fails)
     assert java == python
@@ -303,8 +303,8 @@ YOURS = "SparkSession.builder.master('local[1]').config(map=settings()).getOrCre
 SCRIPT = """
 from pathlib import Path
 from pyspark.sql import SparkSession
-from penstock.pipeline.jar import settings
-from penstock.pipeline.session import open_session
+from penstock.pipeline.runtime.jar import settings
+from penstock.pipeline.runtime.session import open_session
 spark = {session}
 frame = spark.read.format("penstock").load(".")
 print("read by Java" in frame._jdf.queryExecution().executedPlan().toString(), frame.count())
@@ -345,8 +345,8 @@ def test_only_the_newest_jars_stay(tmp_path: Path) -> None:
 def test_what_is_still_there_of_a_log_that_is_trimmed_while_it_is_read_is_not_left_out(
     reading: Reading, spark: Any, tmp_path: Path
 ) -> None:
-    place = place_of(str(tmp_path), "s")
-    assert isinstance(place, FolderPlace)
+    place = location_of(str(tmp_path), "s")
+    assert isinstance(place, FolderLocation)
     folder = Path(place.folder)
     folder.parent.mkdir(parents=True)
     with Log.create(folder, "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN)) as log:
@@ -358,7 +358,7 @@ def test_what_is_still_there_of_a_log_that_is_trimmed_while_it_is_read_is_not_le
         for number, batch in enumerate(batches):
             if number == 0:
                 with Log(folder) as log:
-                    trim(log, [], Wish(before=kept, force=True), system_clock())
+                    trim(log, [], TrimRequest(before=kept, force=True), system_clock())
             yield batch
 
     frame = reading.frame("offset bigint, data binary", stream="s", failOnDataLoss="false").coalesce(1)

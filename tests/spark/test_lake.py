@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import CannotOpen, Conflict, InvalidInput
-from penstock.pipeline import lake as lakes
-from penstock.pipeline.files import write_batches
-from penstock.pipeline.lake import Lake, LakeTable
-from penstock.pipeline.options import write_options
-from penstock.pipeline.report import report
-from penstock.pipeline.tables import LATENCIES, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.lake import lake as lakes
+from penstock.pipeline.lake.files import write_batches
+from penstock.pipeline.lake.lake import Lake, LakeTable
+from penstock.pipeline.lake.tables import LATENCIES, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.report.report import report
+from penstock.pipeline.source.options import write_options
 from tests.integration.command_line import PENSTOCK, clean_environment
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import Client, NewMessage, connect
-from penstock.pipeline import live
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.live import Live
+from penstock.pipeline.lake import live_tables
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.live_tables import LiveTables
+from penstock.pipeline.lake.tables import LIVE_MESSAGES, LIVE_QUEUES
 from penstock.pipeline.sql import tables_for
-from penstock.pipeline.tables import LIVE_MESSAGES, LIVE_QUEUES
 from tests.integration.serving import running
 from tests.postgres import cluster, drop_schema, new_schema
 
@@ -51,13 +51,13 @@ def fill(client: Client) -> None:
 
 
 def rows(url: str | None, table: Any, file: Path) -> list[dict[str, Any]]:
-    Live(url).write(table, file)
+    LiveTables(url).write(table, file)
     found: list[dict[str, Any]] = pq.read_table(file).to_pylist()
     return found
 
 
 def test_every_message_is_told_with_where_it_stands(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PAGE", 10)
+    monkeypatch.setattr(live_tables, "PAGE", 10)
     with connect(url) as client:
         fill(client)
     found = rows(url, LIVE_MESSAGES, tmp_path / "messages.parquet")
@@ -100,7 +100,7 @@ def test_sql_asks_the_messages_that_are_waiting(spark: Any, tmp_path: Path) -> N
     lake = Lake(tmp_path / "lake")
     lake.create()
     query = "SELECT state, headers['tenant'] AS tenant, string(body) AS body FROM live.messages WHERE priority > 0"
-    with tables_for(query, spark, lake, Live(url)):
+    with tables_for(query, spark, lake, LiveTables(url)):
         assert [row.asDict() for row in spark.sql(query).collect()] == [
             {"state": "leased", "tenant": "ada", "body": '{"n":1}'}
         ]

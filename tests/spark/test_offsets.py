@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from penstock.core.model import system_clock
 from penstock.errors import Conflict, InvalidInput
+from penstock.log.interface import Streams
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.log.protocol import Streams
 from penstock.log.streams import FileStreams
-from penstock.model import system_clock
-from penstock.pipeline.logs import place_of
-from penstock.pipeline.options import read_options
-from penstock.pipeline.source import Offset, PenstockSource, StreamReader
+from penstock.pipeline.source.data_source import Offset, PenstockSource, StreamReader
+from penstock.pipeline.source.log_sources import location_of
+from penstock.pipeline.source.options import read_options
 from tests.integration.serving import running
 from tests.spark.support import PostgresWork
 
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_a_folder_is_one_of_the_server_on_it(tmp_path: Path) -> 
     with running(tmp_path) as server, server.client() as client:
         assert client.post("/streams", {"name": "s"}).status == 201
         with (
-            closing(place_of(str(tmp_path), "s").open()) as log,
-            closing(place_of(f"http://127.0.0.1:{server.port}", "s").open()) as served,
+            closing(location_of(str(tmp_path), "s").open()) as log,
+            closing(location_of(f"http://127.0.0.1:{server.port}", "s").open()) as served,
         ):
             assert log.uid == served.uid

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import Conflict, OffsetTrimmed, StoreBusy
-from penstock.journal.reading import JournalReader
-from penstock.pipeline import parts
-from penstock.pipeline.lake import Lake, LakeTable
+from penstock.journal.reader import JournalReader
+from penstock.pipeline.lake.lake import Lake, LakeTable
+from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
 from penstock.pipeline.run import CONSUMER, Pipeline
-from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.source import offset_ranges
 from penstock.pipeline.verify import verify
 from tests.documentation import ROOT
 from tests.integration.serving import running
@@ -26,11 +26,11 @@ def run(spark: Any, work: Work, lake: Lake, **how: Any) -> int:
         return sum(1 for _ in pipeline.steps())
 
 
-@pytest.mark.parametrize("little_bytes", [parts.LITTLE_BYTES, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("little_bytes", [offset_ranges.LITTLE_BYTES, 0], ids=["driver", "tasks"])
 def test_the_lake_says_what_the_journal_says_in_one_step_or_in_many(
     spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch, little_bytes: int
 ) -> None:
-    monkeypatch.setattr(parts, "LITTLE_BYTES", little_bytes)
+    monkeypatch.setattr(offset_ranges, "LITTLE_BYTES", little_bytes)
     work.some(300)
     assert run(spark, work, lake) == 1
     work.some(300, seed=1)

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.model import system_clock
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.logs import ServerPlace
+from penstock.core.model import system_clock
+from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.run import CONSUMER, Pipeline
-from penstock.pipeline.source import PenstockSource
-from penstock.store.opening import open_streams
+from penstock.pipeline.source.data_source import PenstockSource
+from penstock.pipeline.source.log_sources import ServerLocation
+from penstock.store.factory import open_streams
 from tests.conformance.support import MINUTE_MS, push_command
 from tests.integration.serving import running
 from tests.spark.support import PostgresWork, Work, check_lake
@@ -128,7 +128,7 @@ def test_a_lake_goes_on_from_a_server_where_it_stood_with_the_folder(spark: Any,
         end = sum(1 for _ in work.events())
         work.some(60, seed=1)
         work.drained()  # The server copies what was told.
-        place = ServerPlace(f"http://127.0.0.1:{server.port}", token="secret")
+        place = ServerLocation(f"http://127.0.0.1:{server.port}", token="secret")
         with closing(place.open()) as log, server.client() as client:
             while log.next_offset < work.journal_bounds()[1]:
                 log.wait(log.next_offset, 1)

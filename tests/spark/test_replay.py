@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from penstock.core.model import Delivery
 from penstock.errors import InvalidInput
-from penstock.model import LeasedMessage
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.options import WriteOptions, write_options
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE, SILVER
 from penstock.pipeline.replay import count_too_large, pushed_messages, rows_of_files, stage_frame, with_lives
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.staging import Batch
-from penstock.pipeline.tables import BRONZE, SILVER
+from penstock.pipeline.sink.staging import Batch
+from penstock.pipeline.source.options import WriteOptions, write_options
 from tests.spark.support import Work
 
 pytestmark = pytest.mark.spark
@@ -27,7 +27,7 @@ def into(work: Work) -> WriteOptions:
     return write_options({"url": str(work.data), "queue": "mail"})
 
 
-def loaded(spark: Any, work: Work, file: Path) -> list[LeasedMessage]:
+def loaded(spark: Any, work: Work, file: Path) -> list[Delivery]:
     options = into(work)
     Batch(options, file.name).publish(stage_frame(rows_of_files(spark, str(file)), options))
     found = work.lease("mail", 100)
@@ -89,7 +89,7 @@ def test_a_file_that_was_put_right_is_loaded_by_the_same_command(spark: Any, wor
 def test_a_body_that_the_journal_did_not_keep_is_left_out_and_counted(
     spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.journal.noting.BODY_BYTES_MAX", 10)
+    monkeypatch.setattr("penstock.journal.recording.BODY_BYTES_MAX", 10)
     work.push("small", "larger than that", "", queue="from")
     work.push("also too large", queue="elsewhere")
     with Pipeline(spark, work.drained(), lake) as pipeline:

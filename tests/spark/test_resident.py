@@ -19,9 +19,9 @@ import pyspark
 import pytest
 
 from penstock.log.files import FolderLock
-from penstock.pipeline import classes
-from penstock.pipeline.java import cache_folder, find_java
-from penstock.pipeline.resident import Borrowed, Resident, borrow, stop_resident
+from penstock.pipeline.runtime import cds_archive
+from penstock.pipeline.runtime.java import cache_folder, find_java
+from penstock.pipeline.runtime.warm_jvm import JvmLease, WarmJvm, borrow, stop_warm_jvm
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.strangers import DESERIALISED, REFUSED, answers_to_a_stranger
 from tests.spark.support import Work
@@ -59,7 +59,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """With a resident Java that can be told from others, and a lake to ask."""
     folder = tmp_path_factory.mktemp("resident")
     (folder / "cache/penstock").mkdir(parents=True)
-    archive = classes.archive_of(find_java())
+    archive = cds_archive.archive_of(find_java())
     if archive.exists():
         (folder / "cache/penstock" / archive.name).symlink_to(archive)
     work = Work(folder / "data")
@@ -110,7 +110,7 @@ def test_nor_does_one_killed_before_it_had_a_session(commands: Commands, tmp_pat
     program = f"""
 import os, pathlib
 from pyspark import SparkConf, SparkContext
-from penstock.pipeline.resident import borrow
+from penstock.pipeline.runtime.warm_jvm import borrow
 conf = SparkConf(loadDefaults=False).setMaster("local[1]").setAppName("killed")
 SparkContext(gateway=borrow("1g").gateway(pathlib.Path({str(tmp_path / "log4j")!r})), conf=conf)
 os.kill(os.getpid(), 9)
@@ -125,18 +125,18 @@ def test_nor_does_one_whose_context_comes_after_its_end(commands: Commands, tmp_
     killed = """
 import os
 from pyspark import SparkConf, SparkContext
-from penstock.pipeline.gateway import gateway_at
-from penstock.pipeline.resident import find_resident
-found = find_resident()
+from penstock.pipeline.runtime.gateway import gateway_at
+from penstock.pipeline.runtime.warm_jvm import find_warm_jvm
+found = find_warm_jvm()
 conf = SparkConf(loadDefaults=False).setMaster("local[1]").setAppName("killed")
 SparkContext(gateway=gateway_at(found.port, found.secret), conf=conf)
 os.kill(os.getpid(), 9)
 """
     program = f"""
 import pathlib, subprocess, sys
-from penstock.pipeline.resident import Borrowed, borrow
-from penstock.pipeline.session import open_session
-class Late(Borrowed):
+from penstock.pipeline.runtime.warm_jvm import JvmLease, borrow
+from penstock.pipeline.runtime.session import open_session
+class Late(JvmLease):
     def gateway(self, log4j):
         found = super().gateway(log4j)
         assert subprocess.run([sys.executable, "-c", {killed!r}]).returncode == -9
@@ -159,8 +159,8 @@ def test_one_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    gone = Resident(pid=os.getpid(), port=port, secret="", memory="1g", java="", spark="", minutes=1)
-    assert Borrowed(gone, FolderLock(tmp_path / "lock")).gateway(tmp_path / "log4j") is None
+    gone = WarmJvm(pid=os.getpid(), port=port, secret="", memory="1g", java="", spark="", minutes=1)
+    assert JvmLease(gone, FolderLock(tmp_path / "lock")).gateway(tmp_path / "log4j") is None
 
 
 def test_the_number_of_a_keeper_that_was_killed_is_not_signalled(
@@ -169,9 +169,9 @@ def test_the_number_of_a_keeper_that_was_killed_is_not_signalled(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     other = subprocess.Popen(["sleep", "60"])
     try:
-        left = Resident(pid=other.pid, port=1, secret="", memory="1g", java="", spark="", minutes=1)
+        left = WarmJvm(pid=other.pid, port=1, secret="", memory="1g", java="", spark="", minutes=1)
         (cache_folder() / "resident.json").write_bytes(msgspec.json.encode(left))
-        assert not stop_resident()
+        assert not stop_warm_jvm()
         assert other.poll() is None
         assert not (cache_folder() / "resident.json").exists()
     finally:
@@ -183,6 +183,6 @@ def test_the_port_of_a_keeper_that_was_killed_is_not_asked(tmp_path: Path, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port, java = silent.getsockname()[1], str(find_java().home)
-        left = Resident(pid=1, port=port, secret="", memory="1g", java=java, spark=pyspark.__file__, minutes=1)
+        left = WarmJvm(pid=1, port=port, secret="", memory="1g", java=java, spark=pyspark.__file__, minutes=1)
         (cache_folder() / "resident.json").write_bytes(msgspec.json.encode(left))
         assert borrow("1g") is None

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock import CannotOpen
 from penstock.cli.pipeline import _was_interrupted
-from penstock.pipeline.session import _interrupting, open_session
+from penstock.pipeline.runtime.session import _interrupting, open_session
 from tests.spark.strangers import DESERIALISED, REFUSED, answers_to_a_stranger
 
 pytestmark = pytest.mark.spark

@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 
 from penstock import connect
 from penstock.log.streams import FileStreams
-from penstock.pipeline.options import write_options
 from penstock.pipeline.replay import stage_frame
-from penstock.pipeline.source import PenstockSource
-from penstock.pipeline.staging import Batch
+from penstock.pipeline.sink.staging import Batch
+from penstock.pipeline.source.data_source import PenstockSource
+from penstock.pipeline.source.options import write_options
 from tests.integration.serving import running
 from tests.spark.support import Work, events_in
 

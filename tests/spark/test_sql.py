@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import pipeline_sql
-from penstock.cli.common import Failed
+from penstock.cli.common import CommandFailed
 from penstock.cli.pipeline import asking
 from penstock.cli.pipeline_sql import _show
-from penstock.pipeline.lake import Lake
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.sql import ROWS_HELD, answer
-from penstock.pipeline.tables import BRONZE
 from tests.spark.support import Work
 
 pytestmark = pytest.mark.spark
@@ -87,7 +87,7 @@ def test_an_answer_without_rows_has_its_heading(capsysbinary: pytest.CaptureFixt
     ],
 )
 def test_a_mistake_is_told_in_one_line_without_a_plan(spark: Any, query: str, told: str) -> None:
-    with pytest.raises(Failed) as failed, asking(hint="there is gold.queues"):
+    with pytest.raises(CommandFailed) as failed, asking(hint="there is gold.queues"):
         spark.sql(query).collect()
     assert told in failed.value.message
     assert "\n" not in failed.value.message

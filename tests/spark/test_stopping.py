@@ -17,12 +17,12 @@ from pyspark import SparkConf
 
 from penstock import CannotOpen, LiteQueue
 from penstock.cli.pipeline_run import wait_for_more
-from penstock.pipeline.draining import drainer_of
-from penstock.pipeline.gateway import start_java
-from penstock.pipeline.lake import Lake
+from penstock.ops.signals import StopFlag
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.tables import BRONZE
-from penstock.stopping import Stop
+from penstock.pipeline.runtime.gateway import start_java
+from penstock.pipeline.source.journal_sync import drainer_of
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.spark.support import Work
 
@@ -155,11 +155,11 @@ class Counting:
 def test_what_a_server_drains_is_left_to_it(spark: Any, work: Work, lake: Lake) -> None:
     work.push("a")
     with closing(Counting(work)) as drainer, Pipeline(spark, work.drained(), lake) as pipeline:
-        wait_for_more(pipeline, drainer, None, Stop())
+        wait_for_more(pipeline, drainer, None, StopFlag())
         assert drainer.times == 0
         assert len(list(pipeline.steps())) == 1
         work.push("b")
-        wait_for_more(pipeline, drainer, None, Stop())
+        wait_for_more(pipeline, drainer, None, StopFlag())
         assert drainer.times == 1
         assert pipeline.lags()
 

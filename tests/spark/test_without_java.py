@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.tables import BRONZE
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.tables import BRONZE
 from tests.integration.command_line import PATIENCE_SECONDS, PENSTOCK, clean_environment, wait_for_address
 from tests.integration.serving import Client
 from tests.spark.support import rows_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.commands import Ack, Lease, Push, Remove, Settled, SettleItem
-from penstock.model import LeasedMessage, NewMessage, QueueOptions
+from penstock.core.commands import Ack, Lease, Push, Remove, Settled, SettleItem
+from penstock.core.model import Delivery, PushItem, QueueOptions
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
 from tests.conformance.replay import check_journal
@@ -45,17 +45,17 @@ def check(tmp_path: Path) -> None:
 
 
 def push(store: SqliteStore, body: bytes = b"x", queue: str = "q") -> int:
-    (pushed,) = store.apply([Push(queue=queue, messages=[NewMessage(payload=body)], create=QueueOptions())])
+    (pushed,) = store.apply([Push(queue=queue, messages=[PushItem(payload=body)], create=QueueOptions())])
     new: int = pushed.receipts[0].id
     return new
 
 
-def lease(store: SqliteStore, queue: str = "q") -> LeasedMessage | None:
-    messages: list[LeasedMessage] = store.apply([Lease(queue=queue)])[0].messages
+def lease(store: SqliteStore, queue: str = "q") -> Delivery | None:
+    messages: list[Delivery] = store.apply([Lease(queue=queue)])[0].messages
     return messages[0] if messages else None
 
 
-def ack(store: SqliteStore, message: LeasedMessage) -> Settled:
+def ack(store: SqliteStore, message: Delivery) -> Settled:
     result: Settled = store.apply([Ack(queue=message.queue, items=[SettleItem(message.id, message.token)])])[0].results[
         0
     ]

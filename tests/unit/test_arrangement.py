@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.arrangement import arranged
-from penstock.commands import Ack, Command, Configure, Lease, Push
-from penstock.model import NewMessage
+from penstock.core.commands import Ack, Command, Configure, Lease, Push
+from penstock.core.model import PushItem
+from penstock.group_commit.batch_order import arranged
 
 
 def push(queue: str, text: str) -> Push:
-    return Push(queue=queue, messages=[NewMessage(payload=text.encode())])
+    return Push(queue=queue, messages=[PushItem(payload=text.encode())])
 
 
 def order(*commands: Command[Any]) -> list[Command[Any]]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock import committer
-from penstock.broker import Broker
-from penstock.commands import Command, Lease, Release
+from penstock.broker.broker import Broker
+from penstock.core.commands import Command, Lease, Release
+from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import StoreClosed, TryLater
-from penstock.model import NewMessage, QueueOptions
+from penstock.group_commit import tasks
 from penstock.store.sqlite import SqliteStore
 
 CREATE = QueueOptions(lease_ms=3_600_000)
@@ -51,7 +51,7 @@ class Gated(SqliteStore):
 async def broker_with(path: Path, messages: int) -> tuple[Broker, Gated]:
     store = Gated(path / "queue.db")
     broker = Broker(store)
-    await broker.push("q", [NewMessage(payload=b"%d" % n) for n in range(messages)], create=CREATE)
+    await broker.push("q", [PushItem(payload=b"%d" % n) for n in range(messages)], create=CREATE)
     return broker, store
 
 
@@ -149,7 +149,7 @@ def test_a_push_is_not_undone_when_its_caller_leaves(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 0)
         store.shut()
-        leaving = asyncio.create_task(broker.push("q", [NewMessage(payload=b"x")]))
+        leaving = asyncio.create_task(broker.push("q", [PushItem(payload=b"x")]))
         await asyncio.sleep(0.01)
         leaving.cancel()
         store.open()
@@ -207,13 +207,13 @@ class _Watching:
 def test_only_one_who_is_alone_with_a_quick_disk_holds_up_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, callers: int, on_the_loop: int
 ) -> None:
-    monkeypatch.setattr(committer, "QUICK_SECONDS", quick_seconds)
+    monkeypatch.setattr(tasks, "QUICK_SECONDS", quick_seconds)
 
     async def scenario() -> None:
         store = Watched(tmp_path / "queue.db")
         broker = Broker(store)
         for _ in range(4):
-            pushes = [broker.push("q", [NewMessage(payload=b"x")], create=CREATE) for _ in range(callers)]
+            pushes = [broker.push("q", [PushItem(payload=b"x")], create=CREATE) for _ in range(callers)]
             await asyncio.gather(*pushes)
         await broker.close()
         assert len(store.waited_on) == 4

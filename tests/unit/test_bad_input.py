@@ -21,7 +21,7 @@ from penstock import (
     StoreClosed,
     WrongType,
 )
-from penstock.limits import Limits
+from penstock.core.limits import Limits
 
 NO_INT = [True, 1.5, "1", None, [1], b"1"]
 NO_TEXT = [1, True, b"x", ["x"], object()]

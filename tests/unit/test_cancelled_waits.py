@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import Broker
-from penstock.events import Subscription
+from penstock.broker.broker import Broker
+from penstock.broker.events import Subscription
 from penstock.log.aio import AsyncStreams
-from penstock.server.journal import JournalKeeper
+from penstock.server.journal_drainer import JournalDrainer
 from penstock.server.telemetry import LogLines, Metrics
-from penstock.store.opening import open_streams
+from penstock.store.factory import open_streams
 from penstock.store.sqlite import SqliteStore
 
 TURNS = 6
@@ -41,7 +41,7 @@ async def a_listener(path: Path) -> AsyncIterator[Waiting]:
 @asynccontextmanager
 async def the_journal(path: Path) -> AsyncIterator[Waiting]:
     broker = Broker(SqliteStore(path / "queue.db"))
-    keeper = JournalKeeper(broker, lambda: None, Metrics(broker), LogLines())
+    keeper = JournalDrainer(broker, lambda: None, Metrics(broker), LogLines())
     yield asyncio.create_task(keeper.run()), keeper.hurry
     await keeper.finish()
     await broker.close()

@@ -16,8 +16,8 @@ from penstock.cli.common import Leases, server_of
 from penstock.cli.metrics import _sample
 from penstock.cli.output import Output
 from penstock.cli.queue_add import add
+from penstock.core.model import QueueOptions
 from penstock.errors import InvalidInput
-from penstock.model import QueueOptions
 
 
 @pytest.fixture(autouse=True)

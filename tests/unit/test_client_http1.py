@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.http1 import HEAD_BYTES_MAX, Answer, AnswerReader, BadAnswer, encode_request
+from penstock.client.http11 import HEAD_BYTES_MAX, BadResponse, HttpResponse, ResponseParser, encode_request
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A:  b \r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\nA\r\n, 10 bytes\r\n0\r\n\r\n"
 TRAILED = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"
 
 
-def read(reader: AnswerReader, data: bytes, step: int) -> Answer | None:
+def read(reader: ResponseParser, data: bytes, step: int) -> HttpResponse | None:
     answer = None
     for start in range(0, len(data), step):
         assert answer is None
@@ -21,10 +21,10 @@ def read(reader: AnswerReader, data: bytes, step: int) -> Answer | None:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 def test_an_answer_may_come_in_pieces(step: int) -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     for _ in range(2):
         answer = read(reader, PLAIN, step)
-        assert answer == Answer(200, {b"content-length": b"5", b"x-a": b"b"}, b"hello")
+        assert answer == HttpResponse(200, {b"content-length": b"5", b"x-a": b"b"}, b"hello")
         assert reader.keep_alive
         assert not reader.begun
         for data in (CHUNKED, TRAILED):
@@ -35,19 +35,19 @@ def test_an_answer_may_come_in_pieces(step: int) -> None:
 
 
 def test_an_interim_answer_is_skipped() -> None:
-    answer = AnswerReader().feed(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
+    answer = ResponseParser().feed(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
     assert answer is not None
     assert answer.body == b"hello"
 
 
 def test_no_body_where_there_cannot_be_one() -> None:
-    answer = AnswerReader().feed(b"HTTP/1.1 204 No Content\r\n\r\n")
+    answer = ResponseParser().feed(b"HTTP/1.1 204 No Content\r\n\r\n")
     assert answer is not None
     assert answer.body == b""
 
 
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhel") is None
     assert reader.feed(b"lo") is None
     answer = reader.end()
@@ -57,7 +57,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
 
 
 def test_an_answer_cut_short_is_none() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     assert reader.feed(PLAIN[:-1]) is None
     assert reader.begun
     assert reader.end() is None
@@ -73,13 +73,13 @@ def test_an_answer_cut_short_is_none() -> None:
     ],
 )
 def test_whether_a_connection_stays_open(head: bytes, stays: bool) -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     assert reader.feed(head + b"\r\ncontent-length: 0\r\n\r\n")
     assert reader.keep_alive is stays
 
 
 def test_bytes_that_nobody_asked_for_end_the_trust() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     assert reader.feed(PLAIN + b"HTTP/1.1 200 OK\r\n")
     assert not reader.keep_alive
 
@@ -98,8 +98,8 @@ def test_bytes_that_nobody_asked_for_end_the_trust() -> None:
     ],
 )
 def test_what_is_not_http_is_refused(data: bytes) -> None:
-    with pytest.raises(BadAnswer):
-        AnswerReader().feed(data)
+    with pytest.raises(BadResponse):
+        ResponseParser().feed(data)
 
 
 def test_a_request() -> None:

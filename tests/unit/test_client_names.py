@@ -13,9 +13,10 @@ import pytest
 
 import penstock
 from penstock import aio, errors
-from penstock.client import payloads, types, wire
-from penstock.client.http1 import Answer
-from penstock.client.urls import Server, parse, request_headers
+from penstock.client import payloads, types
+from penstock.client.http11 import HttpResponse
+from penstock.client.urls import ServerUrl, parse, request_headers
+from penstock.wire import client_queues
 
 
 def test_every_public_name_is_there_and_sorted() -> None:
@@ -47,11 +48,11 @@ def test_talking_to_a_server_needs_no_more_than_the_basic_install() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("kind", wire.CLASSES.values())
+@pytest.mark.parametrize("kind", client_queues.CLASSES.values())
 def test_every_error_travels(kind: type[errors.PenstockError]) -> None:
     body = {"error": "queue 'q' still holds 7 messages: a, b", "code": kind.code, "hint": "do this", "field": "f"}
-    answer = Answer(422, {b"retry-after": b"3"}, msgspec.json.encode(body))
-    error = wire.error_of(answer, "q")
+    answer = HttpResponse(422, {b"retry-after": b"3"}, msgspec.json.encode(body))
+    error = client_queues.error_of(answer, "q")
     assert type(error) is kind
     assert error.code == kind.code
     assert str(error) == str(copy.copy(error)) == f"{body['error']} (do this)"
@@ -69,7 +70,9 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
         (429, "too_many_polls", errors.TryLater),
         (500, "internal_error", errors.ServerFault),
     ):
-        error = wire.error_of(Answer(status, {}, msgspec.json.encode({"error": "e", "code": code})), None)
+        error = client_queues.error_of(
+            HttpResponse(status, {}, msgspec.json.encode({"error": "e", "code": code})), None
+        )
         assert type(error) is kind
         assert error.code == code
 
@@ -77,13 +80,13 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
 @pytest.mark.parametrize(
     ("url", "server"),
     [
-        ("http://h", Server("http", "h", 80, "")),
-        ("https://h/", Server("https", "h", 443, "")),
-        ("http://[::1]:8888/queue", Server("http", "::1", 8888, "/queue")),
-        ("http://bücher.example:1", Server("http", "xn--bcher-kva.example", 1, "")),
+        ("http://h", ServerUrl("http", "h", 80, "")),
+        ("https://h/", ServerUrl("https", "h", 443, "")),
+        ("http://[::1]:8888/queue", ServerUrl("http", "::1", 8888, "/queue")),
+        ("http://bücher.example:1", ServerUrl("http", "xn--bcher-kva.example", 1, "")),
     ],
 )
-def test_a_server_by_its_url(url: str, server: Server) -> None:
+def test_a_server_by_its_url(url: str, server: ServerUrl) -> None:
     assert parse(url) == server
     assert b"\r\n\r\n" not in request_headers(server, "t")
 

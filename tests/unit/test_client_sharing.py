@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from penstock._sync.client.joiner import Attempt as ThreadAttempt
-from penstock._sync.client.joiner import Joiner as ThreadJoiner
-from penstock.client.joiner import Attempt, Joiner
-from penstock.client.link import Interrupt
-from penstock.client.poller import Poller
-from penstock.client.stop import Stop
-from penstock.model import Content, LeasedMessage
+from penstock.client._async.batcher import Attempt, RequestBatcher
+from penstock.client._async.poller import Poller
+from penstock.client._sync.batcher import Attempt as ThreadAttempt
+from penstock.client._sync.batcher import RequestBatcher as ThreadJoiner
+from penstock.client.stop import StopSignal
+from penstock.client.transport_errors import Interrupt
+from penstock.core.model import Content, Delivery
 
 
-def message(number: int) -> LeasedMessage:
-    return LeasedMessage(
+def message(number: int) -> Delivery:
+    return Delivery(
         id=number,
         uuid="",
         queue="q",
@@ -45,7 +45,7 @@ class Server:
         self.ready += numbers
         self.changed.set()
 
-    async def poll(self, limit: int, wait: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
+    async def poll(self, limit: int, wait: float, interrupt: Interrupt | None) -> list[Delivery]:
         self.polls.append((limit, wait))
         if interrupt is not None:
             interrupt.arm(self.changed.set)
@@ -61,7 +61,7 @@ class Server:
         taken, self.ready = self.ready[:limit], self.ready[limit:]
         return [message(number) for number in taken]
 
-    async def give_back(self, messages: list[LeasedMessage]) -> None:
+    async def give_back(self, messages: list[Delivery]) -> None:
         self.back += [each.id for each in messages]
         self.push(*[each.id for each in messages])
 
@@ -130,7 +130,7 @@ def test_a_poll_that_nobody_waits_for_is_ended() -> None:
     async def main() -> None:
         server = Server()
         poller = Poller(server.poll, server.give_back)
-        stop = Stop()
+        stop = StopSignal()
         cancelled = asyncio.ensure_future(poller.lease(1, 500, None))
         stopped = asyncio.ensure_future(poller.lease(1, 500, stop))
         await settle_down()
@@ -146,7 +146,7 @@ def test_a_poll_that_nobody_waits_for_is_ended() -> None:
 
 def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
     async def main() -> None:
-        async def poll(limit: int, wait: float, interrupt: Interrupt | None) -> list[LeasedMessage]:
+        async def poll(limit: int, wait: float, interrupt: Interrupt | None) -> list[Delivery]:
             await asyncio.sleep(0.001)
             raise ConnectionError("down")
 
@@ -171,7 +171,7 @@ def test_joined_calls_get_each_its_own_result_or_error() -> None:
             await go_on.wait()
             return [ValueError(str(each)) if each == 3 else each * 10 for each in entries]
 
-        joiner: Joiner[int, int] = Joiner(send, weigh=lambda _: 1, weight_max=4)
+        joiner: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=4)
         calls = [asyncio.ensure_future(joiner.join(0))]
         await on_its_way.wait()
         calls += [asyncio.ensure_future(joiner.join(number)) for number in range(1, 8)]
@@ -201,7 +201,7 @@ def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
         async def orphaned(result: int) -> None:
             orphans.append(result)
 
-        joiner: Joiner[int, int] = Joiner(send, weigh=lambda _: 1, weight_max=100, orphaned=orphaned)
+        joiner: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=100, orphaned=orphaned)
         calls = [asyncio.ensure_future(joiner.join(0))]
         await on_its_way.wait()
         calls += [asyncio.ensure_future(joiner.join(number)) for number in (1, 2)]

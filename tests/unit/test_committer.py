@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueue, errors
-from penstock.commands import Command, Push, Pushed
-from penstock.model import NewMessage, QueueOptions
+from penstock.core.commands import Command, Push, PushOutcome
+from penstock.core.model import PushItem, QueueOptions
+from penstock.group_commit.threads import RUSH_CALLS, ThreadCommitter, _Waiting
 from penstock.store.sqlite import SqliteStore
-from penstock.thread_committer import RUSH_CALLS, ThreadCommitter, _Waiting
 
 CREATE = QueueOptions()
 
@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Iterator[Gated]:
 
 
 def push(data: bytes, queue: str = "q", create: QueueOptions | None = CREATE, **options: Any) -> Push:
-    return Push(queue=queue, messages=[NewMessage(payload=data, **options)], create=create)
+    return Push(queue=queue, messages=[PushItem(payload=data, **options)], create=create)
 
 
 def together(store: Gated, committer: ThreadCommitter, commands: Sequence[Push]) -> list[Any]:
@@ -87,7 +87,7 @@ def test_commands_that_wait_share_one_transaction(store: Gated) -> None:
 
 
 def test_more_commands_than_a_batch_holds_are_all_answered(store: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.thread_committer.BATCH_COMMANDS_MAX", 3)
+    monkeypatch.setattr("penstock.group_commit.threads.BATCH_COMMANDS_MAX", 3)
     outcomes = together(store, ThreadCommitter(store), [push(b"%d" % n) for n in range(20)])
     assert sum(store.batches) == 20
     assert max(store.batches) == 3
@@ -165,7 +165,7 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_else_waiting(store: Gate
         outcomes = together(store, committer, [push(b"%d" % n) for n in range(8)])
     kinds = [type(outcome) for outcome in outcomes]
     assert kinds.count(KeyboardInterrupt) == 2
-    assert kinds.count(Pushed) == 6
+    assert kinds.count(PushOutcome) == 6
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import LiteQueue
-from penstock.commands import Configure, Lease, Push, Sweep, Transact
+from penstock.core.commands import Configure, Lease, Push, Sweep, Transact
+from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import QueueFull, StoreBusy
-from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.recount import check_tables
 
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def push(store: SqliteStore, queue: str = "q", count: int = 1) -> int:
-    messages = [NewMessage(payload=b"x")] * count
+    messages = [PushItem(payload=b"x")] * count
     (pushed,) = store.apply([Push(queue=queue, messages=messages, create=QueueOptions())])
     newest: int = pushed.receipts[-1].id
     return newest
@@ -163,7 +163,7 @@ def test_a_push_that_asks_nobody_notices_every_other_writer(file: Path, clock: C
     push(ours)
     push(ours)
     with closing(sqlite3.connect(file)) as connection:
-        theirs.apply_on(connection, [Push(queue="q", messages=[NewMessage(payload=b"x")])])
+        theirs.apply_on(connection, [Push(queue="q", messages=[PushItem(payload=b"x")])])
         connection.commit()
     push(ours)
     assert ids_of(ours, "q", "other") == list(range(1, 10))
@@ -175,7 +175,7 @@ def test_a_push_that_asks_nobody_obeys_what_another_process_has_just_configured(
     for _ in range(4):
         push(ours)
     theirs.apply([Configure(queue="q", changes={"max_size": 4})])
-    (refused,) = ours.apply([Push(queue="q", messages=[NewMessage(payload=b"x")])])
+    (refused,) = ours.apply([Push(queue="q", messages=[PushItem(payload=b"x")])])
     assert isinstance(refused, QueueFull)
 
 
@@ -200,7 +200,7 @@ def test_a_push_that_asks_nobody_waits_for_the_lock_like_any_other(file: Path, c
     assert ids_of(ours, "q") == [1, 2, 3, 4, 5]
 
 
-FAILS = Transact(commands=[Push(queue="no such queue", messages=[NewMessage(payload=b"x")])])
+FAILS = Transact(commands=[Push(queue="no such queue", messages=[PushItem(payload=b"x")])])
 
 
 def test_another_learns_of_a_write_also_beside_a_transaction_that_fails(file: Path, clock: Clock) -> None:
@@ -208,7 +208,7 @@ def test_another_learns_of_a_write_also_beside_a_transaction_that_fails(file: Pa
     push(theirs, "other")
     for _ in range(4):
         push(ours)
-    theirs.apply([FAILS, Push(queue="other", messages=[NewMessage(payload=b"x")])])
+    theirs.apply([FAILS, Push(queue="other", messages=[PushItem(payload=b"x")])])
     push(ours)
     assert ids_of(ours, "q", "other") == list(range(1, 8))
 
@@ -221,7 +221,7 @@ def test_a_queue_that_is_ahead_is_counted_before_another_is_after_a_transaction_
     for _ in range(4):
         push(store)
     for _ in range(3):
-        store.apply([FAILS, Push(queue="other", messages=[NewMessage(payload=b"x")])])
+        store.apply([FAILS, Push(queue="other", messages=[PushItem(payload=b"x")])])
     with closing(sqlite3.connect(file)) as connection:
         check_tables(connection)
 
@@ -255,7 +255,7 @@ def test_a_message_with_anything_special_is_not_pushed_without_asking(
     store = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(store)
-    store.apply([Push(queue="q", messages=[NewMessage(payload=b"x", **special)])])
+    store.apply([Push(queue="q", messages=[PushItem(payload=b"x", **special)])])
     (stored,) = [message for message in store.export("q") if message.id == 5]
     for name in ("key", "headers", "priority"):
         assert getattr(stored, name) == special.get(name, 0 if name == "priority" else None)
@@ -270,9 +270,9 @@ def test_a_transaction_that_was_rolled_back_claims_nothing(file: Path, clock: Cl
     push(ours, "other")
     for _ in range(4):
         newest = push(ours)
-    plain = Push(queue="q", messages=[NewMessage(payload=b"x")])
-    too_many = Push(queue="new", messages=[NewMessage(payload=b"x")] * 2, create=QueueOptions(max_size=1))
-    more = Push(queue="other", messages=[NewMessage(payload=b"x")])
+    plain = Push(queue="q", messages=[PushItem(payload=b"x")])
+    too_many = Push(queue="new", messages=[PushItem(payload=b"x")] * 2, create=QueueOptions(max_size=1))
+    more = Push(queue="other", messages=[PushItem(payload=b"x")])
     refused, pushed = theirs.apply([Transact(commands=[plain, too_many]), more])
     assert isinstance(refused, QueueFull)
     assert pushed.receipts[0].id == newest + 1

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.cli import cli
 from penstock.config import Settings, load_settings
-from penstock.server.faces.ops import Ops
+from penstock.server.api.operations import Operations
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -109,7 +109,7 @@ def test_a_server_has_time_to_stop_and_a_poll_to_wait(compose: dict[str, Any]) -
 
 def test_the_balancer_asks_for_readiness_at_a_path_that_there_is() -> None:
     (path,) = re.findall(r"httpchk GET (\S+)$", HAPROXY, re.MULTILINE)
-    routes = {route.path: route.right for route in Ops.routes(Ops.__new__(Ops))}
+    routes = {route.path: route.right for route in Operations.routes(Operations.__new__(Operations))}
     assert routes[path] == "public"
 
 

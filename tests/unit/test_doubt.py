@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands import Lease, Push
-from penstock.model import NewMessage, QueueOptions
+from penstock.core.commands import Lease, Push
+from penstock.core.model import PushItem, QueueOptions
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import JOURNAL_WAL_PAGES, WAL_PAGES
 from penstock.store.sqlite.store import UNSYNCED_MAX
@@ -25,7 +25,7 @@ def switches(store: SqliteStore) -> tuple[int, int]:
 @pytest.mark.parametrize(("journal", "pages"), [(False, WAL_PAGES["full"]), (True, JOURNAL_WAL_PAGES)])
 def test_only_a_commit_that_waits_for_the_disk_copies_the_log(journal: bool, pages: int, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", journal=journal)
-    store.apply([Push(queue="q", messages=[NewMessage(payload=b"a")], create=QueueOptions())])
+    store.apply([Push(queue="q", messages=[PushItem(payload=b"a")], create=QueueOptions())])
     assert switches(store) == (FULL, pages)
     seen = []
     for _ in range(UNSYNCED_MAX + 2):
@@ -37,7 +37,7 @@ def test_only_a_commit_that_waits_for_the_disk_copies_the_log(journal: bool, pag
 
 def test_without_promises_every_commit_may_copy_the_log(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", durability="relaxed")
-    store.apply([Push(queue="q", messages=[NewMessage(payload=b"a")], create=QueueOptions())])
+    store.apply([Push(queue="q", messages=[PushItem(payload=b"a")], create=QueueOptions())])
     store.apply([Lease(queue="q")])
     assert switches(store) == (NORMAL, WAL_PAGES["relaxed"])
     store.close()

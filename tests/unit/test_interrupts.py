@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from penstock import LiteQueue, PenstockError
-from penstock._sync.client.joiner import Attempt, Joiner
-from penstock.commands import Command, Push, Pushed
-from penstock.model import NewMessage, QueueOptions
+from penstock.client._sync.batcher import Attempt, RequestBatcher
+from penstock.core.commands import Command, Push, PushOutcome
+from penstock.core.model import PushItem, QueueOptions
+from penstock.group_commit.threads import INTERRUPTED, ThreadCommitter
 from penstock.store.sqlite import SqliteStore
-from penstock.thread_committer import INTERRUPTED, ThreadCommitter
 from tests.interrupts import each_moment, interrupted
 from tests.unit.test_committer import wait_until
 
@@ -48,7 +48,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Held]:
 
 
 def push() -> Push:
-    return Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())
+    return Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["who goes first", "who leads next", "who is committed for"])
@@ -82,7 +82,9 @@ def test_an_interrupt_at_any_moment_of_a_commit_keeps_nobody_else_waiting(store:
             thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive(), f"waits for ever after an interrupt at moment {moment}"
         assert not lane.waiting
-        assert all(type(outcomes[n]) is Pushed or str(outcomes[n]) == str(INTERRUPTED) for n in range(4) if n != which)
+        assert all(
+            type(outcomes[n]) is PushOutcome or str(outcomes[n]) == str(INTERRUPTED) for n in range(4) if n != which
+        )
         return was_interrupted[0]
 
     assert len(list(each_moment(crowd))) > 10
@@ -125,7 +127,7 @@ def test_an_interrupt_at_any_moment_of_a_joined_call_keeps_nobody_else_waiting(w
         finally:
             inside.pop()
 
-    joiner: Joiner[int, int] = Joiner(send, weigh=lambda _: 1, weight_max=2)
+    joiner: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=2)
 
     def crowd(moment: int) -> bool:
         answers: dict[int, int] = {}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from penstock import LiteQueue
-from penstock.commands import Ack, CatchUpJournal, Command, Lease, Push, SettleItem
+from penstock.core.commands import Ack, CatchUpJournal, Command, Lease, Push, SettleItem
+from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import CorruptRecord, StoreBusy, StoreClosed
-from penstock.journal.drain import Drain, drain_once, journal_folder
-from penstock.log.head import HEAD_BYTES
-from penstock.log.log import Log
+from penstock.journal.drainer import Drain, drain_once, journal_folder
 from penstock.log.reader import LogReader
-from penstock.model import NewMessage, QueueOptions
+from penstock.log.segment_header import HEAD_BYTES
+from penstock.log.writer import Log
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.replay import Replay, check_counters, log_events
 
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 def work(store: SqliteStore, rounds: int = 3, size: int = 10) -> None:
     for _ in range(rounds):
-        do(store, Push(queue="q", messages=[NewMessage(payload=b"x" * size)] * 5, create=QueueOptions()))
+        do(store, Push(queue="q", messages=[PushItem(payload=b"x" * size)] * 5, create=QueueOptions()))
         leased = do(store, Lease(queue="q", limit=4)).messages
         do(store, Ack(queue="q", items=[SettleItem(message.id, message.token) for message in leased]))
 
@@ -78,7 +78,7 @@ def test_the_log_knows_of_nothing_that_is_not_on_the_stores_disk(tmp_path: Path)
                 self.synced_at = self.log.next_offset
 
     with closing(Noting(tmp_path / "penstock.db", journal=True)) as store, closing(opened(store)) as drain:
-        do(store, Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions()))
+        do(store, Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions()))
         do(store, Lease(queue="q", limit=1))
         do(store, CatchUpJournal())
         store.log, before = drain.log, drain.next_offset
@@ -99,7 +99,7 @@ def test_a_crash_before_the_store_forgets_repeats_nothing(store: SqliteStore) ->
 
 
 def test_a_log_that_was_cut_within_a_commit_is_completed(store: SqliteStore) -> None:
-    messages = [NewMessage(payload=b"x" * 600_000)] * 3
+    messages = [PushItem(payload=b"x" * 600_000)] * 3
     do(store, Push(queue="q", messages=messages, create=QueueOptions()))
     (row,) = store.journal_from(0, 1)
     assert row.records == 4, "its queue, and messages too large to share a record"
@@ -227,14 +227,14 @@ def test_events_that_are_lost_leave_a_gap_that_is_named(store: SqliteStore) -> N
 
 def test_a_commit_larger_than_what_the_log_takes_at_once_goes_in_parts(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
-        do(store, Push(queue="q", messages=[NewMessage(payload=bytes(7_000_000))] * 6, create=QueueOptions()))
+        do(store, Push(queue="q", messages=[PushItem(payload=bytes(7_000_000))] * 6, create=QueueOptions()))
         drain_once(store, store.path)
         check(store)
 
 
 def test_a_body_too_large_for_a_record_is_left_out_and_its_size_told(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
-        do(store, Push(queue="q", messages=[NewMessage(payload=bytes(9 << 20))], create=QueueOptions()))
+        do(store, Push(queue="q", messages=[PushItem(payload=bytes(9 << 20))], create=QueueOptions()))
         drain_once(store, store.path)
         *_, event = log_events(journal_folder(store.path))
     assert event.body == b""

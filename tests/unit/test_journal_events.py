@@ -15,8 +15,8 @@ from penstock.journal.arrow import SCHEMA, events_table
 from penstock.journal.events import (
     SHARED_BYTES_MAX,
     Event,
+    EventFlag,
     Kind,
-    Mark,
     Row,
     columns_of,
     decode_events,
@@ -143,7 +143,7 @@ def test_alike_events_become_one_record() -> None:
     recorder.note(Kind.PUSHED, queue, [row(5)])
     recorder.note(Kind.LEASED, queue, [row(2), row(3)])
     recorder.note(Kind.ACKED, queue, [row(1)])
-    recorder.note(Kind.ACKED, queue, [row(2)], Mark.KEPT)
+    recorder.note(Kind.ACKED, queue, [row(2)], EventFlag.KEPT)
     recorder.note(Kind.LEASED, queue, [row(5)])
     assert gathered(recorder) == [[5], [1, 2, 3, 5], [4], [1], [2]]
     assert gathered(recorder) == []

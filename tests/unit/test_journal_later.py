@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands import Ack, CatchUpJournal, Configure, Extend, Lease, Push, SettleItem
+from penstock.core.commands import Ack, CatchUpJournal, Configure, Extend, Lease, Push, SettleItem
+from penstock.core.model import PushItem, QueueOptions
 from penstock.journal.events import Event
-from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.replay import check_journal, events_in
 
@@ -37,7 +37,7 @@ def open_store(file: Path, clock: Clock) -> SqliteStore:
 
 
 def push(store: SqliteStore, *texts: str, queue: str = "q") -> None:
-    messages = [NewMessage(payload=text.encode()) for text in texts]
+    messages = [PushItem(payload=text.encode()) for text in texts]
     store.apply([Push(queue=queue, messages=messages, create=QueueOptions(journal="full"))])
 
 
@@ -73,8 +73,8 @@ def test_after_a_crash_the_next_process_tells_what_the_last_did_not(file: Path, 
         push(dead, text)
     dead.apply([Lease(queue="q", worker="w"), Lease(queue="q")])
     # It is not closed, and never comes back.
-    heir = open_store(file, clock)
-    heir.apply([CatchUpJournal()])
+    successor = open_store(file, clock)
+    successor.apply([CatchUpJournal()])
     events = told(file)
     assert [(event.kind, event.id, event.body) for event in events] == [
         ("pushed", 1, b"a"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.java import find_java
+from penstock.pipeline.runtime.java import find_java
 
 
 @pytest.fixture

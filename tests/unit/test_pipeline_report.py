@@ -12,15 +12,15 @@ import pytest
 from click import BadParameter
 
 from penstock.cli.pipeline_tables import Time
+from penstock.core.latency import bucket
+from penstock.core.model import Window
 from penstock.errors import InvalidInput
-from penstock.latency import bucket
-from penstock.model import Window
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.plots import stairs
-from penstock.pipeline.report import report
-from penstock.pipeline.sketches import buckets
-from penstock.pipeline.summary import summary_of
-from penstock.pipeline.tables import COUNTS, QUEUE_MINUTES, QUEUES, Table
+from penstock.pipeline.lake.lake import Lake
+from penstock.pipeline.lake.sketches import buckets
+from penstock.pipeline.lake.tables import COUNTS, QUEUE_MINUTES, QUEUES, Table
+from penstock.pipeline.report.plots import stairs
+from penstock.pipeline.report.report import report
+from penstock.pipeline.report.summary import summary_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

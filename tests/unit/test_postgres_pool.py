@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import StoreUnreachable
-from penstock.store.postgres.connection import Pool
-from penstock.store.postgres.wire import Wire
+from penstock.postgres.connection import Pool
+from penstock.postgres.pipeline import PipelinedConnection
 
 CAUSE = "postgresql://db/x: connection failed: host 'a', port 1: refused\\n- host 'b', port 1: no route"
 
@@ -14,7 +14,7 @@ CAUSE = "postgresql://db/x: connection failed: host 'a', port 1: refused\\n- hos
 def test_while_a_database_is_away_everyone_learns_the_whole_cause() -> None:
     tried = []
 
-    def open_one() -> Wire:
+    def open_one() -> PipelinedConnection:
         tried.append(1)
         raise StoreUnreachable(CAUSE, maybe_done=False)
 

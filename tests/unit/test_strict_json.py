@@ -15,9 +15,9 @@ import pytest
 
 from penstock import server
 from penstock.errors import PenstockError
-from penstock.server import strict_json
-from penstock.server.faces.queues import push_body
-from penstock.server.faces.stream_bodies import _append_body
+from penstock.server.api.queues.handlers import push_body
+from penstock.server.api.streams.bodies import _append_body
+from penstock.wire import strict_json
 from tests.integration.javascript import missing
 from tests.proof.json_bodies import ADVERSARIAL, KIB, MIB, CountedPattern, adversarial, fuzz_json, verdict
 
@@ -27,7 +27,7 @@ MANY_MATCHES = ("short strings", "space after strings", "space", "small numbers"
 CHECK = """
 import sys
 from penstock.errors import PenstockError
-from penstock.server.strict_json import check_json
+from penstock.wire.strict_json import check_json
 try:
     check_json(sys.stdin.buffer.read())
 except PenstockError as error:
@@ -100,7 +100,7 @@ def test_a_body_of_escaped_quotes_is_refused_before_it_costs_seconds(size: int) 
 
 
 def test_a_message_of_quotes_is_shown_before_it_costs_seconds() -> None:
-    view = Path(server.__file__).with_name("static") / "json_view.js"
+    view = Path(server.__file__).with_name("dashboard") / "static" / "json_view.js"
     command = [shutil.which("node") or missing("Node"), "--input-type=module", "-e", VIEW, str(view)]
     child = subprocess.run(command, capture_output=True, preexec_fn=limit_cpu)
     assert child.stdout == b"shown\n", child

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands import Push
+from penstock.core.commands import Push
+from penstock.core.model import PushItem, QueueOptions
 from penstock.errors import StoreError, StoreUnreachable
-from penstock.model import NewMessage, QueueOptions
 from penstock.store.sqlite import SqliteStore
 
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def push() -> Push:
-    return Push(queue="q", messages=[NewMessage(payload=b"x")], create=QueueOptions())
+    return Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())
 
 
 def fail_to_sync(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import penstock
 from penstock.errors import PenstockError
 from penstock.errors import __doc__ as error_tree
-from penstock.server.problems import status_of
+from penstock.server.error_responses import status_of
 from tools.reference.text import code, table, unfolded
 
 SENT: dict[type[PenstockError], int] = {penstock.Unauthorized: 401, penstock.Forbidden: 403}

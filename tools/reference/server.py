@@ -11,13 +11,13 @@ from typing import Any
 from msgspec import Struct
 from prometheus_client.core import Metric
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.config import Settings
-from penstock.model import NewMessage, QueueOptions
+from penstock.core.model import PushItem, QueueOptions
 from penstock.server.app import App
 from penstock.server.serve import opened
-from penstock.server.stream_desk import StreamDesk
-from penstock.store.opening import open_streams
+from penstock.server.stream_service import StreamService
+from penstock.store.factory import open_streams
 
 
 class Described(Struct):
@@ -35,12 +35,12 @@ async def _describe(folder: Path) -> Described:
     settings = Settings(data=str(folder), auth_token="any", worker_id="worker")
     store, path = opened(settings)
     broker = Broker(store, clock=store.clock)
-    streams = StreamDesk(open_streams(path), clock=store.clock)
+    streams = StreamService(open_streams(path), clock=store.clock)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
         stack.push_async_callback(streams.close)
         app = App(broker, settings, streams=streams)
-        await broker.push("emails", [NewMessage(payload=b"one")], create=QueueOptions())
+        await broker.push("emails", [PushItem(payload=b"one")], create=QueueOptions())
         document: dict[str, Any] = next(
             route.handler.__self__.document  # type: ignore[attr-defined]
             for route in app.routes

@@ -11,17 +11,17 @@ from prometheus_client.core import Metric
 from penstock.cli.serve import command as serve_command
 from penstock.config import PLAIN_NAMES, Settings
 from penstock.config import __doc__ as precedence
+from penstock.core.model import QueueOptions
 from penstock.journal import arrow, events
 from penstock.log.model import StreamOptions
-from penstock.model import QueueOptions
-from penstock.pipeline import tables
-from penstock.server.faces import dashboard
+from penstock.pipeline.lake import tables
+from penstock.server.dashboard import live_events
 from tools.reference.text import code, comments, field_notes, struct_rows, table
 
 COUNTED = {"counter": "_total"}
 """What Prometheus hangs on to a name."""
 KINDS_NOTES = field_notes(events.Kind)
-MARKS_NOTES = field_notes(events.Mark)
+MARKS_NOTES = field_notes(events.EventFlag)
 
 
 def options() -> str:
@@ -77,8 +77,8 @@ def metrics(found: list[Metric]) -> str:
 
 def journal_events() -> str:
     kinds = [(code(kind.name.lower()), KINDS_NOTES[kind.name]) for kind in events.Kind]
-    marks = [(code(mark.value), str(mark.name).lower(), MARKS_NOTES[str(mark.name)]) for mark in events.Mark]
-    live = sorted({(code(name), code(kind)) for kind, name in dashboard.KINDS.items()})
+    marks = [(code(mark.value), str(mark.name).lower(), MARKS_NOTES[str(mark.name)]) for mark in events.EventFlag]
+    live = sorted({(code(name), code(kind)) for kind, name in live_events.KINDS.items()})
     return (
         "# Journal events\n\nRead them with `GET /journal/events`, `penstock journal tail` or Spark's "
         '`format("penstock")`.\n\n'

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from penstock import __version__
-from penstock.cli.lazy import LazyGroup
+from penstock.cli.lazy_group import LazyGroup
 from penstock.errors import PenstockError
 
 COMMANDS = {

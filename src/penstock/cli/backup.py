@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from penstock.backup import Copied
-from penstock.cli.common import DATA, DB, JSON, PARTLY, Failed, file_of, open_file, reporting
+from penstock.cli.common import DATA, DB, JSON, PARTLY, CommandFailed, file_of, open_file, reporting
 from penstock.cli.output import Output, note, progress
+from penstock.ops.backup import Copied
 
 
 @click.command("backup")
@@ -47,4 +47,4 @@ def show_copied(out: Output, verb: str, target: Path, copied: Copied) -> None:
     for line in copied.damaged:
         note(line)
     if copied.damaged:
-        raise Failed("all else is copied (`penstock stream check` tells more of a stream)", PARTLY)
+        raise CommandFailed("all else is copied (`penstock stream check` tells more of a stream)", PARTLY)

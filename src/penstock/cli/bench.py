@@ -13,10 +13,10 @@ import click
 import msgspec
 
 from penstock.cli.backend import Backend, Data, Outgoing
-from penstock.cli.common import Failed, fail, on_queues
+from penstock.cli.common import CommandFailed, fail, on_queues
 from penstock.cli.output import Advance, Output, progress
 from penstock.errors import PenstockError
-from penstock.stopping import interrupt_held_back, interrupted_by_sigterm
+from penstock.ops.signals import defer_interrupt, interrupted_by_sigterm
 
 Work = Callable[[], int]
 """One call: how many messages it moved; 0 when there is nothing left to do."""
@@ -37,7 +37,7 @@ def command(backend: Backend, out: Output, messages: int, batch: int, clients: i
     queue = f"bench-{secrets.token_hex(6)}"
     phases = []
     with interrupted_by_sigterm(), ExitStack() as stack:
-        with interrupt_held_back():
+        with defer_interrupt():
             backend.create_queue(queue, {"visibility_ms": 600_000, "max_attempts": 1_000})
             stack.callback(backend.drop_queue, queue, force=True)
         load = Load(backend, queue, batch, payload_bytes)
@@ -103,7 +103,7 @@ class Load:
                 self._queue, batch=count - len(found), wait_ms=1_000, visibility_ms=None, worker=None
             )
             if not more:
-                raise Failed("messages that were pushed did not come back")
+                raise CommandFailed("messages that were pushed did not come back")
             found += more
         return found
 
@@ -111,7 +111,7 @@ class Load:
         items = [{"id": message["id"], "token": message["token"]} for message in leased]
         results = self._backend.settle("ack", self._queue, items)["results"]
         if any(each["result"] != "ok" for each in results):
-            raise Failed("a lease was lost")
+            raise CommandFailed("a lease was lost")
 
 
 def _run(work: Work, clients: int, advance: Advance) -> Data:

@@ -17,8 +17,8 @@ from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, Pensto
 
 if TYPE_CHECKING:
     from penstock.cli.backend import Backend
-    from penstock.cli.local import Local
-    from penstock.cli.remote import Remote
+    from penstock.cli.local import LocalBackend
+    from penstock.cli.remote import RemoteBackend
     from penstock.cli.stream_backend import StreamBackend
 
 DEFAULT_URL = "http://127.0.0.1:8888"
@@ -37,7 +37,7 @@ class QueueName(click.ParamType[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.isascii() and value.isalnum() and len(value) <= 255:
             return value  # As most are: no need to load what knows the rest.
-        from penstock.identity import check_queue_name
+        from penstock.core.ids import check_queue_name
 
         try:
             return check_queue_name(value)
@@ -77,7 +77,7 @@ NAME = click.option("--name", cls=QueueOption, required=True, help="The queue: a
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
-class Failed(click.ClickException):
+class CommandFailed(click.ClickException):
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]
@@ -152,12 +152,12 @@ def open_streams(
 ) -> StreamBackend:
     where = where_of(url, db, data, store)
     if where is None:
-        from penstock.cli.stream_remote import RemoteStreams
+        from penstock.cli.stream_remote import RemoteStreamBackend
 
-        return RemoteStreams(*server_of(url, token))
-    from penstock.cli.stream_local import LocalStreams
+        return RemoteStreamBackend(*server_of(url, token))
+    from penstock.cli.stream_local import LocalStreamBackend
 
-    return LocalStreams(where, create=create)
+    return LocalStreamBackend(where, create=create)
 
 
 def where_of(url: str | None, db: str | None, data: str | None, store: str | None) -> str | None:
@@ -182,16 +182,16 @@ def file_of(db: str | None, data: str | None) -> Path | None:
     return None if data is None else Path(data) / DB_NAME
 
 
-def open_file(path: Path, *, create: bool) -> Local:
-    from penstock.cli.local import Local
+def open_file(path: Path, *, create: bool) -> LocalBackend:
+    from penstock.cli.local import LocalBackend
 
-    return Local(path, create=create)
+    return LocalBackend(path, create=create)
 
 
-def open_remote(url: str | None, token: str | None) -> Remote:
-    from penstock.cli.remote import Remote
+def open_remote(url: str | None, token: str | None) -> RemoteBackend:
+    from penstock.cli.remote import RemoteBackend
 
-    return Remote(*server_of(url, token))
+    return RemoteBackend(*server_of(url, token))
 
 
 def server_of(url: str | None, token: str | None) -> tuple[str, str | None]:
@@ -264,7 +264,9 @@ def reporting() -> Iterator[None]:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
         what = f"{type(error).__name__}: {error}"
-        raise Failed(f"unexpected {what} (is that a Penstock server? PENSTOCK_DEBUG=1 shows where it was)") from None
+        raise CommandFailed(
+            f"unexpected {what} (is that a Penstock server? PENSTOCK_DEBUG=1 shows where it was)"
+        ) from None
 
 
 def fail(error: PenstockError, *, context: str = "", code: int | None = None) -> NoReturn:
@@ -284,7 +286,7 @@ def fail(error: PenstockError, *, context: str = "", code: int | None = None) ->
         hint = "purge it, or use --force"
     elif error.code == "queue_exists":
         hint = "`penstock queue set` changes its options"
-    raise Failed(f"{text} ({hint})" if hint else text, exit_code(error) if code is None else code) from None
+    raise CommandFailed(f"{text} ({hint})" if hint else text, exit_code(error) if code is None else code) from None
 
 
 def exit_code(error: PenstockError) -> int:
@@ -301,7 +303,7 @@ def exit_code(error: PenstockError) -> int:
 def exit_partly(done: int, asked: int, text: str) -> None:
     """After some of several things could not be done."""
     if done < asked:
-        raise Failed(text, PARTLY if done else 1)
+        raise CommandFailed(text, PARTLY if done else 1)
 
 
 class Leases(click.ParamType[list[dict[str, Any]]]):

@@ -16,7 +16,7 @@ from penstock.cli.output import note
 from penstock.cli.pipeline_progress import Display
 from penstock.config import Settings
 from penstock.errors import MissingExtra
-from penstock.stopping import Stop, stop_on_signals
+from penstock.ops.signals import StopFlag, stop_on_signals
 
 if TYPE_CHECKING:
     from penstock.demo.run import Refreshing
@@ -64,7 +64,7 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
     note(f"done: {told}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
 
 
-def _follow(refreshing: Refreshing, stop: Stop) -> None:
+def _follow(refreshing: Refreshing, stop: StopFlag) -> None:
     """Until stopped: the first chart with a word about it, then every few seconds a new one."""
     from penstock.demo.run import REFRESH_SECONDS, first_chart
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from penstock.doctor import Finding, examine, examine_database
-from penstock.store.opening import POSTGRES
+from penstock.ops.doctor import Diagnosis, examine, examine_database
+from penstock.store.factory import POSTGRES
 
 MARKS = {"ok": click.style("ok", fg="green"), "note": click.style("note", fg="yellow")}
 PROBLEM = click.style("PROBLEM", fg="red", bold=True)
@@ -37,7 +37,7 @@ def command(file: str, as_json: bool) -> None:
     sys.exit(any(finding.level == "problem" for finding in findings))
 
 
-def _told(finding: Finding) -> Finding:
+def _told(finding: Diagnosis) -> Diagnosis:
     """The name of a file may be no text."""
     advice = finding.advice and _text(finding.advice)
     return msgspec.structs.replace(finding, detail=_text(finding.detail), advice=advice)

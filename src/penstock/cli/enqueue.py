@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from penstock.cli.backend import Backend, Data, Outgoing
-from penstock.cli.common import PARTLY, Failed, QueueOption, fail, on_queues
+from penstock.cli.common import PARTLY, CommandFailed, QueueOption, fail, on_queues
 from penstock.cli.output import Output, note, progress
 from penstock.errors import PenstockError, TryLater
 
@@ -86,7 +86,7 @@ def command(
         try:
             lines = FileOfLines(file, idempotency_key, envelope, common, keyed=not again)
         except BadLine as error:
-            raise Failed(f"{error} (nothing was enqueued)") from None
+            raise CommandFailed(f"{error} (nothing was enqueued)") from None
         _push_lines(backend, queue, lines, batch, secret, done)
     done.pop("last_id", None)
     out.show(done, lambda: out.fields(done))
@@ -105,7 +105,7 @@ def _headers(given: Sequence[str]) -> dict[str, str] | None:
 
 
 def _payload(raw: bytes) -> msgspec.Raw:
-    from penstock.server.strict_json import check_json
+    from penstock.wire.strict_json import check_json
 
     text = raw.strip()
     try:
@@ -155,7 +155,7 @@ class FileOfLines:
                     yield number, len(text), self._message(number, text)
 
     def _message(self, number: int, text: bytes) -> Outgoing:
-        from penstock.server.strict_json import check_json
+        from penstock.wire.strict_json import check_json
 
         key = f"{self.key}:{number}" if self.key else None
         try:
@@ -202,7 +202,7 @@ def _push_lines(backend: Backend, queue: str, lines: FileOfLines, batch: int, se
             # Only in a pipe: a file is looked through before.
             if waiting:
                 _push(backend, queue, waiting, secret, done)
-            raise Failed(f"{error} ({_so_far(lines, done)})", PARTLY if _some(done) else 1) from None
+            raise CommandFailed(f"{error} ({_so_far(lines, done)})", PARTLY if _some(done) else 1) from None
         except PenstockError as error:
             if _some(done):
                 error.hint = _so_far(lines, done)

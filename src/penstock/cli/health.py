@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.common import Failed, on_server
+from penstock.cli.common import CommandFailed, on_server
 from penstock.cli.output import Output
-from penstock.cli.remote import Remote
+from penstock.cli.remote import RemoteBackend
 
 
 @click.command("health")
 @on_server
-def command(backend: Remote, out: Output) -> None:
+def command(backend: RemoteBackend, out: Output) -> None:
     """Ask a server whether it is fit for work. Exit code 1 if not. JSON: {"ready", "checks": {name: verdict}}"""
     health = backend.ready()
     out.show(health, lambda: out.fields({"ready": health["ready"], **health["checks"]}))
     if not health["ready"]:
-        raise Failed("the server is not fit for work")
+        raise CommandFailed("the server is not fit for work")

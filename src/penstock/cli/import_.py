@@ -76,8 +76,8 @@ def _place(error: PenstockError, lines: list[bytes], first: int) -> str:
 
 def _can_be(line: bytes) -> bool:
     """Whether it is a message; asked only when one is not."""
-    from penstock.server.faces.importing import imported
-    from penstock.server.faces.queue_shapes import ImportedMessage
+    from penstock.server.api.queues.import_lines import imported
+    from penstock.wire.queues import ImportedMessage
 
     try:
         imported(msgspec.json.decode(line, type=ImportedMessage))

@@ -94,9 +94,9 @@ def repair(yes: bool, db: str | None, data: str | None, as_json: bool) -> None:
 
     Exit code 3 if records were lost, 1 if something is still damaged.
     """
-    from penstock.journal.drain import NAME, journal_folder
+    from penstock.journal.drainer import NAME, journal_folder
     from penstock.log.check import repair as repair_log
-    from penstock.server.faces.stream_shapes import report_view
+    from penstock.wire.streams import report_view
 
     path = file_of(db, data)
     if path is None:

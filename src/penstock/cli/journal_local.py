@@ -11,12 +11,12 @@ import msgspec
 
 from penstock.cli.backend import Data
 from penstock.errors import CannotOpen
-from penstock.journal.drain import drain_once, journal_folder
-from penstock.journal.reading import EARLIEST, JournalReader
-from penstock.ownership import check_ours, keeps_journal
-from penstock.server.faces.journal import Journal, event_view
-from penstock.store.opening import POSTGRES, open_streams
+from penstock.journal.drainer import drain_once, journal_folder
+from penstock.journal.reader import EARLIEST, JournalReader
+from penstock.server.api.journal import Journal, event_view
+from penstock.store.factory import POSTGRES, open_streams
 from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.probe import check_penstock_database, keeps_journal
 
 WATCH_SECONDS = 0.2
 
@@ -30,7 +30,7 @@ class LocalJournal:
     def _open_file(self, where: str) -> tuple[Journal, Callable[[], None]]:
         if not Path(where).exists():
             raise CannotOpen(f"there is no file {where}")
-        check_ours(Path(where))
+        check_penstock_database(Path(where))
         store = SqliteStore(where)
         self._at_end.callback(store.close)
         if not keeps_journal(Path(where)) and not journal_folder(where).exists():

@@ -9,44 +9,36 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock._sync.broker import Broker
-from penstock.backup import Copied, back_up
+from penstock.broker._sync.broker import Broker
 from penstock.cli.backend import Data, KeyOwner, Outgoing, Verb, without_lease
-from penstock.commands import Settled, SettleItem
+from penstock.core.commands import Settled, SettleItem
+from penstock.core.model import Progress, PushItem, QueueOptions, State, system_clock
 from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, UnknownMessage, UnknownQueue
 from penstock.log.files import make_folder
-from penstock.model import NewMessage, QueueOptions, State, system_clock
-from penstock.ownership import check_ours
-from penstock.server.faces import payloads
-from penstock.server.faces.importing import check_imported, imported
-from penstock.server.faces.queue_shapes import (
-    ImportedMessage,
-    KeyView,
-    export_line,
-    message_view,
-    queue_view,
-    stats_view,
-)
-from penstock.server.faces.queue_translation import polled
-from penstock.server.faces.workers import worker_view
+from penstock.ops.backup import Copied, back_up
+from penstock.server.api.queues.import_lines import check_imported, imported
+from penstock.server.api.queues.mapping import polled
+from penstock.server.api.workers import worker_view
 from penstock.server.signatures import SIGNATURE_NAME, check_signature
-from penstock.store.protocol import Progress
 from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.probe import check_penstock_database
 from penstock.store.workers import cursor
+from penstock.wire import payloads
+from penstock.wire.queues import ImportedMessage, KeyView, export_line, message_view, queue_view, stats_view
 
 PAGE = 1_000
 
 _imported_message = msgspec.json.Decoder(ImportedMessage)
 
 
-class Local:
+class LocalBackend:
     def __init__(self, path: Path, *, create: bool) -> None:
         if create:
             make_folder(path.parent)
         elif not path.is_file():
             raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
         else:
-            check_ours(path)
+            check_penstock_database(path)
         self._store = SqliteStore(path)
         self._broker = Broker(self._store)
 
@@ -252,14 +244,14 @@ def _split(options: Mapping[str, Any]) -> tuple[Data, str | UnsetType | None]:
     return changes, secret
 
 
-def _new_message(message: Outgoing, secret: str | None) -> NewMessage:
+def _new_message(message: Outgoing, secret: str | None) -> PushItem:
     payload, content = payloads.read(message.payload, message.encoding)
     headers = message.headers
     if secret is not None:
         check_signature(secret, payload, message.signature)
     if message.signature is not None:
         headers = {**(headers or {}), SIGNATURE_NAME: message.signature}
-    return NewMessage(
+    return PushItem(
         payload=payload,
         content=content,
         priority=message.priority,

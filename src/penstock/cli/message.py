@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from penstock.cli.backend import Backend, Data, Verb
-from penstock.cli.common import YES, Failed, Leases, QueueOption, exit_partly, fail, on_queues
-from penstock.cli.lazy import LazyGroup
+from penstock.cli.common import YES, CommandFailed, Leases, QueueOption, exit_partly, fail, on_queues
+from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.messages import show_messages
 from penstock.cli.output import Output, confirm, note, payload_cell, when, write
 from penstock.errors import PenstockError
@@ -165,5 +165,5 @@ def remove(backend: Backend, out: Output, queue: str, ids: list[Data], yes: bool
     out.show({"results": results}, lambda: out.table(("ID", "RESULT"), rows, empty="nothing to do"))
     done = sum(each["result"] == "ok" for each in results)
     if len(ids) == 1 and not done:
-        raise Failed(f"there is no message {ids[0]['id']} in {queue}")
+        raise CommandFailed(f"there is no message {ids[0]['id']} in {queue}")
     exit_partly(done, len(results), f"{len(results) - done} of {len(results)} are not there")

@@ -8,12 +8,12 @@ import click
 
 from penstock.cli.common import on_server
 from penstock.cli.output import Output, write
-from penstock.cli.remote import Remote
+from penstock.cli.remote import RemoteBackend
 
 
 @click.command("metrics")
 @on_server
-def command(backend: Remote, out: Output) -> None:
+def command(backend: RemoteBackend, out: Output) -> None:
     """Print a server's metrics in Prometheus format. JSON: {"metrics": [{"name", "labels", "value"}]}"""
     text = backend.metrics()
     if out.as_json:

@@ -24,7 +24,7 @@ def command(source: str, target: str, leave_streams: bool, as_json: bool) -> Non
     JSON: {"source", "target", "queues": [{"name", "ready", "scheduled", "leased", "dead", "archived"}], "messages",
     "checksum", "streams", "records", "streams_checksum", "resumed", "left_behind": {"streams", "journal_records"}}
     """
-    from penstock.moving.move import move
+    from penstock.migration.migrate import migrate
 
     out = Output(as_json)
     with reporting(), progress("migrate-store", None) as advance:
@@ -35,7 +35,7 @@ def command(source: str, target: str, leave_streams: bool, as_json: bool) -> Non
             advance(now_done - done, total)
             done = now_done
 
-        moved = move(source, target, leave_streams=leave_streams, progress=report)
+        moved = migrate(source, target, leave_streams=leave_streams, progress=report)
     rows = [[getattr(queue, column) for column in COLUMNS] for queue in moved.queues]
     out.show(moved, lambda: out.table(COLUMNS, rows, empty="there are no queues"))
     note(f"moved and compared {moved.messages} messages, checksum {moved.checksum}")

@@ -8,7 +8,7 @@ import click
 from msgspec import inspect
 
 from penstock.cli.common import Options
-from penstock.model import QueueOptions
+from penstock.core.model import QueueOptions
 
 HELP = {
     "lease_ms": "Same as --visibility-ms.",

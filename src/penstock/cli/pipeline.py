@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from penstock.cli.common import DB_NAME, JSON, STORE, Command, Failed, reporting, server_of, where_of, with_options
-from penstock.cli.lazy import LazyGroup
+from penstock.cli.common import (
+    DB_NAME,
+    JSON,
+    STORE,
+    Command,
+    CommandFailed,
+    reporting,
+    server_of,
+    where_of,
+    with_options,
+)
+from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.output import note
 from penstock.cli.pipeline_progress import Display
 from penstock.errors import CannotOpen
@@ -23,10 +33,10 @@ from penstock.errors import CannotOpen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.draining import Drainer
-    from penstock.pipeline.lake import Lake
-    from penstock.pipeline.live import Live
-    from penstock.pipeline.logs import Place
+    from penstock.pipeline.lake.lake import Lake
+    from penstock.pipeline.lake.live_tables import LiveTables
+    from penstock.pipeline.source.journal_sync import Drainer
+    from penstock.pipeline.source.log_sources import LogLocation
 
 COMMANDS = {
     "compact": ("penstock.cli.pipeline_tables:compact", "Few large files in the place of many small ones."),
@@ -47,7 +57,7 @@ def command() -> None:
     """Everything that passed through the queues, as tables: bronze, silver, gold."""
 
 
-class Places:
+class PipelinePaths:
     """Where the queues and the lake are."""
 
     def __init__(
@@ -81,27 +91,27 @@ class Places:
         return self.remote or f"sqlite:///{self.database.absolute()}"
 
     @property
-    def journal(self) -> Place:
-        from penstock.journal.drain import journal_folder
-        from penstock.pipeline.logs import FolderPlace, place_of
+    def journal(self) -> LogLocation:
+        from penstock.journal.drainer import journal_folder
+        from penstock.pipeline.source.log_sources import FolderLocation, location_of
 
         if self.remote is not None:
-            return place_of(self.remote, token=self.token)
-        return FolderPlace(str(journal_folder(self.database.absolute())))  # The file itself may be gone.
+            return location_of(self.remote, token=self.token)
+        return FolderLocation(str(journal_folder(self.database.absolute())))  # The file itself may be gone.
 
     def drainer(self) -> Drainer:
-        from penstock.pipeline.draining import drainer_of
+        from penstock.pipeline.source.journal_sync import drainer_of
 
         return drainer_of(self.remote, self.database)
 
-    def live(self) -> Live:
+    def live(self) -> LiveTables:
         """The store as it is now."""
-        from penstock.pipeline.live import Live
+        from penstock.pipeline.lake.live_tables import LiveTables
 
-        return Live(self.url if self.remote or self.database.exists() else None, self.token)
+        return LiveTables(self.url if self.remote or self.database.exists() else None, self.token)
 
     def lake(self, *, existing: bool = True) -> Lake:
-        from penstock.pipeline.lake import Lake
+        from penstock.pipeline.lake.lake import Lake
 
         lake = Lake(self.lake_folder)
         if existing and not lake.exists():
@@ -118,7 +128,7 @@ def on_lake(command: Command) -> Command:
         with reporting():
             if find_spec("deltalake") is None or find_spec("pyspark") is None:
                 raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock-mq[spark]'")
-            command(Places(**places), **given)
+            command(PipelinePaths(**places), **given)
 
     return with_options(run, [DATA, DB, STORE, URL, TOKEN, LAKE, JSON])
 
@@ -133,7 +143,7 @@ def on_spark(command: Command) -> Command:
     """A command that is given places and what Spark is started with."""
 
     @wraps(command)
-    def run(places: Places, *, master: str, memory: str, conf: Sequence[tuple[str, str]], **given: Any) -> None:
+    def run(places: PipelinePaths, *, master: str, memory: str, conf: Sequence[tuple[str, str]], **given: Any) -> None:
         command(places, spark_options=SparkOptions(master, memory, dict(conf)), **given)
 
     return with_options(on_lake(run), [MASTER, MEMORY, CONF])
@@ -167,15 +177,17 @@ MEMORY = click.option("--memory", default="1g", show_default=True, help="Of Spar
 
 
 @contextmanager
-def session(places: Places, display: Display, options: SparkOptions, *, brief: bool = False) -> Iterator[SparkSession]:
+def session(
+    places: PipelinePaths, display: Display, options: SparkOptions, *, brief: bool = False
+) -> Iterator[SparkSession]:
     """Spark, with a word about it from the first moment."""
     master, memory, settings = options
     display.tell(f"Spark's own log: {places.log}")
     display.doing("starting Spark")
-    from penstock.pipeline.classes import keep_soon
-    from penstock.pipeline.gateway import JavaEnded, forget_java, has_java_ended
-    from penstock.pipeline.resident import borrow
-    from penstock.pipeline.session import open_session
+    from penstock.pipeline.runtime.cds_archive import keep_soon
+    from penstock.pipeline.runtime.gateway import JavaEnded, forget_java, has_java_ended
+    from penstock.pipeline.runtime.session import open_session
+    from penstock.pipeline.runtime.warm_jvm import borrow
 
     places.log.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=places.log)  # Where py4j would print how an interrupt cut it short.
@@ -224,10 +236,10 @@ def asking(hint: str = "") -> Iterator[None]:
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
-        raise Failed(reason_in(cause.toString())) from None
+        raise CommandFailed(reason_in(cause.toString())) from None
     except (PySparkException, Py4JError) as error:
         reason = reason_in(str(error))
-        raise Failed(f"{reason} ({hint})" if hint and "TABLE_OR_VIEW_NOT_FOUND" in reason else reason) from None
+        raise CommandFailed(f"{reason} ({hint})" if hint and "TABLE_OR_VIEW_NOT_FOUND" in reason else reason) from None
 
 
 def reason_in(text: str) -> str:

@@ -9,14 +9,14 @@ import click
 
 from penstock.cli.common import QUEUE
 from penstock.cli.output import Output, note
-from penstock.cli.pipeline import Places, SparkOptions, asking, on_spark, session
+from penstock.cli.pipeline import PipelinePaths, SparkOptions, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
-from penstock.redact import place_in
+from penstock.core.redact import place_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.pipeline.options import WriteOptions
+    from penstock.pipeline.source.options import WriteOptions
 
 TO = click.option("--to", type=QUEUE, required=True, help="The queue; made if it is not there.")
 RATE = click.option("--rate", type=click.FloatRange(0.001, 1e9), help="At most so many messages a second.")
@@ -33,7 +33,7 @@ Rows = Callable[["SparkSession"], "DataFrame"]
 @NAME
 @DRY
 @on_spark
-def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) -> None:
+def replay(places: PipelinePaths, where: str, to: str, run: str | None, **rest: Any) -> None:
     """Push messages of the lake again, as they were pushed then.
 
     The condition may use the columns of bronze.events at the push (queue, id, at, priority, content, details) and of
@@ -42,8 +42,8 @@ def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) ->
 
     JSON: {"matched", "pushed", "run"}
     """
+    from penstock.pipeline.lake.tables import BRONZE, SILVER
     from penstock.pipeline.replay import count_too_large, pushed_messages, run_name, with_lives
-    from penstock.pipeline.tables import BRONZE, SILVER
 
     lake = places.lake()
 
@@ -64,7 +64,7 @@ def replay(places: Places, where: str, to: str, run: str | None, **rest: Any) ->
 @NAME
 @DRY
 @on_spark
-def load(places: Places, files: str, to: str, run: str | None, **rest: Any) -> None:
+def load(places: PipelinePaths, files: str, to: str, run: str | None, **rest: Any) -> None:
     """Push the rows of FILES (a path or a pattern; Parquet, CSV, JSON; CSV and JSON may be packed, .gz).
 
     Columns payload, content, priority, delay_ms, ttl_ms, key, headers are taken as such; rows with others become JSON.
@@ -79,7 +79,7 @@ def load(places: Places, files: str, to: str, run: str | None, **rest: Any) -> N
 
 
 def _push(
-    places: Places,
+    places: PipelinePaths,
     rows: Rows,
     to: str,
     run: str,
@@ -92,7 +92,7 @@ def _push(
     out = Output(as_json)
     options = _options(places, to, run)
     with Display(what) as display:
-        from penstock.pipeline.staging import Batch
+        from penstock.pipeline.sink.staging import Batch
 
         batch = Batch(options, run)
         manifest = batch.manifest()
@@ -122,8 +122,8 @@ def _push(
     _tell(out, manifest.rows, manifest.done - before - left_out, run)
 
 
-def _options(places: Places, to: str, run: str) -> WriteOptions:
-    from penstock.pipeline.options import WriteOptions
+def _options(places: PipelinePaths, to: str, run: str) -> WriteOptions:
+    from penstock.pipeline.source.options import WriteOptions
 
     return WriteOptions(
         url=places.url,

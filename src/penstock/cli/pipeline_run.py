@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.output import Output, note
-from penstock.cli.pipeline import Places, SparkOptions, on_spark, session
+from penstock.cli.pipeline import PipelinePaths, SparkOptions, on_spark, session
 from penstock.cli.pipeline_progress import Display
-from penstock.stopping import Stop, stop_on_signals
+from penstock.ops.signals import StopFlag, stop_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.draining import Drainer
     from penstock.pipeline.run import Pipeline, Step
+    from penstock.pipeline.source.journal_sync import Drainer
 
 IDLE_SECONDS = 1.0
 RESTARTS = 3
@@ -48,7 +48,12 @@ class Every(click.ParamType[float]):
 @click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, help="If the journal was trimmed too soon.")
 @on_spark
 def run(
-    places: Places, mode: str, every: float | None, fail_on_data_loss: bool, as_json: bool, spark_options: SparkOptions
+    places: PipelinePaths,
+    mode: str,
+    every: float | None,
+    fail_on_data_loss: bool,
+    as_json: bool,
+    spark_options: SparkOptions,
 ) -> None:
     """Bring the lake up to date with the journal.
 
@@ -74,7 +79,7 @@ def run(
                 spark, places.journal, lake, fail_on_data_loss=fail_on_data_loss, doing=display.doing
             ) as pipeline:
                 if once:
-                    _catch_up(pipeline, display, told, Stop())
+                    _catch_up(pipeline, display, told, StopFlag())
                 else:
                     _follow(pipeline, display, told, drainer, every)
             display.clear()
@@ -94,7 +99,7 @@ def _persist(
     restarts: int,
 ) -> None:
     """Start Spark again if its Java was killed, but not for ever where no step is finished in between."""
-    from penstock.pipeline.gateway import JavaEnded
+    from penstock.pipeline.runtime.gateway import JavaEnded
 
     left, steps = restarts, told["steps"]
     while True:
@@ -117,19 +122,19 @@ def _follow(pipeline: Pipeline, display: Display, told: dict[str, int], drainer:
             wait_for_more(pipeline, drainer, every, stop)
 
 
-def _is_little(places: Places) -> bool:
+def _is_little(places: PipelinePaths) -> bool:
     """Is it done before a Java that compiles everything twice would be faster?"""
-    from penstock.pipeline.lake import app_of
-    from penstock.pipeline.parts import is_little
-    from penstock.pipeline.tables import BRONZE
+    from penstock.pipeline.lake.lake import app_of
+    from penstock.pipeline.lake.tables import BRONZE
+    from penstock.pipeline.source.offset_ranges import is_small
 
     lake = places.lake(existing=False)
     with closing(places.journal.open()) as log:
         start = (lake[BRONZE].position(app_of(log.uid)) or 0) if lake.exists() else 0
-        return is_little(log.segments(), start, log.next_offset)
+        return is_small(log.segments(), start, log.next_offset)
 
 
-def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int], stop: Stop) -> None:
+def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int], stop: StopFlag) -> None:
     display.more(pipeline.log.next_offset - pipeline.position())
     for step in pipeline.steps():
         told["events"] += step.events
@@ -146,7 +151,7 @@ def _rate(step: Step) -> str:
     return f"{step.events / max(step.seconds, 0.001):,.0f} events/s, lag {step.lag:,}"
 
 
-def wait_for_more(pipeline: Pipeline, drainer: Drainer, every: float | None, stop: Stop) -> None:
+def wait_for_more(pipeline: Pipeline, drainer: Drainer, every: float | None, stop: StopFlag) -> None:
     if every is None:
         pipeline.log.wait(pipeline.position(), IDLE_SECONDS)
         if pipeline.lags():

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from penstock.cli.common import WRONG, Failed
+from penstock.cli.common import WRONG, CommandFailed
 from penstock.cli.output import Output, note, write
-from penstock.cli.pipeline import Places, SparkOptions, asking, on_spark, session
+from penstock.cli.pipeline import PipelinePaths, SparkOptions, asking, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ ROWS_SHOWN = 1_000
 @click.option("--parquet", type=click.Path(dir_okay=False, path_type=Path), help="Into this file.")
 @on_spark
 def sql(
-    places: Places, query: str, as_csv: bool, parquet: Path | None, as_json: bool, spark_options: SparkOptions
+    places: PipelinePaths, query: str, as_csv: bool, parquet: Path | None, as_json: bool, spark_options: SparkOptions
 ) -> None:
     """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues and live.messages.
 
@@ -37,16 +37,16 @@ def sql(
     JSON: one object per row, a line each
     """
     if as_csv + as_json + (parquet is not None) > 1:
-        raise Failed("--json, --csv and --parquet exclude each other", WRONG)
+        raise CommandFailed("--json, --csv and --parquet exclude each other", WRONG)
     with Display("sql") as display:
         lake = places.lake()
         with session(places, display, spark_options, brief=True) as spark:
+            from penstock.pipeline.lake.tables import LIVE, TABLES
             from penstock.pipeline.sql import answer, is_question, tables_for
-            from penstock.pipeline.tables import LIVE, TABLES
 
             with asking():
                 if not is_question(spark, query):
-                    raise Failed("only SELECT, SHOW and DESCRIBE statements are allowed", WRONG)
+                    raise CommandFailed("only SELECT, SHOW and DESCRIBE statements are allowed", WRONG)
             with tables_for(query, spark, lake, places.live()) as folder:
                 display.doing("asking")
                 with asking(hint=f"there are {', '.join((*TABLES, *LIVE))}"):

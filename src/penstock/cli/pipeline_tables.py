@@ -12,9 +12,9 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.common import Failed, QueueOption
+from penstock.cli.common import CommandFailed, QueueOption
 from penstock.cli.output import Output, when
-from penstock.cli.pipeline import Places, SparkOptions, on_lake, on_spark, session
+from penstock.cli.pipeline import PipelinePaths, SparkOptions, on_lake, on_spark, session
 from penstock.cli.pipeline_progress import Display
 
 MINUTE = timedelta(minutes=1)
@@ -36,12 +36,12 @@ class Time(click.ParamType[datetime]):
 
 @click.command("status")
 @on_lake
-def status(places: Places, as_json: bool) -> None:
+def status(places: PipelinePaths, as_json: bool) -> None:
     """What is in each table, and how far behind the journal it is. Needs no Java.
 
     JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms"}]
     """
-    from penstock.pipeline.lake import app_of
+    from penstock.pipeline.lake.lake import app_of
 
     out, lake = Output(as_json), places.lake()
     with closing(places.journal.open()) as log:
@@ -68,7 +68,7 @@ def status(places: Places, as_json: bool) -> None:
 @click.command("compact")
 @click.option("--vacuum-hours", type=click.IntRange(0, 24 * 365), default=7 * 24, show_default=True)
 @on_lake
-def compact(places: Places, vacuum_hours: int, as_json: bool) -> None:
+def compact(places: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
     """Put small files together, and remove those that no reader of the last hours can need. Needs no Java.
 
     JSON: [{"table", "removed", "added", "vacuumed"}]
@@ -91,7 +91,7 @@ def compact(places: Places, vacuum_hours: int, as_json: bool) -> None:
 
 @click.command("verify")
 @on_spark
-def verify(places: Places, as_json: bool, spark_options: SparkOptions) -> None:
+def verify(places: PipelinePaths, as_json: bool, spark_options: SparkOptions) -> None:
     """Compute silver and gold anew from bronze and compare. Exit code 1 if a row differs.
 
     JSON: [{"table", "rows", "missing", "unexpected"}]
@@ -115,7 +115,9 @@ def verify(places: Places, as_json: bool, spark_options: SparkOptions) -> None:
     headings = ("table", "rows", "missing", "unexpected")
     out.show(rows, lambda: out.table(headings, [[row[name] for name in headings] for row in rows], empty="no tables"))
     if not good:
-        raise Failed("the lake is not what its events say: `penstock pipeline run` into a new --lake makes it anew")
+        raise CommandFailed(
+            "the lake is not what its events say: `penstock pipeline run` into a new --lake makes it anew"
+        )
 
 
 @click.command("report")
@@ -127,13 +129,13 @@ def verify(places: Places, as_json: bool, spark_options: SparkOptions) -> None:
 )
 @on_lake
 def report(
-    places: Places, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
+    places: PipelinePaths, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
 ) -> None:
     """A page of plots for a span of time, in one HTML file. Needs no Java.
 
     JSON: {"report", "bytes"}
     """
-    from penstock.pipeline.report import report as page
+    from penstock.pipeline.report.report import report as page
 
     out = Output(as_json)
     file.write_text(page(places.lake(), start, end, queue), encoding="utf-8")

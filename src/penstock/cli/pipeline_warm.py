@@ -28,16 +28,16 @@ def warm(minutes: float, stop: bool, as_json: bool, memory: str) -> None:
     with reporting():
         if find_spec("pyspark") is None:
             raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock-mq[spark]'")
-        from penstock.pipeline.resident import start_resident, stop_resident
+        from penstock.pipeline.runtime.warm_jvm import start_warm_jvm, stop_warm_jvm
 
         out = Output(as_json)
         if stop:
-            if not stop_resident():
+            if not stop_warm_jvm():
                 note("there was none")
             out.show({"running": False}, lambda: None)
             return
         with Display("warm") as display:
             display.doing("starting Spark, and using it once")
-            found = start_resident(minutes, memory)
+            found = start_warm_jvm(minutes, memory)
         told = {"running": True, "pid": found.pid, "memory": found.memory, "minutes": found.minutes}
         out.show(told, lambda: out.fields(told))

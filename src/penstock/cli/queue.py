@@ -7,7 +7,7 @@ import click
 from penstock.cli.backend import Backend
 from penstock.cli.common import NAME, YES, on_queues
 from penstock.cli.dlq import requeue, show_purged
-from penstock.cli.lazy import LazyGroup
+from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.messages import show_messages, show_queue
 from penstock.cli.output import Output, confirm
 from penstock.cli.stats import show_stats

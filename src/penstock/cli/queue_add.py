@@ -11,7 +11,7 @@ from penstock.cli.common import NAME, Command, on_queues, with_options
 from penstock.cli.messages import show_queue
 from penstock.cli.options import queue_options
 from penstock.cli.output import Output, note
-from penstock.model import QueueOptions
+from penstock.core.model import QueueOptions
 
 
 def _with_queue_options(function: Command) -> Command:

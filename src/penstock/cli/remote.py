@@ -11,14 +11,14 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.cli.backend import Data, KeyOwner, Outgoing, Verb, without_lease
-from penstock.cli.web import Refused, Unreachable, Web
+from penstock.cli.web import RequestRefused, ServerAway, Web
 
 PAGE = 1_000
 PART_BYTES = 1 << 20
 EARLY_SECONDS = 0.1
 
 
-class Remote:
+class RemoteBackend:
     def __init__(self, url: str, token: str | None) -> None:
         self._web = Web(url, token)
 
@@ -82,7 +82,7 @@ class Remote:
         # A message without a key must not be sent twice; one with a key may be.
         try:
             return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
-        except Unreachable:
+        except ServerAway:
             if not all(message.idempotency_key for message in messages):
                 raise
             return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
@@ -170,7 +170,7 @@ class Remote:
     def ready(self) -> Data:
         try:
             return self._data("GET", "/readyz")
-        except Refused as error:
+        except RequestRefused as error:
             if error.status != 503:
                 raise
             not_ready: Data = msgspec.json.decode(error.body)

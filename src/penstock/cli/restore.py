@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from penstock.backup import PARTIAL, Copied, check_unused, copy_back, remove, swap_in
 from penstock.cli.backup import show_copied
-from penstock.cli.common import DATA, DB, JSON, YES, Failed, file_of, reporting
+from penstock.cli.common import DATA, DB, JSON, YES, CommandFailed, file_of, reporting
 from penstock.cli.output import Output, confirm, progress
-from penstock.journal.drain import journal_folder
+from penstock.journal.drainer import journal_folder
 from penstock.log.files import make_folder, sync_path
 from penstock.log.streams import streams_beside
-from penstock.store.sqlite.connection import translated
+from penstock.ops.backup import PARTIAL, Copied, check_unused, copy_back, remove, swap_in
+from penstock.store.sqlite.connection import mapping_errors
 from penstock.store.sqlite.schema import SCHEMA_VERSION, schema_version
 
 STEP_PAGES = 2_048
@@ -42,10 +42,10 @@ def command(source: Path, db: str | None, data: str | None, force: bool, yes: bo
         raise click.UsageError("that is the same file")
     if there := _in_its_place(source, target):
         if not force:
-            raise Failed(f"{there[0]} exists already (--force overwrites it)")
+            raise CommandFailed(f"{there[0]} exists already (--force overwrites it)")
         confirm(f"Overwrite {' and '.join(map(str, there))}?", yes)
     out = Output(as_json)
-    with reporting(), translated(str(target)):
+    with reporting(), mapping_errors(str(target)):
         _check_unused(target)
         check_unused(target)
         copied = _restore(source, target)
@@ -73,7 +73,7 @@ def _check_unused(target: Path) -> None:
     except sqlite3.DatabaseError:
         return  # Damaged, or no database: that is what a backup is for.
     if in_use:
-        raise Failed(f"another process has {target} open (stop the server, or whatever uses it, first)")
+        raise CommandFailed(f"another process has {target} open (stop the server, or whatever uses it, first)")
 
 
 def _restore(source: Path, target: Path) -> Copied:
@@ -94,7 +94,7 @@ def _restore(source: Path, target: Path) -> Copied:
                 backup.backup(copy, pages=STEP_PAGES, progress=report)
             (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
-                raise Failed(f"{source} is damaged: {verdict}")
+                raise CommandFailed(f"{source} is damaged: {verdict}")
         sync_path(partial)
         copied = copy_back(source, partial)
         for suffix in ("-wal", "-shm", "-journal"):
@@ -116,8 +116,8 @@ def _check_ours(source: Path, backup: sqlite3.Connection) -> None:
     try:
         version = schema_version(backup)
     except sqlite3.DatabaseError as error:
-        raise Failed(f"{source} cannot be read: {error}") from None
+        raise CommandFailed(f"{source} cannot be read: {error}") from None
     if version == 0:
-        raise Failed(f"{source} holds no Penstock tables (is this the right file?)")
+        raise CommandFailed(f"{source} holds no Penstock tables (is this the right file?)")
     if version > SCHEMA_VERSION:
-        raise Failed(f"{source} is of a newer Penstock, schema {version} (upgrade this one first)")
+        raise CommandFailed(f"{source} is of a newer Penstock, schema {version} (upgrade this one first)")

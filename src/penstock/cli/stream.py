@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.backend import Data
-from penstock.cli.common import PARTLY, YES, Failed, Options, QueueName, on_streams, with_options
-from penstock.cli.lazy import LazyGroup
+from penstock.cli.common import PARTLY, YES, CommandFailed, Options, QueueName, on_streams, with_options
+from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.output import Output, confirm, progress, when
 from penstock.cli.stream_backend import StreamBackend
 
 if TYPE_CHECKING:
-    from penstock.store.protocol import Progress
+    from penstock.core.model import Progress
 
 LATE = {
     "append": ("penstock.cli.stream_append:append", "Append records from a file, stdin or the command line."),
@@ -138,7 +138,7 @@ def check(backend: StreamBackend, out: Output, name: str) -> None:
         report = backend.check(name, _progress(advance))
     show_report(out, report)
     if not report["ok"]:
-        raise Failed(f"{len(report['findings'])} things are wrong with {name} (`penstock stream repair {name}`)")
+        raise CommandFailed(f"{len(report['findings'])} things are wrong with {name} (`penstock stream repair {name}`)")
 
 
 @command.command("repair")
@@ -160,9 +160,9 @@ def finish_repair(out: Output, name: str, report: Data) -> None:
     """Show the report of a repair, and exit with the code that says how much of it succeeded."""
     show_report(out, report)
     if not report["ok"]:
-        raise Failed(f"{name} could not be repaired completely")
+        raise CommandFailed(f"{name} could not be repaired completely")
     if any(each["trouble"] in ("corrupt", "lost") for each in report["findings"]):
-        raise Failed(f"{name} is repaired; some of its records were lost", PARTLY)
+        raise CommandFailed(f"{name} is repaired; some of its records were lost", PARTLY)
 
 
 def _progress(advance: Any) -> Progress:

@@ -12,19 +12,19 @@ from typing import Any, BinaryIO, NoReturn
 import click
 
 from penstock.cli.backend import Data
-from penstock.cli.common import PARTLY, Failed, fail, on_streams
+from penstock.cli.common import PARTLY, CommandFailed, fail, on_streams
 from penstock.cli.output import Output, note, progress
 from penstock.cli.stream import NAME
 from penstock.cli.stream_backend import StreamBackend
 from penstock.errors import LogFailed, PenstockError
-from penstock.stopping import interrupt_held_back
+from penstock.ops.signals import defer_interrupt
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
 STDIN = "-"
 
 
-class BadLine(Exception):
+class BadRecordLine(Exception):
     """A line that is no record; what came before it is appended all the same."""
 
 
@@ -64,7 +64,7 @@ def append(
         raise click.UsageError("--record, --file or --arrow: one of them")
     if not given:
         file = STDIN
-    done = Done()
+    done = AppendsDone()
     try:
         if record is not None:
             with done.counting():
@@ -74,22 +74,22 @@ def append(
         else:
             assert file is not None
             _append_lines(backend, name, Lines(file, lines, skip, keyed=not again), batch, done)
-    except BadLine as error:
-        raise Failed(f"{error}{done.so_far()}", PARTLY if done.records else 1) from None
+    except BadRecordLine as error:
+        raise CommandFailed(f"{error}{done.so_far()}", PARTLY if done.records else 1) from None
     except PenstockError as error:
         done.fail(error)
     except KeyboardInterrupt:
         note(done.so_far().strip(" ()") or "nothing was appended")
         raise
     if not done.records:
-        raise Failed("there is nothing to append")
+        raise CommandFailed("there is nothing to append")
     shown = done.data()
     out.show(shown, lambda: out.fields(shown))
     if done.again and not out.as_json:
         note(f"{done.again} were there already; --again appends a file once more")
 
 
-class Done:
+class AppendsDone:
     """What has been appended so far."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Done:
     def counting(self) -> Iterator[None]:
         """Around one append and the counting of what it answers: an interrupt between them would lose count."""
         try:
-            with interrupt_held_back():
+            with defer_interrupt():
                 self.unsure = True
                 yield
                 self.unsure = False
@@ -164,7 +164,7 @@ class Lines:
         return f"file:{digest.hexdigest()[:40]}"
 
     def _check(self, number: int, line: bytes) -> None:
-        from penstock.server.strict_json import check_json
+        from penstock.wire.strict_json import check_json
 
         try:
             if self.text:
@@ -173,7 +173,7 @@ class Lines:
                 check_json(line)
         except (PenstockError, UnicodeDecodeError) as error:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.args[0])
-            raise BadLine(f"line {number} of {self.name}: {reason.replace('the body', 'it')}") from None
+            raise BadRecordLine(f"line {number} of {self.name}: {reason.replace('the body', 'it')}") from None
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         with nullcontext(sys.stdin.buffer) if self._path is None else self._path.open("rb") as file:
@@ -192,7 +192,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
-def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, done: Done) -> None:
+def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, done: AppendsDone) -> None:
     waiting: list[bytes] = []
     first = size = 0
 
@@ -215,14 +215,14 @@ def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, d
                 size += len(record)
                 if len(waiting) >= batch or size >= BATCH_BYTES:
                     send()
-        except BadLine:
+        except BadRecordLine:
             send()
             raise
         send()
 
 
-def _append_arrow(backend: StreamBackend, name: str, path: Path, done: Done, *, keyed: bool) -> None:
-    from penstock.arrow_records import check_arrow
+def _append_arrow(backend: StreamBackend, name: str, path: Path, done: AppendsDone, *, keyed: bool) -> None:
+    from penstock.wire.arrow_records import check_arrow
 
     check_arrow()
     key = None
@@ -252,4 +252,4 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
                 source.seek(0)
                 yield from pa.ipc.open_stream(source)
     except pa.ArrowInvalid as error:
-        raise Failed(f"{path} is not an Arrow file: {error}") from None
+        raise CommandFailed(f"{path} is not an Arrow file: {error}") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.cli.backend import Data
 
 if TYPE_CHECKING:
-    from penstock.store.protocol import Progress
+    from penstock.core.model import Progress
 
 
 class StreamBackend(Protocol):

@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
-from penstock.arrow_records import check_arrow, in_commits, payloads_of
 from penstock.cli.backend import Data
+from penstock.core.model import Content, Progress
 from penstock.errors import CannotOpen
-from penstock.log.model import NewRecord, Page, StreamOptions
-from penstock.log.protocol import EARLIEST
+from penstock.log.interface import EARLIEST
+from penstock.log.model import LogPage, NewRecord, StreamOptions
 from penstock.log.streams import streams_beside
-from penstock.model import Content
-from penstock.server.faces.stream_bodies import new_record
-from penstock.server.faces.stream_shapes import (
+from penstock.server.api.streams.bodies import new_record
+from penstock.store.factory import POSTGRES, open_streams
+from penstock.wire.arrow_records import check_arrow, in_commits, payloads_of
+from penstock.wire.streams import (
     AppendedView,
     PageView,
     consumer_view,
@@ -26,13 +27,11 @@ from penstock.server.faces.stream_shapes import (
     stream_detail,
     stream_view,
 )
-from penstock.store.opening import POSTGRES, open_streams
-from penstock.store.protocol import Progress
 
 PAGE = 1_000
 
 
-class LocalStreams:
+class LocalStreamBackend:
     def __init__(self, where: str, *, create: bool) -> None:
         folder = streams_beside(where)
         if not create and not where.startswith(POSTGRES) and not folder.is_dir():
@@ -109,7 +108,7 @@ class LocalStreams:
         self._streams.close()
 
 
-def _page(page: Page) -> Data:
+def _page(page: LogPage) -> Data:
     return _plain(PageView([record_view(record) for record in page.records], page.next, page.lost))
 
 

@@ -68,7 +68,7 @@ def _read_up_to(backend: StreamBackend, name: str, start: int | None, limit: int
 
 
 def _write_arrow(out: Output, target: str, batches: Iterable[Any]) -> None:
-    from penstock.arrow_records import check_arrow
+    from penstock.wire.arrow_records import check_arrow
 
     check_arrow()
     import pyarrow as pa

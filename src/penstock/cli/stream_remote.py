@@ -9,10 +9,10 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.cli.backend import Data
-from penstock.cli.web import Unreachable, Web
+from penstock.cli.web import ServerAway, Web
 
 if TYPE_CHECKING:
-    from penstock.store.protocol import Progress
+    from penstock.core.model import Progress
 
 PAGE = 1_000
 ARROW = "application/vnd.apache.arrow.stream"
@@ -20,7 +20,7 @@ ARROW_PAGE = 1_000_000
 LONG_SECONDS = 3_600.0
 
 
-class RemoteStreams:
+class RemoteStreamBackend:
     def __init__(self, url: str, token: str | None) -> None:
         self._web = Web(url, token)
 
@@ -50,7 +50,7 @@ class RemoteStreams:
         return self._append(name, msgspec.json.encode({"records": values}), "application/json", key)
 
     def append_arrow(self, name: str, batches: Iterable[Any], *, key: str | None) -> Iterator[Data]:
-        from penstock.client.stream_wire import arrow_bodies
+        from penstock.wire.client_streams import arrow_bodies
 
         for number, body in enumerate(arrow_bodies(batches)):
             yield self._append(name, body, ARROW, None if key is None else f"{key}:{number}")
@@ -60,7 +60,7 @@ class RemoteStreams:
         extra = None if key is None else {"Idempotency-Key": key}
         try:
             response = self._web.open("POST", path, body, content_type=content_type, wait=0, extra=extra)
-        except Unreachable:
+        except ServerAway:
             # Without a key it must not be sent twice; with one it may be.
             if key is None:
                 raise
@@ -74,9 +74,9 @@ class RemoteStreams:
         return self._data("GET", f"{_path(name)}/records", wait=wait_ms / 1000, **query)
 
     def read_arrow(self, name: str, *, start: int | None, limit: int | None) -> Iterator[Any]:
-        from penstock.arrow_records import check_arrow
-        from penstock.client.http1 import Answer
-        from penstock.client.stream_wire import NEXT_HEADER, arrow_page
+        from penstock.client.http11 import HttpResponse
+        from penstock.wire.arrow_records import check_arrow
+        from penstock.wire.client_streams import NEXT_HEADER, arrow_page
 
         check_arrow()
         info = self.show(name)
@@ -86,7 +86,7 @@ class RemoteStreams:
             target = f"{_path(name)}/records?from={at}&limit={max(1, min(end - at, ARROW_PAGE))}"
             response = self._web.open("GET", target, wait=0, extra={"Accept": ARROW})
             headers = {NEXT_HEADER: (response.headers.get(NEXT_HEADER.decode()) or "").encode()}
-            at, batches = arrow_page(Answer(response.status, headers, self._web.read(response)))
+            at, batches = arrow_page(HttpResponse(response.status, headers, self._web.read(response)))
             yield from batches
 
     def consumers(self, name: str) -> list[Data]:

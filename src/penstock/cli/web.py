@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from penstock.core.redact import without_password
 from penstock.errors import InvalidInput, PenstockError
-from penstock.redact import without_password
 
 TIMEOUT_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
@@ -21,11 +21,11 @@ IDLE_SECONDS_MAX = 20.0
 """Less than a server keeps an idle connection: a push that is cut off cannot be told from one that was lost."""
 
 
-class Unreachable(PenstockError):
+class ServerAway(PenstockError):
     code = "unreachable"
 
 
-class Refused(PenstockError):
+class RequestRefused(PenstockError):
     """The server's own words."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Web:
             response = connection.getresponse()
         except TimeoutError:
             connection.close()
-            raise Unreachable(f"{self.url} did not answer in time", hint="is it overloaded?") from None
+            raise ServerAway(f"{self.url} did not answer in time", hint="is it overloaded?") from None
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise self.unreachable(error) from None
@@ -123,17 +123,17 @@ class Web:
             raise self._refused(response)
         return response
 
-    def unreachable(self, error: Exception) -> Unreachable:
+    def unreachable(self, error: Exception) -> ServerAway:
         if isinstance(error, http.client.HTTPException):
-            hung_up = isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead)
-            reason = "it hung up" if hung_up else "it does not speak HTTP"
+            peer_closed = isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead)
+            reason = "it hung up" if peer_closed else "it does not speak HTTP"
         else:
             reason = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
-        return Unreachable(
+        return ServerAway(
             f"cannot reach {self.url}: {reason}", hint="is `penstock serve` running? --db PATH works without a server"
         )
 
-    def _refused(self, response: http.client.HTTPResponse) -> Refused:
+    def _refused(self, response: http.client.HTTPResponse) -> RequestRefused:
         body = self.read(response)
         retry_after = response.headers.get("Retry-After") or ""
         try:
@@ -146,7 +146,7 @@ class Web:
             field = None
         if response.status == 401:
             hint = "--token, or PENSTOCK_TOKEN"
-        return Refused(
+        return RequestRefused(
             response.status,
             message,
             code=code,
@@ -173,7 +173,7 @@ class Web:
         try:
             return msgspec.json.decode(self.read(response))
         except msgspec.DecodeError:
-            raise Unreachable(f"{self.url} did not answer in JSON", hint="is that a Penstock server?") from None
+            raise ServerAway(f"{self.url} did not answer in JSON", hint="is that a Penstock server?") from None
 
     def drop(self) -> None:
         """An answer was not read to its end: this connection is of no more use."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import traceback
 
+from penstock.core.model import ERROR_TEXT_MAX, TRACEBACK_MAX
+from penstock.core.redact import without_secrets
 from penstock.errors import DeadLetter, Discard, WrongType
-from penstock.model import ERROR_TEXT_MAX, TRACEBACK_MAX
-from penstock.redact import without_secrets
 
 
 def describe(error: str | BaseException | None) -> str | None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.model import Content
 from penstock.errors import InvalidInput, WrongType
-from penstock.model import Content
 
 JSON_DEPTH_MAX = 60
 _encode = msgspec.json.Encoder().encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Stop:
+class StopSignal:
     def __init__(self) -> None:
         self.is_set = False
         self._watchers: dict[int, Callable[[], None]] = {}

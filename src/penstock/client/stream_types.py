@@ -7,9 +7,9 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct
 
 from penstock.client import payloads
+from penstock.core.model import Content
+from penstock.log.model import LogPage as StoredPage
 from penstock.log.model import NewRecord
-from penstock.log.model import Page as StoredPage
-from penstock.model import Content
 
 Commit = Literal["batch", "record", "manual"]
 

@@ -8,10 +8,10 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 from msgspec import Struct
 
 from penstock.client import payloads
+from penstock.core.limits import check_headers, check_key, check_range
+from penstock.core.model import DELAY_MS_MAX, PRIORITY_MAX, Content, Failure, QueueStats, State, StoredMessage, Totals
+from penstock.core.model import PushItem as StoredNewMessage
 from penstock.errors import InvalidInput, WrongType
-from penstock.limits import check_headers, check_key, check_range
-from penstock.model import DELAY_MS_MAX, PRIORITY_MAX, Content, Failure, Message, QueueStats, State, Totals
-from penstock.model import NewMessage as StoredNewMessage
 
 T = TypeVar("T")
 Seconds = int | float
@@ -159,7 +159,7 @@ def visible_key(key: str | None) -> str | None:
     return None if key is None or key.startswith(AUTO_KEY) else key
 
 
-def peeked(message: Message) -> PeekedMessage:
+def peeked(message: StoredMessage) -> PeekedMessage:
     return PeekedMessage(
         id=message.id,
         uuid=message.uuid,

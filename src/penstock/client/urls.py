@@ -7,15 +7,15 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
-from penstock.client.link import Address
+from penstock.client.transport_errors import Address
+from penstock.core.redact import without_password
 from penstock.errors import InvalidInput
-from penstock.redact import without_password
-from penstock.store.opening import POSTGRES
+from penstock.store.factory import POSTGRES
 
 SCHEMES = "sqlite:///path, postgresql://user@host/database, http://host:port or https://host:port"
 
 
-class Server(Struct, frozen=True):
+class ServerUrl(Struct, frozen=True):
     scheme: str
     host: str
     port: int
@@ -32,7 +32,7 @@ class Server(Struct, frozen=True):
         return Address(self.host, self.port, tls or ssl.create_default_context())
 
 
-def parse(url: str) -> str | Server:
+def parse(url: str) -> str | ServerUrl:
     """A file's path or a database's URL, or a server."""
     if not isinstance(url, str):
         raise InvalidInput(f"a URL is a str, not {type(url).__name__}", field="url", hint=SCHEMES)
@@ -55,10 +55,10 @@ def parse(url: str) -> str | Server:
         host = parts.hostname.encode("idna").decode()
     except UnicodeError:
         raise InvalidInput(f"{parts.hostname!r} is not a host's name", field="url") from None
-    return Server(parts.scheme, host, port, quote(parts.path.rstrip("/"), safe="/%"))
+    return ServerUrl(parts.scheme, host, port, quote(parts.path.rstrip("/"), safe="/%"))
 
 
-def request_headers(server: Server, token: str | None) -> bytes:
+def request_headers(server: ServerUrl, token: str | None) -> bytes:
     """The headers that every request has."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     lines = [f"host: {host}:{server.port}", "accept: application/json", "user-agent: penstock-python"]

@@ -16,11 +16,11 @@ from penstock.config import Settings
 from penstock.demo.traffic import Shop
 from penstock.errors import CannotOpen, PenstockError
 from penstock.log.files import DISK, replace
+from penstock.ops.signals import StopFlag
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
-from penstock.stopping import Stop
 
-PIPELINE = "from penstock.stopping import end_with_parent; end_with_parent(); from penstock.cli import main; main()"
+PIPELINE = "from penstock.ops.signals import end_with_parent; end_with_parent(); from penstock.cli import main; main()"
 REFRESH_SECONDS = 5
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0
@@ -30,7 +30,7 @@ def has_spark() -> bool:
     return all(find_spec(name) is not None for name in ("pyspark", "deltalake"))
 
 
-class Server:
+class DemoServer:
     """On a thread of this process."""
 
     def __init__(self, settings: Settings) -> None:
@@ -92,8 +92,8 @@ class Refreshing:
         """Whether there is a chart now; CannotOpen when there will be none."""
         if self._process.poll() is not None:
             raise CannotOpen("the pipeline has ended", hint=f"see {self.log}")
-        from penstock.pipeline.lake import Lake
-        from penstock.pipeline.report import report
+        from penstock.pipeline.lake.lake import Lake
+        from penstock.pipeline.report.report import report
 
         lake = Lake(self._lake)
         if not lake.exists():
@@ -116,9 +116,9 @@ class Refreshing:
 
 
 @contextlib.contextmanager
-def demo(settings: Settings, *, spark: bool, pace: float) -> Iterator[tuple[Server, Shop, Refreshing | None]]:
+def demo(settings: Settings, *, spark: bool, pace: float) -> Iterator[tuple[DemoServer, Shop, Refreshing | None]]:
     with contextlib.ExitStack() as stack:
-        server = Server(settings)
+        server = DemoServer(settings)
         stack.callback(server.close)
         shop = Shop(server.url, pace=pace)
         stack.callback(shop.close)
@@ -129,7 +129,7 @@ def demo(settings: Settings, *, spark: bool, pace: float) -> Iterator[tuple[Serv
         yield server, shop, refreshing
 
 
-def first_chart(refreshing: Refreshing, stop: Stop, waiting: Callable[[float], None]) -> float | None:
+def first_chart(refreshing: Refreshing, stop: StopFlag, waiting: Callable[[float], None]) -> float | None:
     """How long it took, telling meanwhile; None when stopped before."""
     began = time.monotonic()
     while not stop.wait(LOOK_SECONDS):

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from penstock._sync.client.client import Client, connect
-from penstock._sync.client.message import LeasedMessage
+from penstock.client._sync.client import Client, connect
+from penstock.client._sync.message import LeasedMessage
 from penstock.errors import PenstockError
 
 NAMES = ("ada", "bob", "cy", "dee", "eli", "fay", "gus", "hal")

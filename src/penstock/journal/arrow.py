@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.identity import SALT_BITS
+from penstock.core.ids import SALT_BITS
 from penstock.journal.events import BODIES, COLUMNS, CONTENTS, DETAILS, FIELD_BYTES, Kind
 from penstock.log.arrow import Piece, mapped
 from penstock.log.reader import LogReader

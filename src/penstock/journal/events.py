@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.ids import message_uuid
+from penstock.core.model import Content
 from penstock.errors import Damaged
-from penstock.identity import message_uuid
 from penstock.log.record import HEADER_BYTES, crc32
-from penstock.model import Content
 
 
 class Kind(IntEnum):
@@ -58,7 +58,7 @@ class Kind(IntEnum):
     """A server or a consumer came or went: see the details. It is of no queue."""
 
 
-class Mark(IntFlag):
+class EventFlag(IntFlag):
     KEPT = 1
     """Acked, and archived rather than deleted. Removed: it was archived."""
     GONE = 2
@@ -238,7 +238,7 @@ def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[E
     details_start = position + name_bytes
     bodies_start = details_start + detail_bytes
     word = _word(offset, kind)
-    mark_words = [mark.name.lower() for mark in Mark if marks & mark and mark.name]
+    mark_words = [mark.name.lower() for mark in EventFlag if marks & mark and mark.name]
     for number, row in enumerate(zip(*columns, strict=True)):
         message_id, pushed_at, first_leased_at, leased_at, until, attempts, priority, content = row
         detail = _part(payload, details_start, ends[0], number) if ends[0] else payload[details_start:bodies_start]

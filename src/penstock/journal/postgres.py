@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UnknownStream
-from penstock.journal.drain import NAME
-from penstock.journal.reading import EARLIEST, JournalPage, events_of
+from penstock.journal.drainer import NAME
+from penstock.journal.postgres_outbox import JournalOutbox
+from penstock.journal.reader import EARLIEST, JournalPage, events_of
 from penstock.log.consumers import Kind, check_consumer_name
-from penstock.log.model import MIB, Consumer, Page, SegmentInfo
-from penstock.log.postgres import reading, upkeep
+from penstock.log.model import MIB, Consumer, LogPage, SegmentInfo
+from penstock.log.postgres import maintenance, reader
 from penstock.log.postgres.database import Database, Lost
-from penstock.log.postgres.positions import Move, Positions
-from penstock.log.retention import Wish
-from penstock.store.postgres.schema import JOURNAL
-from penstock.store.postgres.spool import Spool
-from penstock.store.postgres.wire import texts
+from penstock.log.postgres.offsets import OffsetMove, Positions
+from penstock.log.retention import TrimRequest
+from penstock.postgres.pipeline import texts
+from penstock.postgres.schema import JOURNAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class PostgresJournal:
 
     def segments(self) -> list[SegmentInfo]:
         try:
-            return upkeep.segments(self._database, JOURNAL)[0]
+            return maintenance.segments(self._database, JOURNAL)[0]
         except UnknownStream:
             return []
 
@@ -66,16 +66,16 @@ class PostgresJournal:
         page = self.records(offset, limit=limit, bytes_max=bytes_max)
         return JournalPage(events_of(page.records, queue, kinds), page.next)
 
-    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         try:
-            return reading.read(self._database, JOURNAL, offset, limit, bytes_max)
+            return reader.read(self._database, JOURNAL, offset, limit, bytes_max)
         except UnknownStream:
-            return Page([], max(offset, 0))
+            return LogPage([], max(offset, 0))
 
     def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         from penstock.journal.arrow import SCHEMA, batches_of
 
-        pieces = reading.pieces(self._database, JOURNAL, offset, end)
+        pieces = reader.pieces(self._database, JOURNAL, offset, end)
         yield from batches_of(pieces, SCHEMA.names if columns is None else columns)
 
     def consumers(self) -> list[Consumer]:
@@ -85,7 +85,7 @@ class PostgresJournal:
             return []
 
     def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer:
-        move = Move(stream=JOURNAL, consumer=check_consumer_name(consumer), offset=offset, force=force, kind=kind)
+        move = OffsetMove(stream=JOURNAL, consumer=check_consumer_name(consumer), offset=offset, force=force, kind=kind)
         (outcome,) = self._positions.apply([move])
         if isinstance(outcome, Exception):
             raise outcome
@@ -110,7 +110,7 @@ class PostgresDrain:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._spool = Spool(database.context)
+        self._outbox = JournalOutbox(database.context)
         self._turn = threading.Lock()
 
     waits = False
@@ -126,13 +126,13 @@ class PostgresDrain:
         try:
             word = database.word()
             with self._turn, database.wire() as wire:
-                moved = self._spool.step(wire, word)
+                moved = self._outbox.step(wire, word)
         except Lost as error:
             # Moved or not moved, as a whole: the next step finds out.
             raise database.unreachable(error, maybe_done=True) from error
         if moved:
             if not word:
-                database.tell_soon()
+                database.notify_later()
             database.listeners.tell(JOURNAL)
         return moved > 0
 
@@ -148,7 +148,7 @@ class PostgresDrain:
             consumers, options, now_ms = Positions(database).all(JOURNAL)
         except UnknownStream:
             return
-        upkeep.Upkeep(database).trim(JOURNAL, consumers, options, now_ms, Wish(), None)
+        maintenance.Upkeep(database).trim(JOURNAL, consumers, options, now_ms, TrimRequest(), None)
 
     def close(self) -> None:
         """The database is its owner's to close."""

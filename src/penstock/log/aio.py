@@ -10,14 +10,14 @@ from copy import copy
 from typing import Any, TypeVar
 
 from penstock.errors import PenstockError, StoreClosed, TryLater
-from penstock.log.model import Appended, Payload
-from penstock.log.protocol import Streams
+from penstock.log.interface import Streams
+from penstock.log.model import AppendOutcome, Payload
 from penstock.log.reader import WAIT_SECONDS_MAX, WATCH_SECONDS
 
 T = TypeVar("T")
 GROUP_MAX = 512
 DEPTH_MAX = 20_000
-_Waiting = tuple[Sequence[Payload], "asyncio.Future[Appended]"]
+_Waiting = tuple[Sequence[Payload], "asyncio.Future[AppendOutcome]"]
 
 
 class AsyncStreams:
@@ -30,12 +30,12 @@ class AsyncStreams:
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def append(self, name: str, payloads: Sequence[Payload]) -> Appended:
+    async def append(self, name: str, payloads: Sequence[Payload]) -> AppendOutcome:
         """Answered when on disk; those who wait for the same stream share the fsync."""
         if self._closed:
             raise StoreClosed("the streams are closed")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Appended] = loop.create_future()
+        future: asyncio.Future[AppendOutcome] = loop.create_future()
         waiting = self._waiting.get(name)
         if waiting is None:
             waiting = self._waiting[name] = deque()

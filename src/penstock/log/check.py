@@ -10,16 +10,15 @@ from secrets import randbits
 
 import msgspec
 
+from penstock.core.model import Clock, Progress, system_clock
 from penstock.errors import Damaged, StoreBusy
-from penstock.log.active import Active
+from penstock.log.active_segment import ActiveSegment
+from penstock.log.check_report import DamageKind, Finding, Report
 from penstock.log.consumers import FILE as CONSUMERS
 from penstock.log.consumers import Consumers
-from penstock.log.cuts import cut_files, restore_cuts
+from penstock.log.cut_records import cut_files, restore_cuts
 from penstock.log.files import DISK, Files, FolderLock, replace, typed_errors
-from penstock.log.findings import Finding, Report, Trouble
-from penstock.log.head import head_of
 from penstock.log.index import BLOCK_RECORDS, IndexHeader
-from penstock.log.log import Log
 from penstock.log.manifest import (
     HEADED_VERSION,
     MANIFEST,
@@ -35,13 +34,13 @@ from penstock.log.manifest import (
     save_manifest,
 )
 from penstock.log.model import SEGMENT_BYTES_MAX, StreamOptions
-from penstock.log.placing import check_identity, uids_in
 from penstock.log.reader import LOCK
 from penstock.log.record import HEADER_BYTES, LOST, crc32, intact, kind_at, time_at, tombstones
 from penstock.log.recovery import gaps
 from penstock.log.segment import INDEX, SUMS, Handle, Segment, file_name, firsts_in, owners_of
-from penstock.model import Clock, system_clock
-from penstock.store.protocol import Progress
+from penstock.log.segment_header import head_of
+from penstock.log.segment_placement import check_identity, uids_in
+from penstock.log.writer import Log
 
 
 def check(folder: Path, name: str, progress: Progress | None = None) -> Report:
@@ -51,12 +50,12 @@ def check(folder: Path, name: str, progress: Progress | None = None) -> Report:
         identity = load_identity(folder)
         check_identity(folder, identity)
     except Damaged as error:
-        report.findings.append(Finding(trouble=Trouble.IDENTITY, text=str(error.args[0])))
+        report.findings.append(Finding(trouble=DamageKind.IDENTITY, text=str(error.args[0])))
         return report
     Checker(folder, identity, report).run(progress)
     for path in cut_files(folder):
         text = "whole records were cut off the log"
-        report.findings.append(Finding(trouble=Trouble.CUT, text=text, segment=path.name))
+        report.findings.append(Finding(trouble=DamageKind.CUT, text=text, segment=path.name))
     _check_consumers(folder, name, report)
     return report
 
@@ -65,7 +64,7 @@ def _check_consumers(folder: Path, name: str, report: Report) -> None:
     try:
         Consumers(folder, name, files=DISK, clock=system_clock).all()
     except Damaged as error:
-        report.findings.append(Finding(trouble=Trouble.CONSUMERS, text=str(error.args[0])))
+        report.findings.append(Finding(trouble=DamageKind.CONSUMERS, text=str(error.args[0])))
 
 
 def _has_writer(folder: Path) -> bool:
@@ -89,7 +88,7 @@ class Checker:
         first = manifest.first if manifest else firsts[0] if firsts else 0
         for name in (MANIFEST, MANIFEST_COPY):
             if load_one_manifest(self.folder / name, self.identity.uid) is None:
-                self._find(Trouble.MANIFEST, None, f"{name} is missing or damaged")
+                self._find(DamageKind.MANIFEST, None, f"{name} is missing or damaged")
         while len(firsts) > 1 and firsts[1] <= first:
             firsts.pop(0)
         report.first = report.next = max(first, firsts[0]) if firsts else first
@@ -113,7 +112,7 @@ class Checker:
         if following is None and not segment.sealed and not segment.index_holds(manifest):
             claimed = segment.scan(manifest)
         if segment.rebuilt is not None and claimed == segment.count:
-            self._find(Trouble.INDEX, first, "the index is missing, short, damaged or from elsewhere")
+            self._find(DamageKind.INDEX, first, "the index is missing, short, damaged or from elsewhere")
         ends = segment.ends(0, segment.count)
         view = segment.log.map()
         bad = self._records(segment, view, ends)
@@ -123,7 +122,7 @@ class Checker:
         report.bytes += len(view)
         report.next = first + segment.count
         if following is None and ends[-1] < len(view) and not _has_writer(self.folder):
-            self._find(Trouble.TORN_TAIL, first, f"{len(view) - ends[-1]} bytes at the end", position=ends[-1])
+            self._find(DamageKind.TORN_TAIL, first, f"{len(view) - ends[-1]} bytes at the end", position=ends[-1])
         if claimed > segment.count:
             self._lost(report.next, first + claimed - 1)
             report.next = first + claimed
@@ -138,7 +137,7 @@ class Checker:
         whose = f"offset {owners[0][1]} of stream id {owners[0][0]}" if owners else "a stream that 0.1.0 wrote"
         self.report.findings.append(
             Finding(
-                trouble=Trouble.MISPLACED,
+                trouble=DamageKind.MISPLACED,
                 text=f"the file belongs to {whose}, and nothing of it is served",
                 segment=file_name(first),
                 first=first,
@@ -151,7 +150,7 @@ class Checker:
     def _head(self, segment: Segment) -> None:
         view = segment.log.map()
         if segment.start and view and view[: segment.start] != head_of(*self.identity.owner_of(segment.first)):
-            self._find(Trouble.HEAD, segment.first, "the head is damaged", position=0)
+            self._find(DamageKind.HEAD, segment.first, "the head is damaged", position=0)
 
     def _records(self, segment: Segment, view: memoryview, ends: array[int]) -> list[int]:
         bad, given_up = [], []
@@ -159,7 +158,7 @@ class Checker:
             if not intact(view, start, end):
                 bad.append(number)
                 self._find(
-                    Trouble.CORRUPT,
+                    DamageKind.CORRUPT,
                     segment.first,
                     f"record {segment.first + number} is damaged",
                     offset=segment.first + number,
@@ -170,7 +169,7 @@ class Checker:
         if given_up:
             self.report.findings.append(
                 Finding(
-                    trouble=Trouble.GIVEN_UP,
+                    trouble=DamageKind.GIVEN_UP,
                     text=f"{len(given_up)} records were given up by a repair",
                     segment=segment.path.name,
                     first=given_up[0],
@@ -191,14 +190,20 @@ class Checker:
             fits = block < len(sums) and sums[block] == crc32(view[ends[low] : ends[high]])
             wrong += not fits and not any(low <= number < high for number in bad)
         if wrong:
-            self._find(Trouble.SUMS, segment.first, f"the sums of {wrong} blocks do not fit")
+            self._find(DamageKind.SUMS, segment.first, f"the sums of {wrong} blocks do not fit")
 
     def _lost(self, first: int, last: int) -> None:
         text = f"records {first} to {last} are gone"
-        self.report.findings.append(Finding(trouble=Trouble.LOST, text=text, first=first, last=last))
+        self.report.findings.append(Finding(trouble=DamageKind.LOST, text=text, first=first, last=last))
 
     def _find(
-        self, trouble: Trouble, first: int | None, text: str, *, offset: int | None = None, position: int | None = None
+        self,
+        trouble: DamageKind,
+        first: int | None,
+        text: str,
+        *,
+        offset: int | None = None,
+        position: int | None = None,
     ) -> None:
         self.report.findings.append(
             Finding(
@@ -224,13 +229,13 @@ def repair(
     """What a check would find, each finding mended as far as can be. Needs the log for itself."""
     with typed_errors(f"repairing stream {name!r}"):
         report = check(folder, name)
-        _mend_small_files(folder, name, report, files, clock)
+        _repair_small_files(folder, name, report, files, clock)
         with Log(folder, files=files, clock=clock) as log:
             findings = log.findings
         restored = restore_cuts(files, folder, clock, append=append_cuts)
         lock = FolderLock(folder / LOCK)
         try:
-            _Mender(folder, load_identity(folder), files).run(progress)
+            _Repairer(folder, load_identity(folder), files).run(progress)
         finally:
             lock.close()
         after = check(folder, name)
@@ -238,7 +243,7 @@ def repair(
     both = report.findings + [
         each for each in findings if (each.trouble, each.segment, each.first, each.position) not in seen
     ]
-    both = [each for each in both if each.trouble is not Trouble.CUT] + restored
+    both = [each for each in both if each.trouble is not DamageKind.CUT] + restored
     left = {(each.trouble, each.segment, each.first) for each in after.findings}
     after.findings = [
         Finding(
@@ -251,18 +256,18 @@ def repair(
             mended=(each.trouble, each.segment, each.first) not in left,
         )
         for each in both
-        if each.trouble is not Trouble.GIVEN_UP
+        if each.trouble is not DamageKind.GIVEN_UP
     ]
     return after
 
 
-def _mend_small_files(folder: Path, name: str, report: Report, files: Files, clock: Clock) -> None:
+def _repair_small_files(folder: Path, name: str, report: Report, files: Files, clock: Clock) -> None:
     troubles = {finding.trouble for finding in report.findings}
-    if Trouble.IDENTITY in troubles:
+    if DamageKind.IDENTITY in troubles:
         if (folder / STREAM).exists():
             files.rename(folder / STREAM, folder / f"{STREAM}.bad")
         save_identity(files, folder, _restored_identity(folder, name, clock))
-    if Trouble.CONSUMERS in troubles:
+    if DamageKind.CONSUMERS in troubles:
         files.rename(folder / CONSUMERS, folder / f"{CONSUMERS}.bad")
         files.sync_folder(folder)
 
@@ -282,7 +287,7 @@ def _restored_identity(folder: Path, name: str, clock: Clock) -> Identity:
     )
 
 
-class _Mender:
+class _Repairer:
     """Puts markers where records are beyond help, and makes indexes and sums anew."""
 
     def __init__(self, folder: Path, identity: Identity, files: Files) -> None:
@@ -311,7 +316,7 @@ class _Mender:
         while at < following:
             count = min(following - at, SEGMENT_BYTES_MAX // HEADER_BYTES)
             data, _ = tombstones(count, count * HEADER_BYTES)
-            filler = Active.create(self.files, self.folder, self.identity, at)
+            filler = ActiveSegment.create(self.files, self.folder, self.identity, at)
             filler.write(data)
             filler.sync()
             filler.publish(data, [HEADER_BYTES] * count, 0)

@@ -15,15 +15,15 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from penstock.commands import Command
+from penstock.core.commands import Command
+from penstock.core.model import Clock
 from penstock.errors import BatchTooLarge, Damaged, InvalidName, PenstockError, PositionMovesBack, UnknownConsumer
+from penstock.group_commit.interface import SingleLane
+from penstock.group_commit.threads import ThreadCommitter
 from penstock.log.files import Files, FolderLock, typed_errors
 from penstock.log.manifest import save
 from penstock.log.model import CONSUMERS_MAX, Consumer
 from penstock.log.record import crc32
-from penstock.model import Clock
-from penstock.store.protocol import OneLane
-from penstock.thread_committer import ThreadCommitter
 
 FILE = "consumers"
 LOCK = "consumers.lock"
@@ -83,7 +83,7 @@ def new_consumer_name() -> str:
     return f"c-{uuid.uuid4().hex}"
 
 
-class Consumers(OneLane):
+class Consumers(SingleLane):
     """All positions in one stream. Safe for threads and processes."""
 
     def __init__(self, folder: Path, stream: str, *, files: Files, clock: Clock) -> None:

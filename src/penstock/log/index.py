@@ -15,9 +15,9 @@ from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
-from penstock.log.head import Owner
 from penstock.log.manifest import Manifest
 from penstock.log.record import HEADER_BYTES, LENGTH_MAX, crc32, end_at, find, intact, walk
+from penstock.log.segment_header import Owner
 
 ENDS_AT = 64
 BLOCK_RECORDS = 1024

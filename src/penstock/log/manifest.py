@@ -12,12 +12,12 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from penstock.core.options import encode_options
 from penstock.errors import CannotOpen, Damaged
 from penstock.log.files import Files, replace
-from penstock.log.head import HEAD_BYTES, Owner
 from penstock.log.model import StreamOptions
 from penstock.log.record import crc32
-from penstock.options import encode_options
+from penstock.log.segment_header import HEAD_BYTES, Owner
 
 STREAM = "stream"
 MANIFEST = "manifest"

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from penstock.core.model import DAY_MS, Content
+from penstock.core.options import Options, options_decoder
 from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
-from penstock.model import DAY_MS, Content
-from penstock.options import Options, options_decoder
 
 MIB = 1 << 20
 SEGMENT_BYTES_MIN = 64 << 10
@@ -50,7 +50,7 @@ class NewRecord(Struct, frozen=True, gc=False):
     """Kept with the record: a hash of what it came with, by which an append can be known again."""
 
 
-class Record(Struct, frozen=True, gc=False):
+class LogRecord(Struct, frozen=True, gc=False):
     offset: int
     time_ms: int
     data: bytes
@@ -71,14 +71,14 @@ FLAGS = {Content.BYTES: 0, Content.TEXT: 1, Content.JSON: 2}
 Payload = bytes | NewRecord
 
 
-class Appended(Struct, frozen=True, gc=False):
+class AppendOutcome(Struct, frozen=True, gc=False):
     first: int
     last: int
     time_ms: int
 
 
-class Page(Struct, frozen=True):
-    records: list[Record]
+class LogPage(Struct, frozen=True):
+    records: list[LogRecord]
     next: int
     """Where to read on."""
     lost: int = 0

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.core.limits import check_range
 from penstock.errors import (
     CannotOpen,
     CorruptRecord,
@@ -19,10 +20,9 @@ from penstock.errors import (
     StoreClosed,
     UnknownStream,
 )
-from penstock.limits import check_range
 from penstock.log.files import DISK, Files, FolderLock
 from penstock.log.manifest import Identity, load_identity, load_manifest
-from penstock.log.model import MIB, READ_BYTES_MAX, READ_RECORDS_MAX, Page, Record, SegmentInfo
+from penstock.log.model import MIB, READ_BYTES_MAX, READ_RECORDS_MAX, LogPage, LogRecord, SegmentInfo
 from penstock.log.record import LOST
 from penstock.log.recovery import recover
 from penstock.log.segment import Segment, file_name, firsts_in
@@ -73,7 +73,7 @@ class LogReader:
         end = last.first + last.count
         return end if wanted <= end and not last.unlinked() else self.next_offset
 
-    def read(self, offset: int, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+    def read(self, offset: int, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         """Records in order, from any offset that is kept; at least one if there is one.
 
         A damaged record ends the page before it; as the first of a page it raises CorruptRecord.
@@ -84,7 +84,7 @@ class LogReader:
         end, at, lost = self._end_for(offset + limit), offset, 0
         if offset > end:
             raise OffsetBeyondEnd(self.name, offset, end)
-        records: list[Record] = []
+        records: list[LogRecord] = []
         while at < end and len(records) < limit and bytes_max > 0:
             try:
                 chunk = self._chunk(at, min(limit - len(records), end - at), bytes_max)
@@ -101,13 +101,13 @@ class LogReader:
                 break
         if at == offset and offset < self.first_offset:
             raise OffsetTrimmed(self.name, offset, self.first_offset)
-        return Page(records, at, lost)
+        return LogPage(records, at, lost)
 
     def _begins_segment(self, offset: int) -> bool:
         firsts = self._firsts
         return firsts[bisect_right(firsts, offset) - 1] == offset
 
-    def _chunk(self, offset: int, limit: int, bytes_max: int) -> list[Record]:
+    def _chunk(self, offset: int, limit: int, bytes_max: int) -> list[LogRecord]:
         segment = self.segment_of(offset)
         try:
             return self._from(segment, offset, limit, bytes_max)
@@ -128,7 +128,7 @@ class LogReader:
         """How many records of the last segment can be read."""
         return last.count
 
-    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[Record]:
+    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[LogRecord]:
         start = offset - segment.first
         stop = min(start + limit, segment.count)
         if start >= stop:

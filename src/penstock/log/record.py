@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from struct import Struct
 
 from penstock.errors import InvalidInput
-from penstock.log.model import FLAGS, RECORD_BYTES_MAX, Payload, Record
+from penstock.log.model import FLAGS, RECORD_BYTES_MAX, LogRecord, Payload
 
 try:
     from isal.isal_zlib import crc32  # The same sums as zlib's, three times as fast.
@@ -88,10 +88,10 @@ def intact(buffer: memoryview, start: int, end: int) -> bool:
     return bool(length == end - start - HEADER_BYTES and crc32(buffer[start + REST_AT : end], length) == checksum)
 
 
-def decode(buffer: bytes, start: int, end: int, offset: int) -> Record:
+def decode(buffer: bytes, start: int, end: int, offset: int) -> LogRecord:
     """The record at a place already found intact."""
     _, _, time_ms, kind, flags, field_bytes, tag = HEADER.unpack_from(buffer, start)
-    return Record(offset, time_ms, buffer[start + HEADER_BYTES : end], kind, flags, field_bytes, tag)
+    return LogRecord(offset, time_ms, buffer[start + HEADER_BYTES : end], kind, flags, field_bytes, tag)
 
 
 def end_at(buffer: Bytes, start: int) -> int | None:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
 
+from penstock.core.model import system_clock
 from penstock.errors import Damaged
-from penstock.log.active import Active
+from penstock.log.active_segment import ActiveSegment
+from penstock.log.check_report import DamageKind, Finding
 from penstock.log.consumers import FILE as CONSUMERS
 from penstock.log.consumers import Consumers
 from penstock.log.files import DISK, Files, replace
-from penstock.log.findings import Finding, Trouble
-from penstock.log.head import head_of
 from penstock.log.index import (
     BLOCK_RECORDS,
     ENDS_AT,
@@ -35,14 +35,14 @@ from penstock.log.index import (
     sum_of,
 )
 from penstock.log.manifest import Identity, Manifest, load_manifest, save_manifest, with_heads
-from penstock.log.placing import put_in_place
 from penstock.log.record import HEADER_BYTES, crc32, end_at, find, intact, time_at
 from penstock.log.segment import INDEX, LOG, SUMS, Handle, Segment, file_name, firsts_in, index_header
-from penstock.model import system_clock
+from penstock.log.segment_header import head_of
+from penstock.log.segment_placement import put_in_place
 
 CUT = ".cut"
 BAD = ".bad"
-FOUND: Counter[Trouble] = Counter()
+FOUND: Counter[DamageKind] = Counter()
 """What recoveries in this process have found, by kind, for the metrics."""
 PAGE = 4096
 """File systems write so much at a time, or a multiple of it."""
@@ -54,7 +54,7 @@ class Recovered:
     identity: Identity
     first: int
     firsts: list[int]
-    active: Active
+    active: ActiveSegment
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -78,7 +78,7 @@ def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
     )
     if manifest is None:
         text = "the manifest is missing or damaged; the last offset is taken from the segments and the consumers"
-        findings.append(Finding(trouble=Trouble.MANIFEST, text=text, mended=True))
+        findings.append(Finding(trouble=DamageKind.MANIFEST, text=text, mended=True))
     identity, active = _tail(files, folder, identity, manifest, first, firsts, known_end, findings)
     if active.first not in firsts:
         firsts.append(active.first)
@@ -113,7 +113,7 @@ def _count(folder: Path, identity: Identity, first: int, following: int) -> int:
 
 def _lost(first: int, last: int) -> Finding:
     text = f"records {first} to {last} are gone" if last > first else f"record {first} is gone"
-    return Finding(trouble=Trouble.LOST, text=text, first=first, last=last)
+    return Finding(trouble=DamageKind.LOST, text=text, first=first, last=last)
 
 
 def _ends_of_vanished(folder: Path, uid: int, firsts: list[int]) -> list[int]:
@@ -145,7 +145,7 @@ def _tail(
     firsts: list[int],
     known_end: int,
     findings: list[Finding],
-) -> tuple[Identity, Active]:
+) -> tuple[Identity, ActiveSegment]:
     """The segment to go on writing to."""
     if not firsts:
         if known_end > first:
@@ -172,9 +172,9 @@ def _tail(
     return _new_tail(files, folder, identity, known_end)
 
 
-def _new_tail(files: Files, folder: Path, identity: Identity, first: int) -> tuple[Identity, Active]:
+def _new_tail(files: Files, folder: Path, identity: Identity, first: int) -> tuple[Identity, ActiveSegment]:
     identity = with_heads(files, folder, identity, first)
-    return identity, Active.create(files, folder, identity, first)
+    return identity, ActiveSegment.create(files, folder, identity, first)
 
 
 def _finish_sealing(files: Files, folder: Path, identity: Identity, first: int, following: int) -> None:
@@ -223,7 +223,7 @@ class SegmentRecovery:
             files.open(folder / file_name(first, suffix)) for suffix in (LOG, INDEX, SUMS)
         )
 
-    def run(self) -> Active:
+    def run(self) -> ActiveSegment:
         log = Handle(self.folder / file_name(self.first))
         # After a failed fsync the cache may hold what the disk does not.
         os.posix_fadvise(log.fd, self.manifest.bytes if self.manifest else 0, 0, os.POSIX_FADV_DONTNEED)
@@ -253,7 +253,7 @@ class SegmentRecovery:
             self.files.write(self.log_fd, head, 0)
             self.files.sync(self.log_fd)
             if size:
-                self._find(Trouble.HEAD, "the head was damaged", mended=True)
+                self._find(DamageKind.HEAD, "the head was damaged", mended=True)
 
     def _report_index(self, ours: bool, had: int, agreed: int, located: Located) -> None:
         if not ours and located.claimed:
@@ -262,7 +262,7 @@ class SegmentRecovery:
             text = f"the index does not fit the records from {self.first + agreed} on; it was rebuilt"
         else:
             return
-        self._find(Trouble.INDEX, text, mended=True)
+        self._find(DamageKind.INDEX, text, mended=True)
 
     def _cut(self, view: memoryview, ends: array[int], published: int, *, ours: bool) -> None:
         """Cut what comes after the last whole record, and sync what no index knew before it is used."""
@@ -286,7 +286,7 @@ class SegmentRecovery:
         if found and ours and self.claimed <= kept and _only_holes(tail, end, found):
             name = self._keep(BAD, tail, end)
             text = f"{len(tail)} bytes of an unfinished append were cut off, and are kept in {name}"
-            self._find(Trouble.TORN_TAIL, text, position=end, mended=True)
+            self._find(DamageKind.TORN_TAIL, text, position=end, mended=True)
             return
         if found:
             name = self._keep(CUT, tail, end)
@@ -294,12 +294,12 @@ class SegmentRecovery:
             # As many offsets are left free as there can have been records.
             damaged = len(tail) - sum(high - low for low, high in found)
             self.claimed = max(self.claimed, kept + len(found) + damaged // HEADER_BYTES)
-            self._find(Trouble.CUT, text, position=end)
+            self._find(DamageKind.CUT, text, position=end)
             return
         text = f"{len(tail)} bytes of an unfinished append were cut off"
         if self.claimed > kept:
             text = f"{len(tail)} damaged bytes were cut off, and are kept in {self._keep(BAD, tail, end)}"
-        self._find(Trouble.TORN_TAIL, text, position=end, mended=True)
+        self._find(DamageKind.TORN_TAIL, text, position=end, mended=True)
 
     def _keep(self, suffix: str, tail: memoryview, end: int) -> str:
         stem = file_name(self.first, f".{end}")
@@ -316,12 +316,12 @@ class SegmentRecovery:
         self.files.write(self.index_fd, IndexHeader(self.uid, self.first).pack(), 0)
         self.files.sync(self.index_fd)
 
-    def _active(self, view: memoryview, ends: array[int], *, sealed: bool = False) -> Active:
+    def _active(self, view: memoryview, ends: array[int], *, sealed: bool = False) -> ActiveSegment:
         blocks = len(ends) // BLOCK_RECORDS
         # Blocks whose sums were lost get ones that never fit: bulk readers then look at each record.
         self.files.truncate(self.sums_fd, 4 * blocks)
         self.files.truncate(self.index_fd, ENDS_AT + 4 * len(ends))
-        active = Active(
+        active = ActiveSegment(
             self.files, self.folder, self.uid, self.first, self.log_fd, self.index_fd, self.sums_fd, len(ends)
         )
         active.sealed = sealed
@@ -341,7 +341,7 @@ class SegmentRecovery:
                 active.last_time_ms = time_at(view, last_at)
         return active
 
-    def _find(self, trouble: Trouble, text: str, *, position: int | None = None, mended: bool = False) -> None:
+    def _find(self, trouble: DamageKind, text: str, *, position: int | None = None, mended: bool = False) -> None:
         name = file_name(self.first)
         self.findings.append(Finding(trouble=trouble, text=text, segment=name, position=position, mended=mended))
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from penstock.log.files import typed_errors
-from penstock.log.log import Log
 from penstock.log.model import Archive, Consumer, SegmentInfo, StreamOptions, Trimmed
 from penstock.log.recovery import remove_segment
+from penstock.log.writer import Log
 
 
 @dataclass(frozen=True)
-class Wish:
+class TrimRequest:
     """What may go: all before an offset, or what the stream's options no longer keep."""
 
     before: int | None = None
@@ -24,7 +24,9 @@ def expired(consumer: Consumer, options: StreamOptions, now_ms: int) -> bool:
     return consumer.kind != "pipeline" and now_ms - consumer.seen_ms > options.consumer_expire_ms
 
 
-def trim(log: Log, consumers: Iterable[Consumer], wish: Wish, now_ms: int, archive: Archive | None = None) -> Trimmed:
+def trim(
+    log: Log, consumers: Iterable[Consumer], wish: TrimRequest, now_ms: int, archive: Archive | None = None
+) -> Trimmed:
     """Remove segments from the oldest on, up to the first that someone needs or that is wished to be kept."""
     with ExitStack() as at_end:
         log.turn.acquire()
@@ -32,7 +34,7 @@ def trim(log: Log, consumers: Iterable[Consumer], wish: Wish, now_ms: int, archi
         options = log.identity.options
         _roll_if_outlived(log, options, now_ms)
         need = needed(consumers, options, log.first_offset, now_ms)
-        plan = Plan(options, wish, need, now_ms, log.last_time_ms)
+        plan = TrimPlan(options, wish, need, now_ms, log.last_time_ms)
         gone, held_by = plan.choose(log.segments(), archive)
         first = gone[-1].first + gone[-1].records if gone else log.first_offset
         if gone:
@@ -50,11 +52,11 @@ def trim(log: Log, consumers: Iterable[Consumer], wish: Wish, now_ms: int, archi
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrimPlan:
     """What of a log goes now."""
 
     options: StreamOptions
-    wish: Wish
+    wish: TrimRequest
     need: tuple[int, str] | None
     """The first offset that a consumer still needs, and its name."""
     now_ms: int

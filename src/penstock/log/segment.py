@@ -9,11 +9,11 @@ from bisect import bisect_right
 from pathlib import Path
 
 from penstock.errors import CorruptRecord
-from penstock.log.head import HEAD_BYTES, Owner, is_misplaced, owners_in
 from penstock.log.index import IndexHeader, count_in, find_ends, locate, read_ends, read_header, sum_of, vouched
 from penstock.log.manifest import Identity, Manifest
-from penstock.log.model import Record
+from penstock.log.model import LogRecord
 from penstock.log.record import HEADER, HEADER_BYTES, REST_AT, crc32, end_at
+from penstock.log.segment_header import HEAD_BYTES, Owner, is_misplaced, owners_in
 
 LOG, INDEX, SUMS = ".log", ".idx", ".sum"
 
@@ -194,7 +194,7 @@ class Segment:
             raise CorruptRecord(self.stream, self.first + start, self.path.name, None)
         return ends
 
-    def read(self, start: int, stop: int, bytes_max: int) -> list[Record]:
+    def read(self, start: int, stop: int, bytes_max: int) -> list[LogRecord]:
         """Records of this segment, each checked; fewer when `bytes_max` is reached, but at least one."""
         ends = self.ends(start, stop)
         base = ends[0]
@@ -202,7 +202,7 @@ class Segment:
         size = max(0, ends[min(count, len(ends) - 1)] - base)
         buffer = os.pread(self.log.fd, size, base)
         view = memoryview(buffer)
-        records: list[Record] = []
+        records: list[LogRecord] = []
         offset = self.first + start
         low = 0
         for end in ends[1 : count + 1]:
@@ -211,7 +211,7 @@ class Segment:
                 length, checksum, time_ms, kind, flags, field_bytes, tag = HEADER.unpack_from(buffer, low)
                 if length == high - low - HEADER_BYTES and crc32(view[low + REST_AT : high], length) == checksum:
                     data = buffer[low + HEADER_BYTES : high]
-                    records.append(Record(offset, time_ms, data, kind, flags, field_bytes, tag))
+                    records.append(LogRecord(offset, time_ms, data, kind, flags, field_bytes, tag))
                     low, offset = high, offset + 1
                     continue
             if records:

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.core.ids import check_queue_name
+from penstock.core.limits import check_range
+from penstock.core.model import Clock, Progress, system_clock
 from penstock.errors import (
     CannotOpen,
     Damaged,
@@ -26,9 +29,9 @@ from penstock.errors import (
     StreamInUse,
     UnknownStream,
 )
-from penstock.identity import check_queue_name
-from penstock.limits import check_range
+from penstock.group_commit.interface import PreparedBatch
 from penstock.log import check as checks
+from penstock.log.check_report import Report
 from penstock.log.consumers import (
     CommitPosition,
     Consumers,
@@ -40,25 +43,22 @@ from penstock.log.consumers import (
     new_consumer_name,
 )
 from penstock.log.files import DISK, PRIVATE_FOLDER, Files, make_folder, typed_errors
-from penstock.log.findings import Report
-from penstock.log.log import Append, Log
+from penstock.log.interface import EARLIEST
 from penstock.log.model import (
     MIB,
-    Appended,
+    AppendOutcome,
     Archive,
     Consumer,
-    Page,
+    LogPage,
     Payload,
     SegmentInfo,
     StreamInfo,
     StreamOptions,
     Trimmed,
 )
-from penstock.log.protocol import EARLIEST
 from penstock.log.reader import OFFSET_MAX, LogReader
-from penstock.log.retention import Wish, expired, trim
-from penstock.model import Clock, system_clock
-from penstock.store.protocol import Prepared, Progress
+from penstock.log.retention import TrimRequest, expired, trim
+from penstock.log.writer import Append, Log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -248,7 +248,7 @@ class FileStreams:
                 self._used.pop(name, None)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def append(self, name: str, payloads: Sequence[Payload]) -> Appended:
+    def append(self, name: str, payloads: Sequence[Payload]) -> AppendOutcome:
         log = self._writing(name)
         if log is not None:
             with suppress(StoreClosed):
@@ -261,14 +261,14 @@ class FileStreams:
         stream = self._used.get(name)
         return stream.log if stream is not None and isinstance(stream.log, Log) else None
 
-    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
+    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[AppendOutcome | PenstockError]:
         with self._writer(name) as (_, log):
             requests = [_request(log, payloads) for payloads in batches]
             fine = [each for each in requests if isinstance(each, Append)]
             outcomes = iter(log.apply(fine) if fine else ())
             return [next(outcomes) if isinstance(each, Append) else each for each in requests]
 
-    def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> Prepared | None:
+    def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> PreparedBatch | None:
         log = self._writing(name)
         if log is None:
             return None
@@ -277,7 +277,7 @@ class FileStreams:
         except (InvalidInput, StoreClosed):
             return None  # `append_many` tells each what is wrong with its own, and opens what was closed.
 
-    def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+    def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         with self._reader(name) as (_, log):
             _catch_up(log, offset)
             return log.read(log.first_offset if offset == EARLIEST else offset, limit, bytes_max)
@@ -302,7 +302,7 @@ class FileStreams:
         with self._reader(name) as (_, log):
             return (lambda: log.unlisten(listener)) if log.listen(listener) else None
 
-    def next(self, name: str, consumer: str, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+    def next(self, name: str, consumer: str, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         with self._reader(name) as (stream, log):
             known = stream.consumers.all().get(check_consumer_name(consumer))
             soon_ms = log.identity.options.consumer_expire_ms // SEEN_AGAIN_PARTS
@@ -354,7 +354,7 @@ class FileStreams:
         self, name: str, before: int | None = None, *, force: bool = False, archive: Archive | None = None
     ) -> Trimmed:
         with self._writer(name) as (stream, log):
-            return trim(log, stream.consumers.all().values(), Wish(before, force), self._clock(), archive)
+            return trim(log, stream.consumers.all().values(), TrimRequest(before, force), self._clock(), archive)
 
     def check(self, name: str, progress: Progress | None = None) -> Report:
         with self._using(name) as stream:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from penstock.core.redact import without_password
 from penstock.errors import InvalidInput
-from penstock.redact import without_password
 
 
 def local_path(given: Path | str, field: str) -> Path:

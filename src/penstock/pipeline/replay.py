@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import InvalidInput
-from penstock.pipeline.options import WriteOptions
-from penstock.pipeline.rows import QUEUE_COLUMNS, check_columns
-from penstock.pipeline.staging import Staged, stage
+from penstock.pipeline.sink.rows import QUEUE_COLUMNS, check_columns
+from penstock.pipeline.sink.staging import Staged, stage
+from penstock.pipeline.source.options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

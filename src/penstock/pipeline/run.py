@@ -19,13 +19,13 @@ from msgspec import Struct
 
 from penstock.errors import Conflict, OffsetTrimmed
 from penstock.journal.events import Kind
-from penstock.pipeline import gold, silver
-from penstock.pipeline.files import write_files, write_parts
-from penstock.pipeline.lake import Lake, LakeTable, NewFile, app_of
-from penstock.pipeline.logs import FolderPlace, Place
-from penstock.pipeline.parts import Part, end_within, is_little, parts_of
-from penstock.pipeline.session import cores_of
-from penstock.pipeline.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.lake import gold, silver
+from penstock.pipeline.lake.files import write_files, write_parts
+from penstock.pipeline.lake.lake import Lake, LakeTable, NewFile, app_of
+from penstock.pipeline.lake.tables import BRONZE, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER
+from penstock.pipeline.runtime.session import cores_of
+from penstock.pipeline.source.log_sources import FolderLocation, LogLocation
+from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, is_small, parts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,7 @@ class Pipeline:
     def __init__(
         self,
         spark: SparkSession,
-        journal: Path | Place,
+        journal: Path | LogLocation,
         lake: Lake,
         *,
         fail_on_data_loss: bool = True,
@@ -78,7 +78,7 @@ class Pipeline:
         self._doing = doing
         self._lock = lake.lock()
         try:
-            self._place = FolderPlace(str(journal)) if isinstance(journal, Path) else journal
+            self._place = FolderLocation(str(journal)) if isinstance(journal, Path) else journal
             self.log = self._place.open()
             self.app = app_of(self.log.uid)
             lake.create()
@@ -115,7 +115,7 @@ class Pipeline:
         events, little = 0, False
         if start < until:
             until = end_within(self.log.segments(), start, until, self._step_bytes)
-            little = is_little(self.log.segments(), start, until) and not self._derived_lag()
+            little = is_small(self.log.segments(), start, until) and not self._derived_lag()
             events = self._bronze(start, until, little)
         else:
             until = start
@@ -265,6 +265,6 @@ class Pipeline:
         self.close()
 
 
-def _read(place: Place, skip_lost: bool, part: Part) -> Iterator[pa.RecordBatch]:
+def _read(place: LogLocation, skip_lost: bool, part: OffsetRange) -> Iterator[pa.RecordBatch]:
     with closing(place.open()) as log:
         yield from log.read(part, BRONZE.schema.names, skip_lost=skip_lost)

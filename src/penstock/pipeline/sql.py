@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import CannotOpen
-from penstock.pipeline.lake import NO_GLOBS, Lake
-from penstock.pipeline.live import Live
-from penstock.pipeline.tables import LIVE
+from penstock.pipeline.lake.lake import NO_GLOBS, Lake
+from penstock.pipeline.lake.live_tables import LiveTables
+from penstock.pipeline.lake.tables import LIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ def is_question(spark: SparkSession, query: str) -> bool:
 
 
 @contextmanager
-def tables_for(query: str, spark: SparkSession, lake: Lake, live: Live) -> Iterator[Path]:
+def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) -> Iterator[Path]:
     """The tables that a query names, as they are now, for as long as this lasts; all of them, if it names none.
 
     Gives a folder that lasts as long.
@@ -56,7 +56,7 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: Live) -> Itera
     every = {*known, *LIVE}
     named = {name for name in every if name in text}
     if not named:
-        named, live = every, Live(None)  # Only what there is to ask can be wanted.
+        named, live = every, LiveTables(None)  # Only what there is to ask can be wanted.
     # Spark would look for a relative path in its warehouse.
     folder = Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder.absolute()))
     try:

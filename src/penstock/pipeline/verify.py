@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from penstock.pipeline import gold, silver
-from penstock.pipeline.lake import Lake, read_files
-from penstock.pipeline.tables import BRONZE, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
+from penstock.pipeline.lake import gold, silver
+from penstock.pipeline.lake.lake import Lake, read_files
+from penstock.pipeline.lake.tables import BRONZE, LATENCIES, QUEUE_ERRORS, QUEUE_MINUTES, QUEUES, SILVER, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,41 +9,42 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.config import Settings
 from penstock.errors import PenstockError, TryLater
-from penstock.server.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
+from penstock.server.api import inbox, operations
+from penstock.server.api.analytics import Analytics
+from penstock.server.api.journal import JournalFace
+from penstock.server.api.queues import handlers
+from penstock.server.api.streams.handlers import StreamFace
+from penstock.server.api.streams.keys import StreamKeys
+from penstock.server.api.tree.handlers import Tree
+from penstock.server.api.tree.routes import analytics_routes
+from penstock.server.api.workers import Workers
 from penstock.server.auth import Gate
-from penstock.server.background import Background
-from penstock.server.errors import Disconnected, HttpError
-from penstock.server.faces import inbox, ops, queues
-from penstock.server.faces.analytics import Analytics
-from penstock.server.faces.dashboard import Dashboard
-from penstock.server.faces.dead_groups import DeadLetterGroups
-from penstock.server.faces.journal import JournalFace
-from penstock.server.faces.lake import LakeFace
-from penstock.server.faces.lives import Lives
-from penstock.server.faces.overview import OverviewFace
-from penstock.server.faces.site import Site
-from penstock.server.faces.sparks import Sparks
-from penstock.server.faces.stream_keys import StreamKeys
-from penstock.server.faces.streams import StreamFace
-from penstock.server.faces.tree import Tree
-from penstock.server.faces.tree_routes import analytics_routes
-from penstock.server.faces.workers import Workers
-from penstock.server.history import History, lake_folder
-from penstock.server.http import NoQuery, Request, Response
-from penstock.server.journal import JournalKeeper, journal_of
-from penstock.server.news import News
+from penstock.server.background import BackgroundJobs
+from penstock.server.dashboard.dead_letter_groups import DeadLetterGroups
+from penstock.server.dashboard.lake import LakeFace
+from penstock.server.dashboard.live_events import Dashboard
+from penstock.server.dashboard.message_history import MessageHistories
+from penstock.server.dashboard.overview import OverviewFace
+from penstock.server.dashboard.sparklines import Sparklines
+from penstock.server.dashboard.static_files import StaticFiles
+from penstock.server.error_responses import to_response
+from penstock.server.event_stream import EventBroadcaster
+from penstock.server.http.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
+from penstock.server.http.messages import NoQuery, Request, Response
+from penstock.server.http.response_budget import SMALL_BYTES, ResponseBudget
+from penstock.server.http_errors import Disconnected, HttpError
+from penstock.server.journal_drainer import JournalDrainer, journal_of
+from penstock.server.metrics_history import History, lake_folder
 from penstock.server.openapi import describe
-from penstock.server.problems import to_response
 from penstock.server.routing import Route, Router
 from penstock.server.signatures import Signatures
-from penstock.server.stream_desk import StreamDesk
 from penstock.server.stream_metrics import StreamCollector
+from penstock.server.stream_service import StreamService
 from penstock.server.telemetry import AccessLine, LogLines, Metrics
 from penstock.server.tracing import Tracer
-from penstock.server.unsent import SMALL_BYTES, UnsentBytes
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
@@ -68,7 +69,7 @@ class App:
         broker: Broker,
         settings: Settings,
         *,
-        streams: StreamDesk | None = None,
+        streams: StreamService | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self.broker = broker
@@ -76,24 +77,24 @@ class App:
         self.settings = settings
         self.metrics = Metrics(broker)
         self.log = LogLines()
-        self.unsent = UnsentBytes()
+        self.unsent = ResponseBudget()
         self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure, settings.read_token)
         self.tracer = tracer
         kept = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
         self.journal = None if kept is None else JournalFace(kept[0], settings, asyncio.to_thread)
-        keeper = None if kept is None else JournalKeeper(broker, kept[1], self.metrics, self.log)
+        keeper = None if kept is None else JournalDrainer(broker, kept[1], self.metrics, self.log)
         self.news = (
             None
             if self.journal is None or keeper is None
-            else News(broker, self.journal.reader, self.journal.tails, keeper.hurry)
+            else EventBroadcaster(broker, self.journal.reader, self.journal.log_waiters, keeper.hurry)
         )
-        self._background = Background(broker, settings, self.metrics, self.log, streams, keeper)
+        self._background = BackgroundJobs(broker, settings, self.metrics, self.log, streams, keeper)
         self._router = Router(self._routes())
         broker.committer.depth_max = settings.commit_queue_max
         broker.committer.committed = self._committed
 
     def _routes(self) -> Sequence[Route]:
-        operations = ops.Ops(
+        ops = operations.Operations(
             self.broker,
             self.settings,
             self.metrics,
@@ -104,27 +105,27 @@ class App:
         history = self._history()
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
-            *queues.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
+            *handlers.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
             *DeadLetterGroups(self.broker).routes(),
             *analytics_routes(Analytics(self.broker, history)),
             *OverviewFace(self.broker, history).routes(),
-            *Sparks(self.broker).routes(),
+            *Sparklines(self.broker).routes(),
             *Workers(self.broker).routes(),
-            *operations.routes(),
+            *ops.routes(),
         ]
         if self.journal is not None:
             routes += self.journal.routes()
             reader = self.journal.reader
-            routes += Dashboard(self.broker, self.settings, reader, self.journal.tails).routes()
-            routes += Lives(self.broker, reader, asyncio.to_thread).routes()
+            routes += Dashboard(self.broker, self.settings, reader, self.journal.log_waiters).routes()
+            routes += MessageHistories(self.broker, reader, asyncio.to_thread).routes()
             routes += LakeFace(lake_folder(self.settings, self.broker.store), reader).routes()
         if self.streams is not None:
             keys = StreamKeys(self.broker, self.gate, self.streams)
             routes += [*StreamFace(self.streams, self.settings, keys).routes(), *keys.routes()]
             self.metrics.registry.register(StreamCollector(self.streams))
-        operations.document = describe(routes, guarded=self.settings.auth_token is not None)
-        return [*routes, *Site().routes()] if self.settings.dashboard else routes
+        ops.document = describe(routes, guarded=self.settings.auth_token is not None)
+        return [*routes, *StaticFiles().routes()] if self.settings.dashboard else routes
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -154,7 +155,7 @@ class App:
         if self.streams is not None:
             self.streams.stop_waiting()
         if self.journal is not None:
-            self.journal.tails.close()
+            self.journal.log_waiters.close()
         if self.news is not None:
             self.news.close()
 
@@ -217,7 +218,7 @@ class App:
         """Send leased messages, which stay the client's only if they have left for it."""
         if self.tracer is not None:
             request.delivered = [found for m in request.leased if (found := (m.headers or {}).get("traceparent"))]
-        if request.exchange.hung_up:
+        if request.exchange.peer_closed:
             raise Disconnected
         if len(response.body) > SMALL_BYTES:
             # Their payloads are in the answer; to give them back, less is needed.

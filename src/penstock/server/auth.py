@@ -13,13 +13,13 @@ from re import compile as pattern
 
 from msgspec import Struct
 
-from penstock.broker import Broker
-from penstock.model import ApiKey
-from penstock.server.errors import HttpError
-from penstock.server.http import Request
+from penstock.broker.broker import Broker
+from penstock.core.model import ApiKey
+from penstock.server.http.messages import Request
+from penstock.server.http.websocket import offered_token
+from penstock.server.http_errors import HttpError
+from penstock.server.login_throttle import LoginThrottle
 from penstock.server.routing import Right, Route
-from penstock.server.sockets import offered_token
-from penstock.server.throttle import LoginThrottle
 
 KEY_CACHE_SECONDS = 2.0
 KEY_ID = pattern("[0-9a-f]{12}")

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock import __version__
-from penstock.broker import Broker
-from penstock.commands import SettleItem
+from penstock.broker.broker import Broker
+from penstock.broker.workers import SOON_SECONDS
 from penstock.config import Settings
+from penstock.core.commands import SettleItem
+from penstock.core.model import Presence, PushItem, QueueOptions
 from penstock.errors import PenstockError
-from penstock.model import NewMessage, Presence, QueueOptions
-from penstock.roster import SOON_SECONDS
-from penstock.server.journal import JournalKeeper
-from penstock.server.stream_desk import StreamDesk
+from penstock.server.journal_drainer import JournalDrainer
+from penstock.server.stream_service import StreamService
 from penstock.server.telemetry import LogLines, Metrics
 
 CANARY_QUEUE = "penstock.canary"
@@ -27,15 +27,15 @@ CANARY_PAUSE_SECONDS = 0.02
 GOODBYE_SECONDS = 2.0
 
 
-class Background:
+class BackgroundJobs:
     def __init__(
         self,
         broker: Broker,
         settings: Settings,
         metrics: Metrics,
         log: LogLines,
-        streams: StreamDesk | None = None,
-        journal: JournalKeeper | None = None,
+        streams: StreamService | None = None,
+        journal: JournalDrainer | None = None,
     ) -> None:
         self._broker = broker
         self._settings = settings
@@ -79,10 +79,10 @@ class Background:
 
     async def _attend(self) -> None:
         """Tell the others that this server is here, and who leases through it; at once, when a new name has come."""
-        roster, settings, news = self._broker.roster, self._settings, asyncio.Event()
-        roster.heartbeat_ms, roster.stale_ms = settings.worker_heartbeat_ms, settings.worker_stale_ms
-        roster.on_news = news.set
-        roster.me = Presence(
+        worker_registry, settings, news = self._broker.worker_registry, self._settings, asyncio.Event()
+        worker_registry.heartbeat_ms, worker_registry.stale_ms = settings.worker_heartbeat_ms, settings.worker_stale_ms
+        worker_registry.on_new_worker = news.set
+        worker_registry.me = Presence(
             kind="server",
             name=settings.worker_id,
             host=socket.gethostname(),
@@ -96,12 +96,12 @@ class Background:
                 await self._broker.beat()
             except Exception as error:
                 self._log.write(level="error", error=str(error), during="heartbeat")
-            await asyncio.sleep(min(SOON_SECONDS, roster.heartbeat_ms / 1000))
+            await asyncio.sleep(min(SOON_SECONDS, worker_registry.heartbeat_ms / 1000))
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, roster.heartbeat_ms / 1000 - SOON_SECONDS)):
+                async with asyncio.timeout(max(0.0, worker_registry.heartbeat_ms / 1000 - SOON_SECONDS)):
                     await news.wait()
 
-    async def _trim_forever(self, streams: StreamDesk) -> None:
+    async def _trim_forever(self, streams: StreamService) -> None:
         while True:
             await asyncio.sleep(self._settings.trim_ms / 1000)
             try:
@@ -133,7 +133,7 @@ class Background:
             self._metrics.canary(heard, time.perf_counter() - started, self._settings.canary_slo_ms / 1000)
 
     async def _tweet(self) -> bool:
-        [receipt] = await self._broker.push(CANARY_QUEUE, [NewMessage(payload=b"tweet")], create=CANARY_OPTIONS)
+        [receipt] = await self._broker.push(CANARY_QUEUE, [PushItem(payload=b"tweet")], create=CANARY_OPTIONS)
         while messages := await self._broker.lease(CANARY_QUEUE, limit=100, wait_ms=5_000):
             leases = {message.id: SettleItem(message.id, message.token) for message in messages}
             mine = leases.pop(receipt.id, None)

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from penstock import __version__
-from penstock.identity import NAME_PATTERN, PART_PATTERN
+from penstock.core.ids import NAME_PATTERN, PART_PATTERN
 from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
-from penstock.server.problems import Problem
+from penstock.server.error_responses import Problem
 from penstock.server.routing import Route
 
 ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 431, 500, 503)

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from penstock.server.errors import HttpError
-from penstock.server.http import Request, Response
+from penstock.server.http.messages import Request, Response
+from penstock.server.http_errors import HttpError
 
 REMEMBERED_BYTES_MAX = 256
 Right = Literal["public", "known", "push", "consume", "read", "admin"]

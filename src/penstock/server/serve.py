@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.config import Settings
+from penstock.core.limits import Limits
 from penstock.errors import CannotOpen, InvalidInput
-from penstock.limits import Limits
 from penstock.log.files import make_folder
 from penstock.server.app import App
-from penstock.server.listener import Listener
-from penstock.server.stream_desk import StreamDesk
+from penstock.server.http.server import HttpServer
+from penstock.server.stream_service import StreamService
 from penstock.server.telemetry import LogLines
 from penstock.server.tracing import start_tracing
-from penstock.store.opening import POSTGRES, open_postgres, open_store, open_streams
-from penstock.store.protocol import Store
+from penstock.store.factory import POSTGRES, open_postgres, open_store, open_streams
+from penstock.store.interface import Store
 
 DB_NAME = "penstock.db"
 FILES_KEPT = 100
@@ -148,7 +148,7 @@ async def serve(
 ) -> None:
     """Serve until a signal arrives or `stop` is set."""
     app = build_app(settings, store, path)
-    connections = Listener(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
+    connections = HttpServer(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -176,7 +176,7 @@ def build_app(settings: Settings, store: Store, path: str) -> App:
     limits = Limits(payload_bytes=settings.payload_bytes, batch_messages=settings.batch_max)
     broker = Broker(store, clock=store.clock, limits=limits)
     where = settings.store if settings.store is not None and settings.store.startswith(POSTGRES) else path
-    streams = StreamDesk(
+    streams = StreamService(
         open_streams(where, durability=settings.durability, busy_ms=settings.busy_ms), clock=store.clock
     )
     return App(broker, settings, streams=streams, tracer=start_tracing() if settings.otel else None)

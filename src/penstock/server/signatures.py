@@ -6,10 +6,10 @@ import hashlib
 import hmac
 import time
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
+from penstock.core.model import system_clock
 from penstock.errors import Conflict
-from penstock.model import system_clock
-from penstock.server.errors import HttpError
+from penstock.server.http_errors import HttpError
 
 SIGNATURE_HEADER = b"x-penstock-signature"
 SIGNATURE_NAME = "penstock-signature"

@@ -8,14 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.errors import PenstockError
-from penstock.server.stream_desk import StreamDesk
+from penstock.server.stream_service import StreamService
 from penstock.server.telemetry import LATENCY_BUCKETS, Spread
 
 STREAMS_SHOWN_MAX = 1_000
 
 
 class StreamCollector(Collector):
-    def __init__(self, streams: StreamDesk) -> None:
+    def __init__(self, streams: StreamService) -> None:
         self._desk = streams
         self._appended: dict[str, tuple[int, int]] = {}
         self._latency = Spread(LATENCY_BUCKETS)
@@ -44,7 +44,7 @@ class StreamCollector(Collector):
             size.add_metric((stream,), in_bytes)
         self._latency.add_to(latency)
         waiting = GaugeMetricFamily(
-            "penstock_stream_reads_waiting", "Reads that wait for a record.", self._desk.tails.waiting
+            "penstock_stream_reads_waiting", "Reads that wait for a record.", self._desk.log_waiters.waiting
         )
         yield from (records, size, latency, waiting, *self._standing())
 

@@ -22,12 +22,12 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from penstock import __version__
-from penstock.backup import cuts_beside
-from penstock.broker import Broker
-from penstock.log.findings import Trouble
+from penstock.broker.broker import Broker
+from penstock.core.model import Ages, QueueInfo
+from penstock.log.check_report import DamageKind
 from penstock.log.recovery import FOUND
-from penstock.model import Ages, QueueInfo
-from penstock.store.protocol import Store
+from penstock.ops.backup import cuts_beside
+from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -214,7 +214,7 @@ class BrokerCollector(Collector):
         troubles = CounterMetricFamily(
             "penstock_log_troubles", "What opening the journal or a stream found wrong, by kind.", labels=["trouble"]
         )
-        for trouble in Trouble:
+        for trouble in DamageKind:
             troubles.add_metric([trouble], FOUND[trouble])
         yield troubles
         yield from self._queues()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.server.http import Request
+    from penstock.server.http.messages import Request
 
 LINKS_MAX = 128
 CLOSE_SECONDS = 2.0

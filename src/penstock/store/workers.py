@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model import Presence, Worker
+from penstock.core.model import Presence, WorkerInfo
 
 WORKERS_MAX = 10_000
 """Listed at once; whoever comes beyond that is not."""
@@ -57,13 +57,13 @@ def queues_text(each: Presence) -> str:
     return msgspec.json.encode([_text(name) for name in each.queues]).decode()
 
 
-def shown(rows: Iterable[Sequence[Any]], held: Iterable[tuple[str, str, int]]) -> Iterator[Worker]:
+def shown(rows: Iterable[Sequence[Any]], held: Iterable[tuple[str, str, int]]) -> Iterator[WorkerInfo]:
     of_worker: dict[str, dict[str, int]] = {}
     for name, queue, count in held:
         of_worker.setdefault(name, {})[queue] = count
     for kind, name, host, pid, version, server, started_at, seen_at, stale_at, queues in rows:
         holds = of_worker.get(name, {})
-        yield Worker(
+        yield WorkerInfo(
             kind=kind,
             name=name,
             host=host,
@@ -84,7 +84,7 @@ def after_key(after: str | None) -> Key:
     return kind, name
 
 
-def cursor(last: Worker) -> str:
+def cursor(last: WorkerInfo) -> str:
     return f"{last.kind}:{last.name}"
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.interface import Streams
 from penstock.log.model import StreamOptions
 from penstock.log.postgres.streams import PostgresStreams
-from penstock.log.protocol import Streams
 from penstock.log.streams import FileStreams
 from tests.conformance.support import Clock
 from tests.postgres import cluster, drop_schema, new_schema

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import InvalidInput, OffsetBeyondEnd, OffsetTrimmed
-from penstock.log.protocol import Streams
+from penstock.log.interface import Streams
 from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest
 from tests.conformance.support import Clock
 

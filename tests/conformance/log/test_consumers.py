@@ -15,9 +15,9 @@ from penstock import (
     PositionMovesBack,
     UnknownConsumer,
 )
+from penstock.core.model import DAY_MS
+from penstock.log.interface import Streams
 from penstock.log.model import CONSUMERS_MAX
-from penstock.log.protocol import Streams
-from penstock.model import DAY_MS
 from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest, numbered
 from tests.conformance.support import Clock
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock import BatchTooLarge, InvalidInput, OffsetBeyondEnd, PayloadTooLarge, WrongType
-from penstock.log.model import BATCH_RECORDS_MAX, Appended, NewRecord, StreamOptions
-from penstock.log.protocol import Streams
-from penstock.model import Content
+from penstock.core.model import Content
+from penstock.log.interface import Streams
+from penstock.log.model import BATCH_RECORDS_MAX, AppendOutcome, NewRecord, StreamOptions
 from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest, numbered
 from tests.conformance.support import Clock
 
@@ -118,14 +118,14 @@ def test_the_size_of_a_record_is_an_option(streams: Streams) -> None:
 
 def test_a_batch_larger_than_a_segment_stays_together(streams: Streams) -> None:
     streams.append("s", [b"before"])
-    assert streams.append("s", [BIG_RECORD] * 10) == Appended(1, 10, streams.read("s", 1).records[0].time_ms)
+    assert streams.append("s", [BIG_RECORD] * 10) == AppendOutcome(1, 10, streams.read("s", 1).records[0].time_ms)
     streams.append("s", [b"after"])
     assert [len(record.data) for record in streams.read("s").records] == [6] + [16_000] * 10 + [5]
 
 
 def test_several_appends_that_share_a_commit_are_each_whole(streams: Streams) -> None:
     outcomes = streams.append_many("s", [numbered(0, 2), [BIG_RECORD] * 6, numbered(8, 1)])
-    assert [(each.first, each.last) for each in outcomes if isinstance(each, Appended)] == [(0, 1), (2, 7), (8, 8)]
+    assert [(each.first, each.last) for each in outcomes if isinstance(each, AppendOutcome)] == [(0, 1), (2, 7), (8, 8)]
 
 
 def test_threads_that_append_at_once_each_get_their_own_offsets(streams: Streams) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock import OffsetTrimmed
+from penstock.core.model import DAY_MS
+from penstock.log.interface import Streams
 from penstock.log.model import SegmentInfo, StreamOptions
-from penstock.log.protocol import Streams
-from penstock.model import DAY_MS
 from tests.conformance.log.conftest import BIG_RECORD, StreamsUnderTest
 from tests.conformance.support import Clock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import InvalidName, StreamExists, StreamInUse, UnknownStream
+from penstock.log.interface import Streams
 from penstock.log.model import StreamOptions
-from penstock.log.protocol import Streams
 from tests.conformance.log.conftest import SMALL, StreamsUnderTest, numbered
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.log.protocol import Streams
+from penstock.log.interface import Streams
 from tests.conformance.log.conftest import StreamsUnderTest
 
 LONG = 60.0

@@ -16,12 +16,12 @@ import msgspec
 from penstock.errors import CorruptRecord
 from penstock.log.files import DISK, Files
 from penstock.log.index import IndexHeader
-from penstock.log.log import Log
 from penstock.log.manifest import save
 from penstock.log.model import StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.record import crc32
 from penstock.log.segment import INDEX, LOG, SUMS, file_name
+from penstock.log.writer import Log
 from tests.conformance.support import START_MS, Clock
 
 SMALL = StreamOptions(segment_bytes=64 << 10)

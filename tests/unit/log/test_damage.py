@@ -13,14 +13,14 @@ import pytest
 from penstock import CorruptRecord
 from penstock.errors import Damaged
 from penstock.log.check import check, repair
-from penstock.log.findings import Trouble
-from penstock.log.head import HEAD_BYTES
-from penstock.log.log import Log
+from penstock.log.check_report import DamageKind
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.segment import INDEX, SUMS
+from penstock.log.segment_header import HEAD_BYTES
 from penstock.log.streams import FileStreams
-from penstock.server.stream_desk import StreamDesk
+from penstock.log.writer import Log
+from penstock.server.stream_service import StreamService
 from tests.unit.log.support import (
     assert_true,
     flip,
@@ -45,7 +45,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "log"))
 
 
-def troubles(folder: Path) -> list[Trouble]:
+def troubles(folder: Path) -> list[DamageKind]:
     return [finding.trouble for finding in check(folder, "s").findings]
 
 
@@ -63,7 +63,7 @@ def test_a_flipped_bit_in_a_record_is_named_with_its_place_and_never_served(fold
     assert_true(served)
     assert len(served) == COUNT - 1
     (finding,) = check(folder, "s").findings
-    assert (finding.trouble, finding.first, finding.segment) == (Trouble.CORRUPT, offset, log_of(folder, 0).name)
+    assert (finding.trouble, finding.first, finding.segment) == (DamageKind.CORRUPT, offset, log_of(folder, 0).name)
     assert finding.position is not None
     assert finding.position <= 5_000 < finding.position + 500
 
@@ -119,7 +119,7 @@ def test_repair_puts_a_marker_in_the_place_of_a_record_beyond_help(folder: Path)
         _, (lost,) = read_all(log)
         report = repair(folder, "s")
         assert [(finding.trouble, finding.first, finding.mended) for finding in report.findings] == [
-            (Trouble.CORRUPT, lost, True)
+            (DamageKind.CORRUPT, lost, True)
         ]
         assert report.ok
         for each in (log, LogReader(folder)):
@@ -129,7 +129,7 @@ def test_repair_puts_a_marker_in_the_place_of_a_record_beyond_help(folder: Path)
             page = each.read(lost, 1)
             assert (page.records, page.next, page.lost) == ([], lost + 1, 1)
             assert sum(batch.num_rows for batch in batches(each, 0)) == COUNT - 1
-    assert troubles(folder) == [Trouble.GIVEN_UP]
+    assert troubles(folder) == [DamageKind.GIVEN_UP]
     assert list(folder.glob("*.bad")), "the damaged bytes are kept aside"
 
 
@@ -213,7 +213,7 @@ def test_a_segment_that_vanished_is_named_and_the_others_are_served(folder: Path
     for suffix in (".log", INDEX, SUMS):
         middle.with_suffix(suffix).unlink()
     with Log(folder) as log:
-        assert [(each.trouble, each.first, each.last) for each in log.findings] == [(Trouble.LOST, first, last)]
+        assert [(each.trouble, each.first, each.last) for each in log.findings] == [(DamageKind.LOST, first, last)]
         served, damaged = read_all(log)
         assert_true(served)
         assert damaged == list(range(first, last + 1))
@@ -231,7 +231,7 @@ def test_a_first_segment_that_vanished_is_named(folder: Path) -> None:
         gone.with_suffix(suffix).unlink()
     with Log(folder) as log:
         assert [(each.trouble, each.first, each.last) for each in log.findings] == [
-            (Trouble.LOST, 0, int(kept.stem) - 1)
+            (DamageKind.LOST, 0, int(kept.stem) - 1)
         ]
     assert repair(folder, "s").ok
     with LogReader(folder) as log:
@@ -248,7 +248,7 @@ def test_a_last_segment_that_vanished_is_named_and_its_offsets_are_not_used_agai
         last.with_suffix(suffix).unlink()
     with Log(folder) as log:
         assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses] == [
-            (Trouble.LOST, int(last.stem), COUNT - 1)
+            (DamageKind.LOST, int(last.stem), COUNT - 1)
         ]
         assert log.append([payload(COUNT)]).first == COUNT
         served, damaged = read_all(log)
@@ -262,13 +262,13 @@ def test_everything_that_vanished_is_named(folder: Path) -> None:
         for path in segment_files(folder, suffix):
             path.unlink()
     with Log(folder) as log:
-        assert [(each.trouble, each.first, each.last) for each in log.findings] == [(Trouble.LOST, 0, COUNT - 1)]
+        assert [(each.trouble, each.first, each.last) for each in log.findings] == [(DamageKind.LOST, 0, COUNT - 1)]
         assert log.append([payload(COUNT)]).first == COUNT
 
 
 def test_a_damaged_manifest_costs_nothing(folder: Path) -> None:
     (folder / "manifest").write_bytes(b"{}")
-    assert troubles(folder) == [Trouble.MANIFEST]
+    assert troubles(folder) == [DamageKind.MANIFEST]
     with Log(folder) as log:
         served, damaged = read_all(log)
         assert (len(served), damaged) == (COUNT, [])
@@ -277,7 +277,7 @@ def test_a_damaged_manifest_costs_nothing(folder: Path) -> None:
 
 def test_a_damaged_identity_can_be_repaired(folder: Path) -> None:
     (folder / "stream").write_bytes(b"nonsense\n")
-    assert troubles(folder) == [Trouble.IDENTITY]
+    assert troubles(folder) == [DamageKind.IDENTITY]
     assert repair(folder, "s").ok
     with Log(folder) as log:
         served, damaged = read_all(log)
@@ -287,7 +287,7 @@ def test_a_damaged_identity_can_be_repaired(folder: Path) -> None:
 
 def test_one_damaged_stream_hides_no_other_and_keeps_none_from_being_trimmed(tmp_path: Path) -> None:
     def trim(streams: FileStreams) -> None:
-        desk = StreamDesk(streams)
+        desk = StreamService(streams)
 
         async def main() -> None:
             await desk.trim_all()

@@ -14,14 +14,14 @@ from penstock import DiskFull, LogFailed, StoreError
 from penstock.config import Settings
 from penstock.log.check import check
 from penstock.log.consumers import CommitPosition, Consumers
-from penstock.log.copying import LogCopy, copy_log
-from penstock.log.log import CHECKPOINT_MS, Log
 from penstock.log.manifest import STREAM
 from penstock.log.model import SEGMENT_BYTES_MIN, StreamOptions
 from penstock.log.reader import LogReader
-from penstock.log.retention import Wish, trim
+from penstock.log.retention import TrimRequest, trim
 from penstock.log.segment import file_name, firsts_in
+from penstock.log.snapshot import LogCopy, copy_log
 from penstock.log.streams import FileStreams
+from penstock.log.writer import CHECKPOINT_MS, Log
 from penstock.server.serve import opened as open_served
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
@@ -186,10 +186,10 @@ def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path,
             log.append([bytes(SEGMENT_BYTES_MIN)])
         files.fail["write"] = (0, FULL)
         with pytest.raises(DiskFull):
-            trim(log, [], Wish(before=2), 0)
+            trim(log, [], TrimRequest(before=2), 0)
         assert log.first_offset == 0
         files.fail.clear()
-        assert trim(log, [], Wish(before=2), 0).removed_segments == 2
+        assert trim(log, [], TrimRequest(before=2), 0).removed_segments == 2
         assert firsts_in(log.folder) == [2]
 
 

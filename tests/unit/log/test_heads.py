@@ -13,16 +13,16 @@ from penstock import CannotOpen
 from penstock.errors import LogFailed, PenstockError
 from penstock.log.arrow import batches
 from penstock.log.check import check, repair
+from penstock.log.check_report import DamageKind
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.files import DISK
-from penstock.log.findings import Trouble
-from penstock.log.log import Log
 from penstock.log.manifest import load_identity, save
 from penstock.log.model import StreamOptions
 from penstock.log.reader import LogReader
 from penstock.log.record import encode, encode_event
 from penstock.log.segment import INDEX, LOG, SUMS, file_name, firsts_in
 from penstock.log.streams import FileStreams
+from penstock.log.writer import Log
 from tests.conformance.support import START_MS, Clock
 from tests.unit.log.support import SMALL, flip, segment_files, write_as_0_1_0
 
@@ -91,7 +91,7 @@ def test_swapped_segments_serve_nothing_wrong_and_go_back_to_their_places(
     troubles = [finding.trouble for finding in check(folder, "s").findings]
     with LogReader(folder) as log:
         assert_true(served(log))
-    assert troubles.count(Trouble.MISPLACED) == 2
+    assert troubles.count(DamageKind.MISPLACED) == 2
     with Log(folder) as log:
         found = served(log)
         assert_true(found)
@@ -114,7 +114,7 @@ def test_a_copy_of_a_segment_under_another_offset_is_set_aside(
     with Log(folder) as log:
         found = served(log)
         assert_true(found)
-        assert Trouble.MISPLACED in troubles
+        assert DamageKind.MISPLACED in troubles
         overwritten = set(range(firsts[1], firsts[2])) if place == "of another" else set()
         assert set(found) == set(range(COUNT)) - overwritten
         assert log.next_offset == COUNT
@@ -144,15 +144,6 @@ def test_a_segment_that_is_overwritten_while_it_is_open_is_not_served(
             assert len(served(log)) == len(columns(log)) == COUNT
 
 
-def test_an_index_that_loses_an_entry_while_it_is_open_shifts_no_record(folder: Path) -> None:
-    index = folder / file_name(firsts_in(folder)[-1], INDEX)
-    with Log(folder) as log:
-        data = index.read_bytes()
-        index.write_bytes(data[:68] + data[72:])
-        assert_true(columns(log))
-        assert len(columns(log)) == len(served(log)) == COUNT
-
-
 def test_a_segment_of_another_stream_is_not_served(folder: Path, tmp_path: Path) -> None:
     with Log.create(tmp_path / "other", "s", SMALL, clock=Clock()) as log:
         log.append([b"other" + bytes(995)] * 64)
@@ -170,13 +161,13 @@ def test_a_flipped_bit_in_a_head_costs_nothing_and_is_repaired(folder: Path, cop
         flip(path, 8 * (32 * copy + 12))
     with LogReader(folder) as log:
         assert len(served(log)) == COUNT
-    assert {finding.trouble for finding in check(folder, "s").findings} == {Trouble.HEAD}
+    assert {finding.trouble for finding in check(folder, "s").findings} == {DamageKind.HEAD}
     assert repair(folder, "s").ok
     assert check(folder, "s").findings == []
 
 
 def test_a_head_that_cannot_be_read_costs_no_record(folder: Path) -> None:
-    from penstock.log.head import HEAD_BYTES, head_of
+    from penstock.log.segment_header import HEAD_BYTES, head_of
 
     for path in segment_files(folder):
         path.write_bytes(bytes(HEAD_BYTES) + path.read_bytes()[HEAD_BYTES:])
@@ -211,7 +202,9 @@ def test_no_offset_is_used_again_when_the_last_segment_and_the_manifest_are_gone
         (folder / name).unlink()
     with Log(folder) as log:
         assert log.append([payload(COUNT)]).first == COUNT
-        assert [(each.first, each.last) for each in log.findings if each.trouble is Trouble.LOST] == [(last, COUNT - 1)]
+        assert [(each.first, each.last) for each in log.findings if each.trouble is DamageKind.LOST] == [
+            (last, COUNT - 1)
+        ]
     assert f"records {last} to {COUNT - 1} are gone" in caplog.text
 
 
@@ -228,7 +221,7 @@ def old_stream(folder: Path) -> None:
 
 @pytest.mark.parametrize("hurt", ["nothing", "no index", "no manifest"])
 def test_a_stream_that_0_1_0_wrote_is_read_and_goes_on_with_heads(tmp_path: Path, hurt: str) -> None:
-    from penstock.log.head import HEAD_BYTES
+    from penstock.log.segment_header import HEAD_BYTES
 
     old_stream(tmp_path / "log")
     if hurt == "no index":
@@ -278,7 +271,7 @@ def test_all_that_is_kept_of_a_stream_survives_configuring_it(tmp_path: Path) ->
 
 
 def test_a_head_inside_the_first_record_of_an_old_segment_is_payload() -> None:
-    from penstock.log.head import head_of, is_misplaced
+    from penstock.log.segment_header import head_of, is_misplaced
 
     record = encode_event(0, 1_700_000_000_000, b"", b"x" * 8 + head_of(1, 2)[:32])
     view = memoryview(record + encode_event(0, 1_700_000_000_001, b"", b"good"))

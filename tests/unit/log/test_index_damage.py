@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.model import system_clock
 from penstock.errors import OffsetBeyondEnd
 from penstock.log import record
 from penstock.log.check import check, repair
+from penstock.log.check_report import DamageKind
 from penstock.log.consumers import CommitPosition, Consumers
 from penstock.log.files import DISK
-from penstock.log.findings import Trouble
-from penstock.log.log import Log
 from penstock.log.reader import LogReader
 from penstock.log.record import encode_event
 from penstock.log.segment import INDEX, SUMS, firsts_in
-from penstock.model import system_clock
+from penstock.log.writer import Log
 from tests.unit.log.support import assert_true, fill, index_of, log_of, make, payload, read_all, segment_files
 
 COUNT = 60
@@ -50,7 +50,7 @@ def test_a_bad_entry_of_an_index_costs_no_record(folder: Path, number: int, mani
     if manifest == "without":
         for name in ("manifest", "manifest.copy"):
             (folder / name).unlink(missing_ok=True)
-    assert {each.trouble for each in check(folder, "s").findings} <= {Trouble.INDEX, Trouble.MANIFEST}
+    assert {each.trouble for each in check(folder, "s").findings} <= {DamageKind.INDEX, DamageKind.MANIFEST}
     for kind in (LogReader, Log, LogReader):
         with kind(folder) as log:
             served, damaged = read_all(log)
@@ -151,10 +151,10 @@ def test_repair_brings_back_what_was_cut_off_at_its_offsets(folder: Path, repair
         aside = cut.rename(folder / "kept")
         assert repair(folder, "s").ok
         aside.rename(cut)
-    assert Trouble.CUT in {finding.trouble for finding in check(folder, "s").findings}
+    assert DamageKind.CUT in {finding.trouble for finding in check(folder, "s").findings}
     report = repair(folder, "s")
     assert report.ok
-    assert [each.text for each in report.findings if each.trouble is Trouble.CUT and "back" in each.text] == [
+    assert [each.text for each in report.findings if each.trouble is DamageKind.CUT and "back" in each.text] == [
         "40 records are back at their offsets"
     ]
     with Log(folder) as log:
@@ -190,7 +190,7 @@ def test_whole_records_of_unknown_offset_are_kept_announced_and_brought_back(
     for name in ("manifest", "manifest.copy"):
         (folder / name).unlink(missing_ok=True)
     with Log(folder) as log:
-        assert Trouble.CUT in {each.trouble for each in log.findings}
+        assert DamageKind.CUT in {each.trouble for each in log.findings}
         assert log.next_offset >= COUNT, "no offset that may have been acknowledged is used again"
     assert "whole records of unknown offset were cut off" in caplog.text
     assert len(list(folder.glob("*.cut"))) == 1
@@ -221,7 +221,7 @@ def test_an_append_of_which_a_power_cut_left_later_pages_takes_no_offsets(folder
         Consumers(folder, "s", files=DISK, clock=system_clock).submit(CommitPosition(consumer="c", offset=COUNT + 39))
     with Log(folder) as log:
         found = {each.trouble for each in log.findings}
-        assert found == ({Trouble.CUT, Trouble.LOST} if processed else {Trouble.TORN_TAIL})
+        assert found == ({DamageKind.CUT, DamageKind.LOST} if processed else {DamageKind.TORN_TAIL})
         assert (log.next_offset >= COUNT + 40) if processed else (log.next_offset == COUNT)
         served, _ = read_all(log)
         assert_true(served)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import InvalidInput
+from penstock.core.model import Content
 from penstock.log import record
 from penstock.log.model import NewRecord
-from penstock.model import Content
 
 
 def test_a_record_is_these_bytes() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from penstock.log.check import check, repair
+from penstock.log.check_report import DamageKind
 from penstock.log.files import FolderLock
-from penstock.log.findings import Trouble
-from penstock.log.log import Log
 from penstock.log.reader import LogReader
 from penstock.log.record import encode
 from penstock.log.segment import INDEX
+from penstock.log.writer import Log
 from tests.conformance.support import Clock
 from tests.unit.log.support import assert_true, fill, make, payload, read_all, segment_files
 
@@ -63,7 +63,7 @@ def test_a_tail_that_vanished_at_a_record_boundary_is_noticed(folder: Path) -> N
     segment_files(folder, INDEX)[0].unlink()
     with Log(folder) as log:
         assert [(each.trouble, each.first, each.last) for each in log.findings if each.loses] == [
-            (Trouble.LOST, 20, COUNT - 1)
+            (DamageKind.LOST, 20, COUNT - 1)
         ]
         assert log.append([b"x"]).first == COUNT
     assert repair(folder, "s").ok
@@ -75,9 +75,9 @@ def test_a_tail_that_vanished_at_a_record_boundary_is_noticed(folder: Path) -> N
 def test_a_torn_tail_is_cut_at_the_last_whole_record(folder: Path, tail: bytes) -> None:
     with segment_files(folder)[0].open("ab") as file:
         file.write(tail)
-    assert [each.trouble for each in check(folder, "s").findings] == [Trouble.TORN_TAIL]
+    assert [each.trouble for each in check(folder, "s").findings] == [DamageKind.TORN_TAIL]
     with Log(folder) as log:
-        assert [(each.trouble, each.mended) for each in log.findings] == [(Trouble.TORN_TAIL, True)]
+        assert [(each.trouble, each.mended) for each in log.findings] == [(DamageKind.TORN_TAIL, True)]
         fill(log, 10)
         served, damaged = read_all(log)
         assert_true(served)

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from penstock import BatchTooLarge, CorruptRecord, InvalidInput, PayloadTooLarge, StoreBusy, StoreClosed
-from penstock.log.active import Active
+from penstock.log.active_segment import ActiveSegment
 from penstock.log.aio import AsyncStreams
 from penstock.log.consumers import FILE, CommitPosition, Consumers
 from penstock.log.files import DISK, Files
-from penstock.log.log import CHECKPOINT_MS, Log
 from penstock.log.manifest import load_manifest
-from penstock.log.model import Appended
+from penstock.log.model import AppendOutcome
 from penstock.log.reader import LogReader
 from penstock.log.record import encode, encode_event
 from penstock.log.streams import FileStreams
+from penstock.log.writer import CHECKPOINT_MS, Log
 from tests.conformance.support import Clock
 from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment_files
 
@@ -155,7 +155,7 @@ def test_coroutines_and_threads_append_to_one_stream_and_roll_over(tmp_path: Pat
         data = b"x" * 3_000
         tasks = [both.append("s", [data]) for _ in range(100)]
         tasks += [both.call(streams.append, "s", [data]) for _ in range(100)]
-        answers: list[Appended] = await asyncio.gather(*tasks)
+        answers: list[AppendOutcome] = await asyncio.gather(*tasks)
         assert sorted(answer.first for answer in answers) == list(range(200))
         assert streams.show("s").segments > 5
         await both.close()
@@ -186,7 +186,7 @@ def test_a_coroutine_waits_for_records_of_this_process_and_of_others(tmp_path: P
 def test_encoded_records_are_copied_verbatim(log: Log) -> None:
     events = [encode_event(3, 77, b"fields", b"body"), encode_event(4, 78, b"", b"")]
     data = b"".join(events) + encode([b"user"], 79)[0]
-    assert log.append_encoded(data) == Appended(20, 22, 79)
+    assert log.append_encoded(data) == AppendOutcome(20, 22, 79)
     records = log.read(20).records
     assert [(each.kind, each.time_ms, each.field_bytes, each.data) for each in records] == [
         (3, 77, 6, b"fieldsbody"),
@@ -243,14 +243,14 @@ def test_what_a_reader_has_seen_can_be_committed_and_passed_before_the_writer_kn
     streams = FileStreams(tmp_path / "streams")
     streams.create("s")
     streams.append("s", [b"0"])
-    published, go_on, publish = threading.Event(), threading.Event(), Active.publish
+    published, go_on, publish = threading.Event(), threading.Event(), ActiveSegment.publish
 
-    def slowly(self: Active, *arguments: Any) -> None:
+    def slowly(self: ActiveSegment, *arguments: Any) -> None:
         publish(self, *arguments)
         published.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(Active, "publish", slowly)
+    monkeypatch.setattr(ActiveSegment, "publish", slowly)
     with ThreadPoolExecutor(3) as pool:
         appending = pool.submit(streams.append, "s", [b"1"])
         assert published.wait(60)

@@ -9,15 +9,15 @@ from typing import Any
 
 import psycopg
 
-from penstock import forks
+from penstock.core import fork_safety
+from penstock.core.model import Clock, system_clock
 from penstock.errors import StoreUnreachable
-from penstock.log.postgres.listening import Listeners
-from penstock.model import Clock, system_clock
-from penstock.store.postgres.connection import Pool, Target, connect, is_lost, translate
-from penstock.store.postgres.context import STREAM_LOCK, Context
-from penstock.store.postgres.schema import migrate
-from penstock.store.postgres.wake import Waker
-from penstock.store.postgres.wire import Rows, Statement, Wire
+from penstock.log.postgres.listener import Listeners
+from penstock.postgres.connection import DatabaseTarget, Pool, connect, is_lost, translate
+from penstock.postgres.context import STREAM_LOCK, DatabaseContext
+from penstock.postgres.notifier import Notifier
+from penstock.postgres.pipeline import PipelinedConnection, Rows, Statement
+from penstock.postgres.schema import migrate
 
 COME_BACK_SECONDS = 10.0
 
@@ -29,7 +29,7 @@ class Lost(Exception):
 class Database:
     def __init__(
         self,
-        target: Target,
+        target: DatabaseTarget,
         *,
         clock: Clock | None,
         relaxed: bool,
@@ -48,19 +48,19 @@ class Database:
             raise translate(error, target) from error
         finally:
             first.close()
-        self.context = Context(target.schema, salt, clock)
+        self.context = DatabaseContext(target.schema, salt, clock)
         self._pool = Pool(self._open_wire, connections, target.shown)
         self.listeners = Listeners(self)
-        self._waker = Waker(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
+        self._notifier = Notifier(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
         if listens:
-            self._waker.start()
-        forks.register(self)
+            self._notifier.start()
+        fork_safety.register(self)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self._relaxed)
 
-    def _open_wire(self) -> Wire:
-        return Wire(self._connect(), answer_ms=self.target.answer_ms + self._busy_ms)
+    def _open_wire(self) -> PipelinedConnection:
+        return PipelinedConnection(self._connect(), answer_ms=self.target.answer_ms + self._busy_ms)
 
     def before_fork(self) -> None:
         pass
@@ -71,7 +71,7 @@ class Database:
     def after_fork_in_child(self) -> None:
         self.listeners.start_over()
         self._pool.start_over()
-        self._waker.start_over()
+        self._notifier.start_over()
 
     def clock(self) -> int:
         """The database's, as far as the last append told."""
@@ -113,7 +113,7 @@ class Database:
         return answers[len(start) : -1]
 
     @contextmanager
-    def wire(self) -> Generator[Wire, None, None]:
+    def wire(self) -> Generator[PipelinedConnection, None, None]:
         """A connection for a while; what is left open on it is rolled back."""
         wire = self._pool.acquire()
         try:
@@ -144,19 +144,19 @@ class Database:
         return translate(psycopg.OperationalError(str(error)), self.target, maybe_done=maybe_done)
 
     def word(self) -> list[Statement]:
-        """What tells the other servers, to go with a commit; nothing if they have just been told: then `tell_soon`."""
-        if not self._waker.may_send_now():
+        """Return the NOTIFY that goes with a commit, or nothing shortly after one: then call `notify_later`."""
+        if not self._notifier.may_send_now():
             return []
-        return [self.statement("begin.notify", self._waker.channel, self._waker.sender)]
+        return [self.statement("begin.notify", self._notifier.channel, self._notifier.sender)]
 
-    def tell_soon(self) -> None:
-        self._waker.tell_soon()
+    def notify_later(self) -> None:
+        self._notifier.notify_later()
 
     def listen(self) -> None:
         """Again in a forked child."""
         self._pool.check_open()
-        self._waker.start()
+        self._notifier.start()
 
     def close(self) -> None:
-        self._waker.close()
+        self._notifier.close()
         self._pool.close()

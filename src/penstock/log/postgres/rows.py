@@ -10,7 +10,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from penstock.errors import CorruptRecord
-from penstock.log.model import Record
+from penstock.log.model import LogRecord
 from penstock.log.record import HEADER_BYTES, crc32, decode, intact
 
 ROW_BYTES = 64 << 10
@@ -72,7 +72,7 @@ class Row(NamedTuple):
     def intact(self) -> bool:
         return len(self.ends) == 4 * self.records and crc32(self.data) == self.sum
 
-    def read(self, stream: str, offset: int) -> Iterator[tuple[Record, int]]:
+    def read(self, stream: str, offset: int) -> Iterator[tuple[LogRecord, int]]:
         """Its records from an offset on, each checked, with its size."""
         places, view = self.places(), memoryview(self.data)
         for number in range(offset - self.first, self.records):

@@ -8,18 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
-from penstock.commands import Command
+from penstock.core.commands import Command
+from penstock.core.limits import check_range
+from penstock.core.model import Clock, Progress
+from penstock.core.options import encode_options
 from penstock.errors import PenstockError, StreamExists, StreamInUse, UnknownStream
-from penstock.limits import check_range
+from penstock.group_commit.interface import PreparedBatch
+from penstock.group_commit.threads import ThreadCommitter
+from penstock.log.check_report import Report
 from penstock.log.consumers import Kind, check_consumer_name, check_known_consumer_name, new_consumer_name
-from penstock.log.findings import Report
+from penstock.log.interface import EARLIEST
 from penstock.log.model import (
     MIB,
     RECORD_BYTES_MAX,
-    Appended,
+    AppendOutcome,
     Archive,
     Consumer,
-    Page,
+    LogPage,
     Payload,
     SegmentInfo,
     StreamInfo,
@@ -28,20 +33,15 @@ from penstock.log.model import (
     check_payloads,
     decode_stream_options,
 )
-from penstock.log.postgres import reading, upkeep
-from penstock.log.postgres.appends import Appender, AppendTo
+from penstock.log.postgres import maintenance, reader
 from penstock.log.postgres.database import Database
-from penstock.log.postgres.positions import Move, Positions
-from penstock.log.protocol import EARLIEST
+from penstock.log.postgres.offsets import OffsetMove, Positions
+from penstock.log.postgres.writer import Appender, AppendTo
 from penstock.log.reader import OFFSET_MAX, WAIT_SECONDS_MAX
-from penstock.log.retention import Wish
+from penstock.log.retention import TrimRequest
 from penstock.log.streams import SEEN_AGAIN_PARTS, check_stream_name
-from penstock.model import Clock
-from penstock.options import encode_options
-from penstock.store.postgres.connection import Target
-from penstock.store.postgres.wire import texts
-from penstock.store.protocol import Prepared, Progress
-from penstock.thread_committer import ThreadCommitter
+from penstock.postgres.connection import DatabaseTarget
+from penstock.postgres.pipeline import texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,7 @@ class _Lanes:
     """What is committed together: appends, by stream, and positions."""
 
     lanes = APPEND_LANES + 1
-    quick = False
+    commit_is_instant = False
 
     def __init__(self, appender: Appender, positions: Positions) -> None:
         self._appender = appender
@@ -89,7 +89,7 @@ class PostgresStreams:
         connections: int = CONNECTIONS,
     ) -> None:
         self.database = Database(
-            Target(url, schema),
+            DatabaseTarget(url, schema),
             clock=clock,
             relaxed=durability == "relaxed",
             busy_ms=busy_ms,
@@ -97,7 +97,7 @@ class PostgresStreams:
         )
         self._appender = Appender(self.database)
         self._positions = Positions(self.database)
-        self._upkeep = upkeep.Upkeep(self.database)
+        self._upkeep = maintenance.Upkeep(self.database)
         self._committer = ThreadCommitter(_Lanes(self._appender, self._positions))
 
     # Streams
@@ -131,7 +131,7 @@ class PostgresStreams:
         return rows[0]
 
     def segments(self, name: str) -> list[SegmentInfo]:
-        return upkeep.segments(self.database, check_stream_name(name))[0]
+        return maintenance.segments(self.database, check_stream_name(name))[0]
 
     def drop(self, name: str, *, force: bool = False) -> None:
         waiting = [each.name for each in self.consumers(name) if not each.expired]
@@ -143,10 +143,10 @@ class PostgresStreams:
 
     # Records
 
-    def append(self, name: str, payloads: Sequence[Payload]) -> Appended:
+    def append(self, name: str, payloads: Sequence[Payload]) -> AppendOutcome:
         return self._committer.submit(_request(name, payloads))
 
-    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[Appended | PenstockError]:
+    def append_many(self, name: str, batches: Sequence[Sequence[Payload]]) -> list[AppendOutcome | PenstockError]:
         outcomes: list[Any] = []
         for payloads in batches:
             try:
@@ -157,17 +157,17 @@ class PostgresStreams:
         done = iter(self._appender.apply(fine) if fine else ())
         return [next(done) if isinstance(each, AppendTo) else each for each in outcomes]
 
-    def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> Prepared | None:
+    def prepare(self, name: str, batches: Sequence[Sequence[Payload]]) -> PreparedBatch | None:
         """Always None: every statement is a wait for the database."""
         return None
 
-    def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
-        return reading.read(self.database, check_stream_name(name), offset, limit, bytes_max)
+    def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
+        return reader.read(self.database, check_stream_name(name), offset, limit, bytes_max)
 
     def read_arrow(
         self, name: str, offset: int = EARLIEST, end: int | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        yield from reading.read_arrow(self.database, check_stream_name(name), offset, end, columns)
+        yield from reader.read_arrow(self.database, check_stream_name(name), offset, end, columns)
 
     def next_offset(self, name: str) -> int:
         rows = self.database.ask("stream.ends", texts([check_stream_name(name)]))
@@ -201,11 +201,11 @@ class PostgresStreams:
 
     # Consumers
 
-    def next(self, name: str, consumer: str, *, limit: int = 1_000, bytes_max: int = MIB) -> Page:
+    def next(self, name: str, consumer: str, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         known, options, now_ms = self._positions.all(check_stream_name(name), check_consumer_name(consumer))
         soon_ms = options.consumer_expire_ms // SEEN_AGAIN_PARTS
         if not known or now_ms - known[0].seen_ms > soon_ms:
-            known = [self._committer.submit(Move(stream=name, consumer=consumer, offset=None))]
+            known = [self._committer.submit(OffsetMove(stream=name, consumer=consumer, offset=None))]
         position = known[0].offset
         return self.read(name, EARLIEST if position is None else position + 1, limit=limit, bytes_max=bytes_max)
 
@@ -214,7 +214,7 @@ class PostgresStreams:
     ) -> Consumer:
         check_range("offset", offset, -1, OFFSET_MAX)
         check_consumer_name(consumer)
-        move = Move(stream=check_stream_name(name), consumer=consumer, offset=offset, force=force, kind=kind)
+        move = OffsetMove(stream=check_stream_name(name), consumer=consumer, offset=offset, force=force, kind=kind)
         return self._committer.submit(move)
 
     def consumers(self, name: str) -> list[Consumer]:
@@ -225,7 +225,9 @@ class PostgresStreams:
 
     def create_consumer(self, name: str, consumer: str | None = None, *, kind: Kind = "consumer") -> Consumer:
         consumer = new_consumer_name() if consumer is None else check_consumer_name(consumer)
-        return self._committer.submit(Move(stream=check_stream_name(name), consumer=consumer, offset=None, kind=kind))
+        return self._committer.submit(
+            OffsetMove(stream=check_stream_name(name), consumer=consumer, offset=None, kind=kind)
+        )
 
     def forget(self, name: str, consumer: str) -> None:
         self._positions.forget(check_stream_name(name), check_known_consumer_name(consumer))
@@ -236,7 +238,7 @@ class PostgresStreams:
         self, name: str, before: int | None = None, *, force: bool = False, archive: Archive | None = None
     ) -> Trimmed:
         consumers, options, now_ms = self._positions.all(check_stream_name(name))
-        return self._upkeep.trim(name, consumers, options, now_ms, Wish(before, force), archive)
+        return self._upkeep.trim(name, consumers, options, now_ms, TrimRequest(before, force), archive)
 
     def check(self, name: str, progress: Progress | None = None) -> Report:
         return self._upkeep.check(check_stream_name(name), progress, mend=False)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
+from penstock.core.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
+from penstock.core.model import ApiKey
 from penstock.errors import Conflict
-from penstock.model import ApiKey
-from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wire import Row
+from penstock.postgres.pipeline import Row
+from penstock.store.postgres.transaction import PostgresTransaction
 
 KEYS_MAX = 1_000
 
 
-def add_key(tx: Transaction, command: AddKey) -> ApiKey:
+def add_key(tx: PostgresTransaction, command: AddKey) -> ApiKey:
     queue = tx.itself(command.queue)
     ((count,),) = tx.fetch("access.count_keys", queue.id)
     if count >= KEYS_MAX:
@@ -21,11 +21,11 @@ def add_key(tx: Transaction, command: AddKey) -> ApiKey:
     return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
 
 
-def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
+def remove_key(tx: PostgresTransaction, command: RemoveKey) -> Removed:
     return Removed(len(tx.fetch("access.remove_key", command.id, tx.itself(command.queue).id)))
 
 
-def add_stream_key(tx: Transaction, command: AddStreamKey) -> ApiKey:
+def add_stream_key(tx: PostgresTransaction, command: AddStreamKey) -> ApiKey:
     ((count,),) = tx.fetch("access.count_stream_keys", command.stream)
     if count >= KEYS_MAX:
         raise Conflict(f"stream {command.stream!r} has {KEYS_MAX} keys already", hint="remove some")
@@ -35,11 +35,11 @@ def add_stream_key(tx: Transaction, command: AddStreamKey) -> ApiKey:
     return ApiKey(command.id, None, command.name, command.hash, list(command.rights), tx.now, command.stream)
 
 
-def remove_stream_keys(tx: Transaction, command: RemoveStreamKeys) -> Removed:
+def remove_stream_keys(tx: PostgresTransaction, command: RemoveStreamKeys) -> Removed:
     return Removed(len(tx.fetch("access.remove_stream_keys", command.stream, command.id)))
 
 
-def set_secret(tx: Transaction, command: SetSecret) -> None:
+def set_secret(tx: PostgresTransaction, command: SetSecret) -> None:
     tx.write("access.set_secret", tx.itself(command.queue).id, command.secret)
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from penstock.commands import Purge, Redrive, Redriven, Remove, Removed
-from penstock.error_groups import is_wanted
+from penstock.core.commands import Purge, Redrive, RedriveOutcome, Remove, Removed
+from penstock.core.error_groups import is_wanted
+from penstock.core.ids import ID_MAX
+from penstock.core.model import State
 from penstock.errors import InvalidInput
-from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, Mark, encode_detail
-from penstock.model import State
+from penstock.journal.events import EventFlag, Kind, encode_detail
+from penstock.postgres.pipeline import Rows, ints, texts
+from penstock.store.common import NEVER
 from penstock.store.postgres.journal import note_gone, note_removed, pushed_times
-from penstock.store.postgres.moves import forget
-from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wire import Rows, ints, texts
-from penstock.store.shared import NEVER
+from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.settlement import forget
+from penstock.store.postgres.transaction import PostgresTransaction
 
 ANY_ATTEMPTS = 1
-MARKS = {State.DEAD: Mark.DEAD_LETTER, State.ARCHIVED: Mark.KEPT}
+MARKS = {State.DEAD: EventFlag.DEAD_LETTER, State.ARCHIVED: EventFlag.KEPT}
 
 
-def remove(tx: Transaction, command: Remove) -> Removed:
+def remove(tx: PostgresTransaction, command: Remove) -> Removed:
     queue = tx.queue(command.queue)
     ids = {message_id for message_id in command.ids if 0 < message_id <= ID_MAX}
     places = [queue.place(message_id, plain=plain) for message_id in ids for plain in (True, False)]
@@ -37,7 +37,7 @@ def remove(tx: Transaction, command: Remove) -> Removed:
     return Removed(len(gone))
 
 
-def _remove_filed(tx: Transaction, queue: Queue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
+def _remove_filed(tx: PostgresTransaction, queue: PostgresQueue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
     """The ids of those that were there, with the marks that tell in which state."""
     ranks, times, ids = (ints(column) for column in zip(*rows, strict=True))
     dead, archived, scheduled, ready, leased = tx.fetch_all(
@@ -59,17 +59,17 @@ def _remove_filed(tx: Transaction, queue: Queue, rows: list[tuple[int, int, int]
     )
     return {
         **{row[0]: 0 for row in (*scheduled, *ready)},
-        **{row[0]: int(Mark.DEAD_LETTER) for row in dead},
-        **{row[0]: int(Mark.KEPT) for row in archived},
+        **{row[0]: int(EventFlag.DEAD_LETTER) for row in dead},
+        **{row[0]: int(EventFlag.KEPT) for row in archived},
         **{row[0]: _leased_marks(row[1]) for row in leased},
     }
 
 
 def _leased_marks(from_dead: bool) -> int:
-    return Mark.LEASED | (Mark.DEAD_LETTER if from_dead else 0)
+    return EventFlag.LEASED | (EventFlag.DEAD_LETTER if from_dead else 0)
 
 
-def purge(tx: Transaction, command: Purge) -> Removed:
+def purge(tx: PostgresTransaction, command: Purge) -> Removed:
     queue = tx.queue(command.queue)
     up_to = tx.fetch("admin.last_id")[0][0] if command.up_to_id is None else min(command.up_to_id, ID_MAX)
     # As in peek, the name of the dead letters means them alone.
@@ -88,7 +88,7 @@ def purge(tx: Transaction, command: Purge) -> Removed:
     return Removed(removed, more=removed >= command.limit, up_to_id=up_to)
 
 
-def _purge_plain(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+def _purge_plain(tx: PostgresTransaction, queue: PostgresQueue, up_to: int, limit: int) -> int:
     if up_to < 1:
         return 0
     rows = tx.fetch("admin.purge_plain", queue.cursor, queue.place(up_to, plain=True), limit)
@@ -97,7 +97,7 @@ def _purge_plain(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     return len(rows)
 
 
-def _purge_filed(tx: Transaction, queue: Queue, state: State, up_to: int, limit: int) -> int:
+def _purge_filed(tx: PostgresTransaction, queue: PostgresQueue, state: State, up_to: int, limit: int) -> int:
     rows = tx.fetch(f"admin.purge_{state}", queue.id, up_to, limit)
     if state is State.LEASED and rows:
         tx.write("settle.forget_extensions", ints(row[0] for row in rows))
@@ -112,7 +112,7 @@ def _purge_filed(tx: Transaction, queue: Queue, state: State, up_to: int, limit:
     return len(rows)
 
 
-def forget_all(tx: Transaction, rows: Rows) -> None:
+def forget_all(tx: PostgresTransaction, rows: Rows) -> None:
     """Messages (id, place, whether it was a leased dead letter) whose rows elsewhere are gone already."""
     forget(tx, [(message_id, place, ANY_ATTEMPTS) for message_id, place, _ in rows])
     dead = [message_id for message_id, _, from_dead in rows if from_dead]
@@ -120,7 +120,7 @@ def forget_all(tx: Transaction, rows: Rows) -> None:
         tx.write("settle.forget_dead", ints(dead))
 
 
-def redrive(tx: Transaction, command: Redrive) -> Redriven:
+def redrive(tx: PostgresTransaction, command: Redrive) -> RedriveOutcome:
     queue = tx.queue(command.queue)
     died_at, message_id = _position(command.after)
     died_before = NEVER if command.died_before is None else command.died_before
@@ -132,7 +132,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     matched = [row[0] for row in rows if is_wanted(command, row[4])]
     after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
-        return Redriven(len(matched), 0, after)
+        return RedriveOutcome(len(matched), 0, after)
     moved = tx.fetch("admin.revive", ints(matched), max(tx.now, queue.newest_at), tx.now)
     if queue.noted:
         _note_redriven(tx, queue, {row[0]: row[1] for row in rows}, [row[0] for row in moved], command.by)
@@ -144,10 +144,12 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
         tx.write("push.busy", ints([queue.id]), texts([queue.name]))
     queue.count(dead=-len(moved), ready=len(moved), n_redriven=len(moved))
     tx.wakes.add(queue.name)
-    return Redriven(len(matched), len(moved), after)
+    return RedriveOutcome(len(matched), len(moved), after)
 
 
-def _note_redriven(tx: Transaction, queue: Queue, places: dict[int, int], ids: list[int], by: str | None) -> None:
+def _note_redriven(
+    tx: PostgresTransaction, queue: PostgresQueue, places: dict[int, int], ids: list[int], by: str | None
+) -> None:
     at = max(tx.now, queue.newest_at)
     pushed = pushed_times(tx, (places[message_id] for message_id in ids))
     told = [(message_id, pushed[places[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from penstock.commands import Configure, Configured, Drop, Pause, Removed
+from penstock.core.commands import Configure, ConfigureOutcome, Drop, Pause, Removed
+from penstock.core.ids import ID_BITS
+from penstock.core.model import QueueInfo, QueueOptions
+from penstock.core.options import encode_options
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
-from penstock.identity import ID_BITS
-from penstock.journal.noting import note_changed, note_dropped, note_queue
-from penstock.model import QueueInfo, QueueOptions
-from penstock.options import encode_options
-from penstock.store.postgres.queues import Queue, is_limited
-from penstock.store.postgres.transaction import CREATING, Transaction
-from penstock.store.postgres.wire import Restart
-from penstock.store.shared import GAUGES
+from penstock.journal.recording import record_changed, record_dropped, record_queue
+from penstock.postgres.pipeline import Restart
+from penstock.store.common import GAUGES
+from penstock.store.postgres.queues import PostgresQueue, is_limited
+from penstock.store.postgres.transaction import CREATING, PostgresTransaction
 
 QUEUES_MAX = 262_143
 
 
-def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
+def create_queue(tx: PostgresTransaction, name: str, options: QueueOptions) -> PostgresQueue:
     lock = tx.context.lock_key(CREATING, 0)
     tx.write("admin.lock", lock)
     text = encode_options(options)
@@ -30,30 +30,30 @@ def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
     tx.write("admin.add_counter", queue_id, queue_id << ID_BITS + 1)
     row = (name, queue_id, text, False, tx.now, queue_id << ID_BITS + 1, 0, None, None, None, 0, 0, tx.journals)
     queue = tx.made(row)
-    note_queue(tx, queue, "created", options=options)
+    record_queue(tx, queue, "created", options=options)
     return queue
 
 
-def info(tx: Transaction, queue: Queue) -> QueueInfo:
+def info(tx: PostgresTransaction, queue: PostgresQueue) -> QueueInfo:
     tx.write_counters()
     return queue.info(tx.fetch("counter.sums", queue.id)[0])
 
 
-def configure(tx: Transaction, command: Configure) -> Configured:
+def configure(tx: PostgresTransaction, command: Configure) -> ConfigureOutcome:
     queue = tx.find(command.queue)
     if queue is None:
         if command.create is None:
             raise UnknownQueue(command.queue)
         queue = create_queue(tx, command.queue, command.create.changed(command.changes))
-        return Configured(info(tx, queue), created=True, changed=True)
+        return ConfigureOutcome(info(tx, queue), created=True, changed=True)
     if command.exact and command.create is not None:
         wanted = command.create.changed(command.changes)
         if differing := wanted.differing(queue.options):
             raise QueueExists(queue.name, differing)
-        return Configured(info(tx, queue), created=False, changed=False)
+        return ConfigureOutcome(info(tx, queue), created=False, changed=False)
     options = queue.options.changed(command.changes)
     if options == queue.options:
-        return Configured(info(tx, queue), created=False, changed=False)
+        return ConfigureOutcome(info(tx, queue), created=False, changed=False)
     before = queue.options
     tx.write_counters()
     tx.write("admin.set_options", queue.id, encode_options(options, queue.stored_options), is_limited(options))
@@ -61,22 +61,22 @@ def configure(tx: Transaction, command: Configure) -> Configured:
     tx.reload()
     queue = tx.queue(command.queue)
     found = info(tx, queue)
-    note_changed(tx, queue, before, found)
-    return Configured(found, created=False, changed=True)
+    record_changed(tx, queue, before, found)
+    return ConfigureOutcome(found, created=False, changed=True)
 
 
-def pause(tx: Transaction, command: Pause) -> Configured:
+def pause(tx: PostgresTransaction, command: Pause) -> ConfigureOutcome:
     queue = tx.itself(command.queue)
     changed = queue.paused != command.paused
     if changed:
         tx.write("admin.set_paused", queue.id, command.paused)
         queue.paused = command.paused
-        note_queue(tx, queue, "paused" if command.paused else "resumed")
+        record_queue(tx, queue, "paused" if command.paused else "resumed")
         tx.wakes.add(queue.name)
-    return Configured(info(tx, queue), created=False, changed=changed)
+    return ConfigureOutcome(info(tx, queue), created=False, changed=changed)
 
 
-def drop(tx: Transaction, command: Drop) -> Removed:
+def drop(tx: PostgresTransaction, command: Drop) -> Removed:
     queue = tx.itself(command.queue)
     found = info(tx, queue)
     held = sum(getattr(found, state) for state in GAUGES)
@@ -85,17 +85,17 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     oldest_at = tx.fetch("admin.oldest_alive", *_lanes(queue))[0][0] if queue.noted else None
     drop_queue(tx, queue)
     tx.write("admin.keep_last_queue_id", queue.id)
-    note_dropped(tx, queue, held, found, oldest_at)
+    record_dropped(tx, queue, held, found, oldest_at)
     tx.wakes.add(queue.name)
     return Removed(held)
 
 
-def _lanes(queue: Queue) -> tuple[int, int]:
+def _lanes(queue: PostgresQueue) -> tuple[int, int]:
     """Return the first and the last place of its messages."""
     return queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1
 
 
-def drop_queue(tx: Transaction, queue: Queue) -> None:
+def drop_queue(tx: PostgresTransaction, queue: PostgresQueue) -> None:
     queue.changes = {}
     tx.write("admin.forget_failures_between", *_lanes(queue))
     tx.write("admin.forget_messages_between", *_lanes(queue))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
-from penstock.model import QueueOptions, system_clock
-from penstock.store.migrate import load_sql
-from penstock.store.postgres.latency import Latencies
-from penstock.store.requests import PastRequests
-from penstock.store.shared import LeaseChecks, decode_options
+from penstock.core.model import QueueOptions, decode_options
+from penstock.postgres.context import DatabaseContext
+from penstock.store.common import LeaseChecks
+from penstock.store.postgres.latency import LatencyCounters
+from penstock.store.request_dedup import RequestWindow
 
-VERBS = "begin push lease settle advance counter admin access latency history read stream journal worker at_once"
 BUSY_MS = 30_000
 SLACK_MS = 50
 """Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
@@ -26,32 +23,9 @@ SLOW_SECONDS = 0.1
 QUEUES_KNOWN_MAX = 100_000
 MARK_BITS = 20
 """Of chance in a mark, below the time."""
-STREAM_LOCK = 4
-"""Of appends to a stream; queues have the kinds below."""
-LOCK_BUCKETS = 1024
-"""Queues share locks beyond that many: PostgreSQL has room for some thousands of locks in all."""
 
 
-def quoted(schema: str) -> str:
-    return '"' + schema.replace('"', '""') + '"'
-
-
-def in_schema(sql: str, schema: str) -> str:
-    """The tables are written as `penstock.…`; they may be in another schema."""
-    return re.sub(r"\bpenstock\.", lambda _: quoted(schema) + ".", sql)
-
-
-@lru_cache(maxsize=64)
-def statements(schema: str) -> dict[str, bytes]:
-    """Every statement, under `verb.name`."""
-    found = {}
-    for verb in VERBS.split():
-        for name, sql in load_sql("penstock.store.postgres", verb).items():
-            found[f"{verb}.{name}"] = in_schema(sql, schema).encode()
-    return found
-
-
-class Known(NamedTuple):
+class CachedQueue(NamedTuple):
     """A queue as it was last seen."""
 
     name: str
@@ -61,26 +35,22 @@ class Known(NamedTuple):
     options: QueueOptions
 
 
-class Context:
+class StoreContext(DatabaseContext):
     def __init__(
         self,
         schema: str,
         salt: int,
         clock: Callable[[], int] | None,
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
         busy_ms: int = BUSY_MS,
     ) -> None:
-        self.schema = schema
-        self.sql = statements(schema)
-        self.salt = salt
-        self.clock = clock
-        """None: the database's."""
+        super().__init__(schema, salt, clock)
         self.busy_ms = busy_ms
         # How long a statement waits for a lock.
-        self.past_requests = PastRequests(steady)
+        self.past_requests = RequestWindow(monotonic)
         self.ids: dict[str, int] = {}
         """Under which id each queue was seen; checked by every transaction that uses it."""
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, CachedQueue] = {}
         """The same with their options."""
         self.long_way: dict[int, float] = {}
         """By queue: until when its leases take the long way."""
@@ -89,28 +59,23 @@ class Context:
         self.looked: dict[int, tuple[int, int]] = {}
         """By queue: when it was last looked for what is due, and when for what came late."""
         self.lease_checks = LeaseChecks()
-        self.latencies = Latencies(secrets.randbits(62))
+        self.latencies = LatencyCounters(secrets.randbits(62))
         self.slow_seconds = SLOW_SECONDS
         self.patient_until = 0.0
         """Until then nobody asks when the next lease lapses: it took too long."""
         self.look_wide_at = 0.0
         """When to look below the floors again."""
-        self.ahead_ms = 0
-        """How far the database's clock is ahead of this machine's."""
         self.journals = False
         """Whether there is a journal, as far as the last transaction told."""
         self.spooled = 0
         """Transactions of this store that were noted since it last looked after the journal itself."""
-        self.unfolded = 0
+        self.uncompacted_counters = 0
         """Counter rows that this store has written since it last folded them."""
         self.trimmed_minute = 0
         self.marks_from = 0
         """Marks below this one were forgotten."""
         self.settled_from = 0
         """Minutes before this one have no notes of settled messages left."""
-
-    def lock_key(self, kind: int, queue_id: int) -> int:
-        return self.salt << 16 | kind << 10 | queue_id % LOCK_BUCKETS
 
     def learn(self, name: str, queue_id: int) -> None:
         if len(self.ids) >= QUEUES_KNOWN_MAX:
@@ -122,11 +87,7 @@ class Context:
         if known is None or known.id != queue_id or known.text != text:
             if len(self.known) >= QUEUES_KNOWN_MAX:
                 self.known.clear()
-            self.known[name] = Known(name, queue_id, text, decode_options(text))
-
-    def now(self) -> int:
-        """The database's time, as far as the last transaction told."""
-        return system_clock() + self.ahead_ms if self.clock is None else self.clock()
+            self.known[name] = CachedQueue(name, queue_id, text, decode_options(text))
 
     def look_wide_now_and_then(self) -> None:
         now = time.monotonic()
@@ -135,7 +96,7 @@ class Context:
             self.floors.clear()
             self.looked.clear()
 
-    def look_wide_soon(self) -> None:
+    def rescan_soon(self) -> None:
         """Something may have become due before it could be seen."""
         self.look_wide_at = 0.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.model import QueueInfo, RollUp, Window
-from penstock.store.shared import depth_of, span_of
+from penstock.core.model import QueueInfo, RollUp, Window
+from penstock.store.common import depth_of, span_of
 
 
 def roll_up(info: QueueInfo, counts: Sequence[int], changes: Mapping[int, Sequence[int]], window: Window) -> RollUp:

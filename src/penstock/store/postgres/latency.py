@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.latency import bucket
+from penstock.core.latency import bucket
 
 
-class Latencies:
+class LatencyCounters:
     """What this store has seen in the minute that runs. Safe for threads."""
 
     def __init__(self, writer: int) -> None:

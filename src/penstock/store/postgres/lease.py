@@ -12,20 +12,20 @@ from typing import Any
 
 import msgspec
 
-from penstock.commands import CatchUp, Lease, Leased, Take
+from penstock.core.commands import CatchUp, Lease, Leased, Take
+from penstock.core.ids import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.core.latency import WAIT
+from penstock.core.model import LEASE_BYTES_MAX, Delivery
 from penstock.errors import PenstockError
-from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
-from penstock.journal.events import Kind, Mark
-from penstock.journal.noting import note_leased
-from penstock.latency import WAIT
-from penstock.model import LEASE_BYTES_MAX, LeasedMessage
-from penstock.store.postgres.advance import advance, wake_at
+from penstock.journal.events import EventFlag, Kind
+from penstock.journal.recording import record_leased
+from penstock.postgres.pipeline import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
+from penstock.store.common import CONTENTS, NO_TRANSITIONS, ByteBudget, new_tokens
 from penstock.store.postgres.journal import error_details
-from penstock.store.postgres.moves import forget, text
-from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wire import Row, Rows, Statement, blobs, ints, ints_or_nulls, texts
-from penstock.store.shared import CONTENTS, NOTHING_MOVED, Room, new_tokens
+from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.settlement import forget, text
+from penstock.store.postgres.transaction import PostgresTransaction
+from penstock.store.postgres.transitions import advance, wake_at
 
 PLAIN_COLUMNS = 8
 
@@ -33,7 +33,7 @@ PLAIN_COLUMNS = 8
 class Heads:
     """The first messages of a queue, in order, of which leases take their shares. Written when all have theirs."""
 
-    def __init__(self, queue: Queue, plain: Rows, filed: Rows, room: Room) -> None:
+    def __init__(self, queue: PostgresQueue, plain: Rows, filed: Rows, room: ByteBudget) -> None:
         self.queue = queue
         in_order: Iterable[Row] = plain
         if filed:
@@ -49,7 +49,7 @@ class Heads:
         return rows
 
 
-def along(tx: Transaction, commands: Sequence[Lease]) -> list[Statement]:
+def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]:
     """The heads of the queues, to go with the first round trip."""
     wanted: dict[int, int] = {}
     for command in commands:
@@ -62,7 +62,7 @@ def along(tx: Transaction, commands: Sequence[Lease]) -> list[Statement]:
     return [Statement(tx.context.sql[name], params) for name in ("lease.plain", "lease.filed")]
 
 
-def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
+def lease_all(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
     """A run of leases from queues and dead letters."""
     early, tx.first = tx.first, []
     heads: dict[int, Heads] = {}
@@ -75,7 +75,7 @@ def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | Penst
                 outcomes.append(lease_dead(tx, queue, command))
                 continue
             moved = advance(tx, queue)
-            if moved is not NOTHING_MOVED:
+            if moved is not NO_TRANSITIONS:
                 early = []
             blocked = why_not(tx, queue, moved.more)
             if blocked is not None:
@@ -93,7 +93,7 @@ def lease_all(tx: Transaction, commands: Sequence[Lease]) -> list[Leased | Penst
     return outcomes
 
 
-def why_not(tx: Transaction, queue: Queue, more: bool) -> Leased | None:
+def why_not(tx: PostgresTransaction, queue: PostgresQueue, more: bool) -> Leased | None:
     """What to answer when nothing may be leased now."""
     if more or tx.room.is_full:
         return Leased([], more=True)
@@ -107,7 +107,7 @@ def why_not(tx: Transaction, queue: Queue, more: bool) -> Leased | None:
     return None
 
 
-def _newest_at(tx: Transaction, queue: Queue) -> int:
+def _newest_at(tx: PostgresTransaction, queue: PostgresQueue) -> int:
     """When the newest message was pushed. A time that is yet to come is from before the clock was set back."""
     newest_at = queue.newest_at
     if newest_at > tx.now:
@@ -116,13 +116,13 @@ def _newest_at(tx: Transaction, queue: Queue) -> int:
     return newest_at
 
 
-def allowed(queue: Queue, limit: int) -> int:
+def allowed(queue: PostgresQueue, limit: int) -> int:
     """How many more the queue lets out of its hands."""
     max_in_flight = queue.options.max_in_flight
     return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.in_flight))
 
 
-def read_heads(tx: Transaction, queue: Queue, limit: int, early: Sequence[Rows] = ()) -> Heads:
+def read_heads(tx: PostgresTransaction, queue: PostgresQueue, limit: int, early: Sequence[Rows] = ()) -> Heads:
     if early:
         plain, filed = early
     else:
@@ -134,7 +134,7 @@ def read_heads(tx: Transaction, queue: Queue, limit: int, early: Sequence[Rows] 
     return Heads(queue, *mine, tx.room)
 
 
-def lease_share(tx: Transaction, heads: Heads, command: Lease) -> list[LeasedMessage]:
+def lease_share(tx: PostgresTransaction, heads: Heads, command: Lease) -> list[Delivery]:
     queue = heads.queue
     rows = heads.take(allowed(queue, command.limit))
     if not rows:
@@ -154,13 +154,13 @@ def lease_share(tx: Transaction, heads: Heads, command: Lease) -> list[LeasedMes
     queue.count(ready=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lapse_at = min(queue.lapse_at, until)
     if queue.noted:
-        note_leased(tx, queue, messages, [worker] * len(messages), _first_leased(rows))
+        record_leased(tx, queue, messages, [worker] * len(messages), _first_leased(rows))
     waits = [now - message.created_at for message in messages if message.attempts == 1]
     tx.context.latencies.add(queue.id, WAIT, waits)
     return messages
 
 
-def write_leases(tx: Transaction, all_heads: Iterable[Heads]) -> None:
+def write_leases(tx: PostgresTransaction, all_heads: Iterable[Heads]) -> None:
     leases = [lease for heads in all_heads for lease in heads.leases]
     if not leases:
         return
@@ -168,16 +168,16 @@ def write_leases(tx: Transaction, all_heads: Iterable[Heads]) -> None:
     counts = ints(()) if all(count == 1 for count in attempts) else ints(attempts)
     first, expires = ints_or_nulls(firsts), ints_or_nulls(expiries)
     tx.write("lease.lease", tx.now, ints(places), ints(untils), blobs(tokens), counts, first, expires, texts(workers))
-    unfile(tx, [row for heads in all_heads for row in heads.taken])
+    delete_ready_row(tx, [row for heads in all_heads for row in heads.taken])
 
 
-def unfile(tx: Transaction, rows: Sequence[Row]) -> None:
+def delete_ready_row(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
     filed = [row[:4] for row in rows if len(row) != PLAIN_COLUMNS]
     if filed:
         tx.write("lease.unfile", *(ints(column) for column in zip(*filed, strict=True)))
 
 
-def leased_message(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
+def leased_message(row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
     if len(row) == PLAIN_COLUMNS:
         return _message(row[0] & ID_MAX, 1, row[1], row[3:], queue, salt, until, token)
     return _message(row[3], row[5] + 1, row[8], row[9:], queue, salt, until, token)
@@ -185,9 +185,9 @@ def leased_message(row: Row, queue: str, salt: int, until: int, token: str) -> L
 
 def _message(
     message_id: int, attempts: int, created_at: int, body: Row, queue: str, salt: int, until: int, token: str
-) -> LeasedMessage:
+) -> Delivery:
     priority, content, key, headers, payload = body
-    return LeasedMessage(
+    return Delivery(
         id=message_id,
         uuid=message_uuid(message_id, created_at, salt),
         queue=queue,
@@ -203,7 +203,7 @@ def _message(
     )
 
 
-def take(tx: Transaction, command: Take) -> Leased:
+def take(tx: PostgresTransaction, command: Take) -> Leased:
     queue = tx.itself(command.queue)
     blocked = why_not(tx, queue, advance(tx, queue).more)
     if blocked is not None:
@@ -222,18 +222,20 @@ def _first_leased(rows: Sequence[Row]) -> dict[int, int]:
     return {row[3]: row[6] for row in rows if len(row) != PLAIN_COLUMNS and row[6] is not None}
 
 
-def _note_taken(tx: Transaction, queue: Queue, rows: Sequence[Row], messages: Sequence[LeasedMessage]) -> None:
+def _note_taken(
+    tx: PostgresTransaction, queue: PostgresQueue, rows: Sequence[Row], messages: Sequence[Delivery]
+) -> None:
     now, first_leased = tx.now, _first_leased(rows)
-    note_leased(tx, queue, messages, [None] * len(messages), first_leased)
+    record_leased(tx, queue, messages, [None] * len(messages), first_leased)
     told = [
         (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
     ]
-    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
     tx.journal.note(Kind.ACKED, queue, told, kept, details)
 
 
-def _finish(tx: Transaction, queue: Queue, rows: list[Row]) -> None:
+def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> None:
     """Archive or delete what was taken, with no lease between."""
     plain = [row for row in rows if len(row) == PLAIN_COLUMNS]
     filed = [row for row in rows if len(row) != PLAIN_COLUMNS]
@@ -257,11 +259,11 @@ def _finish(tx: Transaction, queue: Queue, rows: list[Row]) -> None:
         if failed:
             tx.write("settle.forget_failures", ints(failed))
         queue.count(archived=len(rows))
-    unfile(tx, filed)
+    delete_ready_row(tx, filed)
     queue.count(ready=-len(rows), n_leased=len(rows), n_acked=len(rows))
 
 
-def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
+def lease_dead(tx: PostgresTransaction, queue: PostgresQueue, command: Lease) -> Leased:
     """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
@@ -283,10 +285,10 @@ def lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     messages = [_message(row[1], row[3], row[5], row[6:], name, tx.salt, until, token.hex()) for row in rows]
     if queue.noted:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
-        note_leased(tx, queue, messages, [worker] * len(messages), first_leased, Mark.DEAD_LETTER)
+        record_leased(tx, queue, messages, [worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)
     return Leased(messages)
 
 
-def catch_up(tx: Transaction, command: CatchUp) -> Leased:
+def catch_up(tx: PostgresTransaction, command: CatchUp) -> Leased:
     queue = tx.queue(command.queue)
     return Leased([], more=advance(tx, queue).more, wake_at=wake_at(tx, queue))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.commands import Move, Removed
-from penstock.identity import ID_MAX
-from penstock.model import State
+from penstock.core.commands import Move, Removed
+from penstock.core.ids import ID_MAX
+from penstock.core.model import State
+from penstock.postgres.pipeline import ints
 from penstock.store.postgres.admin import ANY_ATTEMPTS, MARKS
-from penstock.store.postgres.advance import advance
 from penstock.store.postgres.journal import note_gone
-from penstock.store.postgres.moves import forget
 from penstock.store.postgres.push import Writing, insert_all
-from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wire import ints
+from penstock.store.postgres.settlement import forget
+from penstock.store.postgres.transaction import PostgresTransaction
+from penstock.store.postgres.transitions import advance
 
 
-def move(tx: Transaction, command: Move) -> Removed:
+def move(tx: PostgresTransaction, command: Move) -> Removed:
     source, target = tx.itself(command.queue), tx.itself(command.target)
     advance(tx, source)
     advance(tx, target)
@@ -39,7 +39,9 @@ def move(tx: Transaction, command: Move) -> Removed:
     return Removed(len(found))
 
 
-def _remove(tx: Transaction, state: State, queue_id: int, rows: list[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+def _remove(
+    tx: PostgresTransaction, state: State, queue_id: int, rows: list[tuple[int, int, int]]
+) -> list[tuple[int, ...]]:
     """Remove those of these messages (id, rank, time) that are in the state; returns their ids."""
     if not rows:
         return []

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from penstock.commands import Push, Pushed
+from penstock.core.commands import Push, PushOutcome
+from penstock.core.ids import ID_BITS
+from penstock.core.model import PushItem, PushReceipt
 from penstock.errors import KeyTaken, PenstockError, UnknownQueue
-from penstock.identity import ID_BITS
 from penstock.journal.events import UNNUMBERED
-from penstock.journal.noting import note_pushed
-from penstock.model import NewMessage, Receipt
-from penstock.store.postgres.advance import advance
+from penstock.journal.recording import record_pushed
+from penstock.postgres.pipeline import Rows, Statement, blobs, ints, ints_or_nulls, texts
+from penstock.store.common import CONTENT_CODES, NO_TRANSITIONS, check_size, tokens_left
 from penstock.store.postgres.configure import create_queue, drop_queue
-from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import KEY_WAIT_MS, Transaction
-from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls, texts
-from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import CONTENT_CODES, NOTHING_MOVED, check_size, tokens_left
+from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.transaction import KEY_WAIT_MS, PostgresTransaction
+from penstock.store.postgres.transitions import advance
+from penstock.store.request_dedup import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
 
 Key = tuple[int, str]
 """Space and key."""
@@ -32,7 +32,7 @@ Key = tuple[int, str]
 class Writing:
     """The rows of a run of pushes, and what they know of keys. Ids are given when the rows are written."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: PostgresTransaction) -> None:
         self.tx = tx
         self.count = 0
         self.messages: list[tuple[Any, ...]] = []
@@ -40,15 +40,15 @@ class Writing:
         self.scheduled: list[tuple[Any, ...]] = []
         self.keys: dict[Key, tuple[Any, ...]] = {}
         self.old_keys: set[Key] = set()
-        self.receipts: list[tuple[int, Receipt]] = []
-        self.known: dict[Key, Receipt | int] = {}
+        self.receipts: list[tuple[int, PushReceipt]] = []
+        self.known: dict[Key, PushReceipt | int] = {}
         """The first message of each key that holds: its receipt or, if it is of this run, its number."""
         self.homes: dict[str, int] = {}
         """The queue of that message, for keys that all queues share."""
         self.requests: dict[Key, tuple[int, int]] = {}
         """The first id and the time of each request that was made before."""
         self.busy: dict[int, str] = {}
-        self.noted: dict[int, Queue] = {}
+        self.noted: dict[int, PostgresQueue] = {}
         """Of the queues that messages go to, those whose pushes the journal tells."""
 
     def learn_keys(self, rows: Rows) -> None:
@@ -57,14 +57,14 @@ class Writing:
             if key.startswith(REQUEST_KEY):
                 self.requests[space, key] = (first_id, created_at)
             elif expires_at > now or alive:
-                self.known[space, key] = Receipt(first_id, created_at, self.tx.salt, True)
+                self.known[space, key] = PushReceipt(first_id, created_at, self.tx.salt, True)
                 if space == 0:
                     self.homes[key] = home
             else:
                 self.old_keys.add((space, key))
 
-    def receipt(self, number: int, *, duplicate: bool = False) -> Receipt:
-        receipt = Receipt(0, self.tx.now, self.tx.salt, duplicate)
+    def receipt(self, number: int, *, duplicate: bool = False) -> PushReceipt:
+        receipt = PushReceipt(0, self.tx.now, self.tx.salt, duplicate)
         self.receipts.append((number, receipt))
         return receipt
 
@@ -134,7 +134,7 @@ class Writing:
             if queue_id in self.noted:
                 by_queue.setdefault(queue_id, []).append((first_id + row[1], *row[2:]))
         for queue_id, rows in by_queue.items():
-            note_pushed(self.tx, self.noted[queue_id], rows, expiries, marks)
+            record_pushed(self.tx, self.noted[queue_id], rows, expiries, marks)
 
     def _number(self, rows: Rows) -> None:
         first = rows[0][0]
@@ -150,7 +150,7 @@ def _wanted(command: Push, space: int) -> Iterator[Key]:
         yield space, REQUEST_KEY + command.request_key
 
 
-def along(tx: Transaction, commands: Sequence[Push]) -> list[Statement]:
+def along(tx: PostgresTransaction, commands: Sequence[Push]) -> list[Statement]:
     """The look for duplicates, to go with the first round trip."""
     keys = _keys(commands, tx.context.ids.get)
     return [Statement(tx.context.sql["push.find_keys"], _columns(keys))] if keys else []
@@ -169,29 +169,29 @@ def _columns(keys: list[Key]) -> tuple[bytes, bytes]:
     return ints(space for space, _ in keys), texts([key for _, key in keys])
 
 
-def push_all(tx: Transaction, commands: Sequence[Push]) -> list[Pushed | PenstockError]:
+def push_all(tx: PostgresTransaction, commands: Sequence[Push]) -> list[PushOutcome | PenstockError]:
     """A run of pushes. Each sees those before it; one that is refused adds nothing."""
     writing = _begin(tx, commands)
-    outcomes: list[Pushed | PenstockError] = []
+    outcomes: list[PushOutcome | PenstockError] = []
     for number, command in enumerate(commands):
         if command.request_key is not None and _is_repeated(tx, writing, command):
             # The same request twice in one batch: the second must see the first's ids.
             writing.write(last=False)
             writing = _begin(tx, commands[number:])
         try:
-            outcomes.append(Pushed(_push_or_undo(tx, writing, command)))
+            outcomes.append(PushOutcome(_push_or_undo(tx, writing, command)))
         except PenstockError as error:
             outcomes.append(error)
     writing.write()
     return outcomes
 
 
-def _begin(tx: Transaction, commands: Sequence[Push]) -> Writing:
+def _begin(tx: PostgresTransaction, commands: Sequence[Push]) -> Writing:
     early, tx.first = tx.first, []
     for name in {command.queue for command in commands}:
         queue = tx.find(name)
         # What has expired must neither fill the queue nor hold its key.
-        if queue is not None and advance(tx, queue) is not NOTHING_MOVED:
+        if queue is not None and advance(tx, queue) is not NO_TRANSITIONS:
             early = []
     writing = Writing(tx)
     if early:
@@ -203,13 +203,13 @@ def _begin(tx: Transaction, commands: Sequence[Push]) -> Writing:
     return writing
 
 
-def _is_repeated(tx: Transaction, writing: Writing, command: Push) -> bool:
+def _is_repeated(tx: PostgresTransaction, writing: Writing, command: Push) -> bool:
     queue = tx.find(command.queue)
     space = 0 if command.global_keys or queue is None else queue.id
     return (space, f"{REQUEST_KEY}{command.request_key}") in writing.keys
 
 
-def _push_or_undo(tx: Transaction, writing: Writing, command: Push) -> list[Receipt]:
+def _push_or_undo(tx: PostgresTransaction, writing: Writing, command: Push) -> list[PushReceipt]:
     queue = tx.find(command.queue)
     if queue is not None:
         return _push(tx, writing, queue, command)
@@ -225,7 +225,7 @@ def _push_or_undo(tx: Transaction, writing: Writing, command: Push) -> list[Rece
         raise
 
 
-def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> list[Receipt]:
+def _push(tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, command: Push) -> list[PushReceipt]:
     space = 0 if command.global_keys else queue.id
     duplicates = _find_duplicates(writing, queue, space, command)
     fresh = len(command.messages) - len(duplicates)
@@ -237,7 +237,7 @@ def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> lis
         writing.keys[space, REQUEST_KEY + command.request_key] = (NO_PLACE, writing.count, tx.now, until)
     new = [message for position, message in enumerate(command.messages) if position not in duplicates]
     inserted = iter(insert_all(tx, writing, queue, space, new))
-    receipts: list[Receipt] = []
+    receipts: list[PushReceipt] = []
     for position in range(len(command.messages)):
         first = duplicates.get(position)
         if first is None:
@@ -248,8 +248,8 @@ def _push(tx: Transaction, writing: Writing, queue: Queue, command: Push) -> lis
 
 
 def insert_all(
-    tx: Transaction, writing: Writing, queue: Queue, space: int, messages: Sequence[NewMessage]
-) -> list[Receipt]:
+    tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, space: int, messages: Sequence[PushItem]
+) -> list[PushReceipt]:
     """Add messages to what is written, whatever the queue's limits, and count them."""
     if not messages:
         return []
@@ -271,12 +271,12 @@ def _request(space: int, command: Push) -> Key:
     return space, f"{REQUEST_KEY}{command.request_key}"
 
 
-def _find_duplicates(writing: Writing, queue: Queue, space: int, command: Push) -> dict[int, Receipt | int]:
+def _find_duplicates(writing: Writing, queue: PostgresQueue, space: int, command: Push) -> dict[int, PushReceipt | int]:
     """By position: the receipt of the first message with that key or, if it is of this run, its number.
 
     A shared key of another queue's message is refused: to call that a duplicate would lose this message.
     """
-    found: dict[int, Receipt | int] = {}
+    found: dict[int, PushReceipt | int] = {}
     for position, message in enumerate(command.messages):
         if message.key is not None and (first := writing.known.get((space, message.key))) is not None:
             if space == 0 and writing.homes[message.key] != queue.id:
@@ -301,20 +301,20 @@ def _find_duplicates(writing: Writing, queue: Queue, space: int, command: Push) 
 
 
 def _find_repeated(
-    writing: Writing, messages: Sequence[NewMessage], request: tuple[int, int], found: dict[int, Receipt | int]
+    writing: Writing, messages: Sequence[PushItem], request: tuple[int, int], found: dict[int, PushReceipt | int]
 ) -> None:
     """This request came before: its messages without a key got the ids from the first one on, in order."""
     message_id, created_at = request
-    taken = {receipt.id for receipt in found.values() if isinstance(receipt, Receipt)}
+    taken = {receipt.id for receipt in found.values() if isinstance(receipt, PushReceipt)}
     for position, message in enumerate(messages):
         if message.key is None:
             while message_id in taken:
                 message_id += 1
-            found[position] = Receipt(message_id, created_at, writing.tx.salt, True)
+            found[position] = PushReceipt(message_id, created_at, writing.tx.salt, True)
             message_id += 1
 
 
-def _admit(tx: Transaction, queue: Queue, count: int) -> None:
+def _admit(tx: PostgresTransaction, queue: PostgresQueue, count: int) -> None:
     if not count:
         return
     options = queue.options
@@ -326,7 +326,9 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
         tx.write("push.keep_tokens", queue.id, float(left), tx.now)
 
 
-def _insert(tx: Transaction, writing: Writing, queue: Queue, space: int, message: NewMessage) -> Receipt:
+def _insert(
+    tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, space: int, message: PushItem
+) -> PushReceipt:
     now, options = tx.now, queue.options
     # A clock that steps back must not let a later push overtake an earlier one.
     in_order_at = max(now, queue.newest_at)

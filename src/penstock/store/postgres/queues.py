@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.identity import ID_BITS
-from penstock.model import QueueInfo, QueueOptions, Totals
-from penstock.store.shared import GAUGES, NEVER, TOTALS, decode_options
+from penstock.core.ids import ID_BITS
+from penstock.core.model import QueueInfo, QueueOptions, Totals, decode_options
+from penstock.store.common import GAUGES, NEVER, TOTALS
 
 COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
 
 
-class Queue:
+class PostgresQueue:
     """One queue as the running transaction sees it. What changes is written once, when the transaction ends."""
 
     __slots__ = (

@@ -5,32 +5,34 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from penstock.commands import Lease, Leased
-from penstock.model import LeasedMessage
-from penstock.store.postgres.advance import advance, note_far, wakes
-from penstock.store.postgres.idle import forget_idle, holding
+from penstock.core.commands import Lease, Leased
+from penstock.core.model import Delivery
+from penstock.postgres.pipeline import ints
+from penstock.store.postgres.busy_queues import forget_idle, has_messages
 from penstock.store.postgres.lease import allowed, lease_share, read_heads, why_not, write_leases
-from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import LEASE, WHOLE, Transaction
-from penstock.store.postgres.wire import ints
+from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.transaction import LEASE, WHOLE, PostgresTransaction
+from penstock.store.postgres.transitions import advance, record_far, wakes
 
 Age = tuple[int, int]
 
 
-def lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
+def lease_scope(tx: PostgresTransaction, command: Lease, scope: str) -> Leased:
     """By queue priority, then whichever queue's next message is oldest."""
     tx.write_counters()
-    names, idle = holding(tx, [(name, id_) for name, id_ in tx.fetch("lease.busy_in_scope", scope + "/", scope + "0")])
+    names, idle = has_messages(
+        tx, [(name, id_) for name, id_ in tx.fetch("lease.busy_in_scope", scope + "/", scope + "0")]
+    )
     leased = _lease_from(tx, command, names) if names else Leased([])
     forget_idle(tx, idle)
     return leased
 
 
-def _lease_from(tx: Transaction, command: Lease, names: list[str]) -> Leased:
+def _lease_from(tx: PostgresTransaction, command: Lease, names: list[str]) -> Leased:
     # Looked at first, and locked only where something is to be leased: idle queues hold nobody up.
     tx.enter_also(dict.fromkeys(names, WHOLE))
-    note_far(tx, [queue for name in names if (queue := tx.find(name)) is not None])
-    open_queues: list[Queue] = []
+    record_far(tx, [queue for name in names if (queue := tx.find(name)) is not None])
+    open_queues: list[PostgresQueue] = []
     times: list[int] = []
     more = False
     for name in names:
@@ -54,9 +56,9 @@ def _lease_from(tx: Transaction, command: Lease, names: list[str]) -> Leased:
     return Leased(messages, more=not messages)
 
 
-def _shares(tx: Transaction, queues: Iterable[Queue], limit: int) -> list[str]:
+def _shares(tx: PostgresTransaction, queues: Iterable[PostgresQueue], limit: int) -> list[str]:
     """From which queue each of the next messages comes."""
-    by_rank: dict[int, list[Queue]] = {}
+    by_rank: dict[int, list[PostgresQueue]] = {}
     for queue in queues:
         by_rank.setdefault(-queue.options.priority, []).append(queue)
     order: list[str] = []
@@ -67,7 +69,7 @@ def _shares(tx: Transaction, queues: Iterable[Queue], limit: int) -> list[str]:
     return order
 
 
-def _oldest(tx: Transaction, queues: list[Queue], limit: int) -> list[str]:
+def _oldest(tx: PostgresTransaction, queues: list[PostgresQueue], limit: int) -> list[str]:
     """From queues of one priority: merge their heads by age."""
     wanted = {queue.id: allowed(queue, limit) for queue in queues}
     wanted = {queue_id: count for queue_id, count in wanted.items() if count}
@@ -94,9 +96,9 @@ def _oldest(tx: Transaction, queues: list[Queue], limit: int) -> list[str]:
     return order
 
 
-def _lease_shares(tx: Transaction, order: list[str], command: Lease) -> list[LeasedMessage]:
+def _lease_shares(tx: PostgresTransaction, order: list[str], command: Lease) -> list[Delivery]:
     tx.enter_also(dict.fromkeys(order, WHOLE | LEASE))
-    shares: dict[str, list[LeasedMessage]] = {}
+    shares: dict[str, list[Delivery]] = {}
     all_heads = []
     for name in dict.fromkeys(order):
         queue = tx.find(name)

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.core.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.core.ids import ID_BITS, ID_MAX
+from penstock.core.latency import SERVICE, TOTAL
+from penstock.core.model import State, backoff_ms
 from penstock.errors import PenstockError, UnknownQueue
-from penstock.identity import ID_BITS, ID_MAX
-from penstock.journal.events import Kind, Mark, encode_detail
-from penstock.latency import SERVICE, TOTAL
-from penstock.model import State, backoff_ms
-from penstock.store.postgres.journal import note_acked, note_dead, note_ended
-from penstock.store.postgres.moves import Ended, Failed, die, file_again, remember_failures, return_to_dead, schedule
-from penstock.store.postgres.queues import Queue
-from penstock.store.postgres.transaction import Transaction, home
-from penstock.store.postgres.wire import Rows, Statement, blobs, ints, ints_or_nulls
-from penstock.store.shared import (
+from penstock.journal.events import EventFlag, Kind, encode_detail
+from penstock.postgres.pipeline import Rows, Statement, blobs, ints, ints_or_nulls
+from penstock.store.common import (
     ACKED,
     NACKED,
     NACKED_INTO,
@@ -30,6 +26,18 @@ from penstock.store.shared import (
     settled_since,
     token_bytes,
 )
+from penstock.store.postgres.journal import note_acked, note_dead, note_ended
+from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.settlement import (
+    EndedLease,
+    FailedDelivery,
+    dead_letter,
+    remember_failures,
+    requeue,
+    return_to_dead,
+    schedule,
+)
+from penstock.store.postgres.transaction import PostgresTransaction, home
 
 Item = tuple[int, int, int, bytes]
 """Queue, the time in the token, message, token."""
@@ -48,7 +56,7 @@ def _columns(items: Sequence[Item]) -> tuple[bytes, bytes, bytes, bytes]:
     return ints(queues), ints(untils), ints(ids), blobs(tokens)
 
 
-def along(tx: Transaction, commands: Sequence[Ack]) -> list[Statement]:
+def along(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[Statement]:
     """The end of the leases, to go with the first round trip; only where one statement does for all."""
     ids = [tx.context.ids.get(home(command.queue)) for command in commands]
     if None in ids or not joinable(commands):
@@ -70,7 +78,7 @@ def _items(commands: Sequence[Ack], queue_ids: Sequence[int]) -> list[Item]:
     return found
 
 
-def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | PenstockError]:
+def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll | PenstockError]:
     """A run of acks."""
     early, tx.first = tx.first, []
     if not joinable(commands):
@@ -81,9 +89,9 @@ def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | Penst
     else:
         items = _items([command for command, _ in known], [queue.id for _, queue in known])
         rows = tx.fetch("settle.end", *_columns(items), tx.journals) if items else []
-    ended = {lease.id: lease for lease in map(Ended._make, rows)}
-    by_queue: dict[int, list[Ended]] = {queue.id: [] for _, queue in known}
-    missing: list[tuple[Queue, SettleItem]] = []
+    ended = {lease.id: lease for lease in map(EndedLease._make, rows)}
+    by_queue: dict[int, list[EndedLease]] = {queue.id: [] for _, queue in known}
+    missing: list[tuple[PostgresQueue, SettleItem]] = []
     for command, queue in known:
         by_queue[queue.id] += [ended[item.id] for item in command.items if item.id in ended]
         missing += [(queue, item) for item in command.items if item.id not in ended]
@@ -106,14 +114,14 @@ def ack_all(tx: Transaction, commands: Sequence[Ack]) -> list[SettledAll | Penst
     return outcomes
 
 
-def _ack_alone(tx: Transaction, command: Ack) -> SettledAll | PenstockError:
+def _ack_alone(tx: PostgresTransaction, command: Ack) -> SettledAll | PenstockError:
     try:
         queue = tx.queue(command.queue)
         check_tokens(queue.name, queue.options, command.items)
     except PenstockError as error:
         return error
 
-    def end_well(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
+    def end_well(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
         finish(tx, {queue.id: queue}, {queue.id: leases})
         _remember(tx, queue.id, leases, [ACKED] * len(leases))
         return [None] * len(leases)
@@ -121,7 +129,9 @@ def _ack_alone(tx: Transaction, command: Ack) -> SettledAll | PenstockError:
     return SettledAll(_settle(tx, queue, command.items, end_well, lambda how: how == ACKED)[0])
 
 
-def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, Sequence[Ended]]) -> None:
+def finish(
+    tx: PostgresTransaction, queues: Mapping[int, PostgresQueue], by_queue: Mapping[int, Sequence[EndedLease]]
+) -> None:
     """Archive or delete messages whose leases have ended well."""
     everything = [lease for leases in by_queue.values() for lease in leases]
     if not everything:
@@ -131,8 +141,8 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
         for place, pushed_at in rows:
             tx.context.latencies.add(place >> ID_BITS + 1, TOTAL, (tx.now - pushed_at,))
 
-    gone: list[Ended] = []
-    kept: list[Ended] = []
+    gone: list[EndedLease] = []
+    kept: list[EndedLease] = []
     for queue_id, leases in by_queue.items():
         queue = queues[queue_id]
         if not leases:
@@ -165,13 +175,13 @@ def finish(tx: Transaction, queues: Mapping[int, Queue], by_queue: Mapping[int, 
         tx.write("settle.forget_dead", ints(dead))
 
 
-def _forget_extensions(tx: Transaction, leases: Sequence[Ended]) -> None:
+def _forget_extensions(tx: PostgresTransaction, leases: Sequence[EndedLease]) -> None:
     extended = [lease.id for lease in leases if lease.extended]
     if extended:
         tx.write("settle.forget_extensions", ints(extended))
 
 
-def _remember(tx: Transaction, queue_id: int, leases: Sequence[Ended], hows: Sequence[int]) -> None:
+def _remember(tx: PostgresTransaction, queue_id: int, leases: Sequence[EndedLease], hows: Sequence[int]) -> None:
     """Note how the tokens of these leases settled their messages: the same again gets the same answer."""
     if leases:
         tx.write(
@@ -184,7 +194,7 @@ def _remember(tx: Transaction, queue_id: int, leases: Sequence[Ended], hows: Seq
         )
 
 
-def forget_settled(tx: Transaction, limit: int) -> bool:
+def forget_settled(tx: PostgresTransaction, limit: int) -> bool:
     """Delete old notes of what tokens did. Returns whether there may be more.
 
     Those that were deleted before may still be in the way, if a snapshot is held: they are passed over.
@@ -201,11 +211,11 @@ def forget_settled(tx: Transaction, limit: int) -> bool:
     return more
 
 
-Act = Callable[[Sequence[Ended], Sequence[SettleItem]], list[State | None]]
+Act = Callable[[Sequence[EndedLease], Sequence[SettleItem]], list[State | None]]
 
 
 def _settle(
-    tx: Transaction, queue: Queue, items: Sequence[SettleItem], act: Act, same: Callable[[int], bool]
+    tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem], act: Act, same: Callable[[int], bool]
 ) -> tuple[list[Settled], list[State | None]]:
     """End the leases of one command's items and do with them what is to be done; of a repeated id, by the first.
 
@@ -228,8 +238,8 @@ def _settle(
 
 
 def _results(
-    tx: Transaction,
-    queue: Queue,
+    tx: PostgresTransaction,
+    queue: PostgresQueue,
     items: Sequence[SettleItem],
     done: dict[int, SettleItem],
     same: Callable[[int], bool] = lambda _: False,
@@ -256,7 +266,9 @@ def _results(
     return results, before
 
 
-def _holding(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> Iterable[tuple[int, SettleItem]]:
+def _holding(
+    tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]
+) -> Iterable[tuple[int, SettleItem]]:
     """Those that may hold a lease. Of a message that is named again and again, those with the token of its lease."""
     ids = {item.id for item in items}
     if len(ids) == len(items):
@@ -271,7 +283,7 @@ def _holding(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> Iter
     ]
 
 
-def _find_items(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Item]:
+def _find_items(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]) -> list[Item]:
     """What finds each lease; the current one, where no token is given."""
     found = [each for item in items if (each := _item(queue.id, item)) is not None]
     any_token = [item.id for item in items if item.token is None and 0 < item.id <= ID_MAX]
@@ -281,22 +293,22 @@ def _find_items(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> l
     return found
 
 
-def _end(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Ended]:
+def _end(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]) -> list[EndedLease]:
     found = _find_items(tx, queue, items)
     rows = tx.fetch("settle.end", *_columns(found), queue.noted) if found else []
-    return [Ended._make(row) for row in rows]
+    return [EndedLease._make(row) for row in rows]
 
 
 Key = tuple[int, int, bytes]
 """Queue, message and token."""
 
 
-def _key(queue: Queue, item: SettleItem) -> Key:
+def _key(queue: PostgresQueue, item: SettleItem) -> Key:
     return queue.id, item.id, b"" if item.token is None else token_bytes(item.token)
 
 
 def _look_back(
-    tx: Transaction, missing: Sequence[tuple[Queue, SettleItem]]
+    tx: PostgresTransaction, missing: Sequence[tuple[PostgresQueue, SettleItem]]
 ) -> tuple[dict[Key, int], dict[tuple[int, int], Settled]]:
     """For items without a lease: how their tokens settled them in the last minutes, and else why they could not be
     settled: the lease is over, or the message is not there."""
@@ -321,12 +333,12 @@ def _look_back(
     return {} if tx.fenced else before, why
 
 
-def nack(tx: Transaction, command: Nack) -> SettledAll:
+def nack(tx: PostgresTransaction, command: Nack) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     tx.wakes.add(queue.name)
 
-    def back_off(leases: Sequence[Ended], items: Sequence[SettleItem]) -> list[State | None]:
+    def back_off(leases: Sequence[EndedLease], items: Sequence[SettleItem]) -> list[State | None]:
         states = _back_off(tx, queue, leases, items)
         _remember(tx, queue.id, leases, [nacked_into(state) for state in states])
         return states
@@ -335,19 +347,19 @@ def nack(tx: Transaction, command: Nack) -> SettledAll:
 
 
 def _back_off(
-    tx: Transaction, queue: Queue, leases: Sequence[Ended], items: Sequence[SettleItem]
+    tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[EndedLease], items: Sequence[SettleItem]
 ) -> list[State | None]:
     options = queue.options
     states: list[State | None] = []
-    dead: list[Failed] = []
-    done: list[Ended] = []
-    used_up: list[Failed] = []
-    discarded: list[Failed] = []
-    again: list[Failed] = []
-    later: list[tuple[Ended, int]] = []
-    at_once: list[Ended] = []
+    dead: list[FailedDelivery] = []
+    done: list[EndedLease] = []
+    used_up: list[FailedDelivery] = []
+    discarded: list[FailedDelivery] = []
+    again: list[FailedDelivery] = []
+    later: list[tuple[EndedLease, int]] = []
+    at_once: list[EndedLease] = []
     for lease, item in zip(leases, items, strict=True):
-        failed = Failed(lease, item.error or "", item.traceback)
+        failed = FailedDelivery(lease, item.error or "", item.traceback)
         if lease.from_dead:
             if item.discard:
                 done.append(lease)
@@ -372,14 +384,14 @@ def _back_off(
         _note_nacked(tx, queue, dead, used_up, discarded, again, dict(later))
     finish(tx, {queue.id: queue}, {queue.id: done})
     return_to_dead(tx, queue, [each.lease for each in dead])
-    die(tx, queue, used_up, "nacked")
-    die(tx, queue, discarded, "nacked", discard=True)
+    dead_letter(tx, queue, used_up, "nacked")
+    dead_letter(tx, queue, discarded, "nacked", discard=True)
     remember_failures(tx, again)
     schedule(tx, queue, [lease for lease, _ in later], [at for _, at in later])
     if at_once:
         behind = max(tx.now, queue.newest_at)
         tx.write("settle.move", ints(lease.place for lease in at_once), ints([behind] * len(at_once)))
-        file_again(tx, queue, at_once)
+        requeue(tx, queue, at_once)
     nacked = len(leases) - len(done)
     if nacked:
         queue.count(leased=-nacked, n_nacked=nacked - len(dead))
@@ -387,17 +399,17 @@ def _back_off(
 
 
 def _note_nacked(
-    tx: Transaction,
-    queue: Queue,
-    dead: Sequence[Failed],
-    used_up: Sequence[Failed],
-    discarded: Sequence[Failed],
-    again: Sequence[Failed],
-    later: Mapping[Ended, int],
+    tx: PostgresTransaction,
+    queue: PostgresQueue,
+    dead: Sequence[FailedDelivery],
+    used_up: Sequence[FailedDelivery],
+    discarded: Sequence[FailedDelivery],
+    again: Sequence[FailedDelivery],
+    later: Mapping[EndedLease, int],
 ) -> None:
     told = [encode_detail(error=each.error or None) for each in dead]
     released = [each.lease for each in dead]
-    note_ended(tx, queue, Kind.RELEASED, released, marks=Mark.DEAD_LETTER, details=told if any(told) else None)
+    note_ended(tx, queue, Kind.RELEASED, released, marks=EventFlag.DEAD_LETTER, details=told if any(told) else None)
     at_once = max(tx.now, queue.newest_at)
     nacked = [*used_up, *discarded, *again]
     leases = [each.lease for each in nacked]
@@ -408,7 +420,7 @@ def _note_nacked(
     note_dead(tx, queue, discarded, "nacked", discard=True)
 
 
-def extend(tx: Transaction, command: Extend) -> SettledAll:
+def extend(tx: PostgresTransaction, command: Extend) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     tx.wakes.add(queue.name)
@@ -427,14 +439,14 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
     return SettledAll(results, leased_until=until)
 
 
-def release(tx: Transaction, command: Release) -> SettledAll:
+def release(tx: PostgresTransaction, command: Release) -> SettledAll:
     queue = tx.queue(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     tx.wakes.add(queue.name)
 
-    def give_back(leases: Sequence[Ended], _: Sequence[SettleItem]) -> list[State | None]:
+    def give_back(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
         dead = [lease for lease in leases if lease.from_dead]
-        note_ended(tx, queue, Kind.RELEASED, dead, marks=Mark.DEAD_LETTER)
+        note_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
         note_ended(tx, queue, Kind.RELEASED, [lease for lease in leases if not lease.from_dead])
         return_to_dead(tx, queue, dead)
         undelivered = [
@@ -444,7 +456,7 @@ def release(tx: Transaction, command: Release) -> SettledAll:
             for lease in leases
             if not lease.from_dead
         ]
-        file_again(tx, queue, undelivered)
+        requeue(tx, queue, undelivered)
         _remember(tx, queue.id, leases, [RELEASED] * len(leases))
         if leases:
             queue.count(leased=-len(leases))

@@ -12,48 +12,43 @@ from typing import Any, Literal, TypeVar
 import psycopg
 from psycopg.rows import scalar_row
 
-from penstock import forks
-from penstock.commands import (
-    Ack,
-    CatchUp,
-    Command,
-    Extend,
-    Lease,
-    Nack,
-    Push,
-    Release,
-    SwitchJournal,
-)
-from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, TryLater, Unsupported, WrongType
-from penstock.model import (
+from penstock.core import fork_safety
+from penstock.core.commands import Ack, CatchUp, Command, Extend, Lease, Nack, Push, Release, SwitchJournal
+from penstock.core.model import (
     Ages,
     ApiKey,
     Clock,
     DeadError,
     Latencies,
-    Message,
+    Progress,
+    PushReceipt,
     QueueInfo,
     QueueStats,
-    Receipt,
     RollUp,
     State,
+    StoredMessage,
     Window,
-    Worker,
+    WorkerInfo,
 )
-from penstock.store.postgres.access import api_key
-from penstock.store.postgres.batch import along, carry_out, is_durable, needs_of, runs
-from penstock.store.postgres.connection import (
+from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, TryLater, Unsupported, WrongType
+from penstock.group_commit.interface import PendingReply, PreparedBatch
+from penstock.journal.postgres_outbox import JournalOutbox
+from penstock.postgres.connection import (
     OUTCOME_SECONDS,
+    DatabaseTarget,
     Pool,
-    Target,
     connect,
     is_lost,
-    life_of,
+    server_start_id,
     translate,
     unsafe_settings,
 )
-from penstock.store.postgres.context import BUSY_MS, SLACK_MS, Context
-from penstock.store.postgres.own_transaction import (
+from penstock.postgres.notifier import Notifier
+from penstock.postgres.pipeline import PipelinedConnection, Restart, Statement
+from penstock.postgres.schema import has_journal, migrate
+from penstock.store.interface import PushStatement
+from penstock.store.postgres.access import api_key
+from penstock.store.postgres.caller_transaction import (
     NO_PENSTOCK,
     POSTGRES_DRIVERS,
     in_use,
@@ -61,18 +56,15 @@ from penstock.store.postgres.own_transaction import (
     push_statement,
     receipts,
 )
-from penstock.store.postgres.plain import plan
-from penstock.store.postgres.read import Reader
-from penstock.store.postgres.schema import has_journal, migrate
+from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
+from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
+from penstock.store.postgres.fastpath.eligibility import plan
+from penstock.store.postgres.fastpath.runner import RETRIED, UNFOLDED_MAX, FastPath
+from penstock.store.postgres.queries import PostgresQueries
 from penstock.store.postgres.settle import forget_settled
-from penstock.store.postgres.short_way import RETRIED, UNFOLDED_MAX, ShortWay
-from penstock.store.postgres.spool import Spool
 from penstock.store.postgres.sweep import fold, forget_marks
-from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wake import Waker
-from penstock.store.postgres.wire import Restart, Statement, Wire
+from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.workers import list_workers
-from penstock.store.protocol import Asked, Prepared, Progress, PushStatement
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
@@ -104,7 +96,7 @@ OF_ONE_COMMAND = ("22", "54")
 class PostgresStore:
     lanes = 4
     """Batches that may be on their way at once: pushes, leases, settling, and the rest."""
-    quick = False
+    commit_is_instant = False
 
     def __init__(
         self,
@@ -112,14 +104,14 @@ class PostgresStore:
         *,
         schema: str | None = None,
         clock: Clock | None = None,
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
         connections: int = CONNECTIONS,
         journal: bool | None = None,
     ) -> None:
         """With `journal` the database gets or loses its journal, for all who share it; None leaves that as it is."""
-        self.target = Target(url, schema)
+        self.target = DatabaseTarget(url, schema)
         self.durability: Durability = durability
         self._busy_ms = busy_ms
         first = self._connect()
@@ -130,18 +122,18 @@ class PostgresStore:
                 self.durability_warnings = unsafe_settings(first)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
-            self._context = Context(self.target.schema, salt, clock, steady, busy_ms)
-            self._spool, self._draining = Spool(self._context), threading.Lock()
+            self._context = StoreContext(self.target.schema, salt, clock, monotonic, busy_ms)
+            self._outbox, self._draining = JournalOutbox(self._context), threading.Lock()
             self._pool = Pool(self._open_wire, connections, self.target.shown)
             channel = f"penstock.{self.target.schema}"
-            self._waker = Waker(self._connect, channel, heard_late=self._context.look_wide_soon)
-            self._waker.start()
-            self._short_way = ShortWay(
-                self._context, self._pool, self._waker, self.target, self._apply_in_steps, self._look_after
+            self._notifier = Notifier(self._connect, channel, on_late_commit=self._context.rescan_soon)
+            self._notifier.start()
+            self._short_way = FastPath(
+                self._context, self._pool, self._notifier, self.target, self._apply_in_steps, self._look_after
             )
         finally:
             first.close()
-        forks.register(self)
+        fork_safety.register(self)
         if journal is not None and journal != had_journal:
             try:
                 self.apply([SwitchJournal(on=journal)])
@@ -164,10 +156,12 @@ class PostgresStore:
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self.durability == "relaxed")
 
-    def _open_wire(self) -> Wire:
+    def _open_wire(self) -> PipelinedConnection:
         connection = self._connect()
         try:
-            return Wire(connection, life=life_of(connection), answer_ms=self.target.answer_ms + self._busy_ms)
+            return PipelinedConnection(
+                connection, life=server_start_id(connection), answer_ms=self.target.answer_ms + self._busy_ms
+            )
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self.target) from error
@@ -181,7 +175,7 @@ class PostgresStore:
     def after_fork_in_child(self) -> None:
         # The connections are the parent's: left alone, never closed here, which would end them there.
         self._pool.start_over()
-        self._waker.start_over()
+        self._notifier.start_over()
         self._draining = threading.Lock()
 
     def lane(self, command: Command[Any]) -> int:
@@ -228,7 +222,7 @@ class PostgresStore:
         for _ in range(TRIES):
             try:
                 with self._pool.wire() as wire:
-                    tx = Transaction(wire, self._context)
+                    tx = PostgresTransaction(wire, self._context)
                     outcomes = self._run(tx, commands)
                     # What goes wrong with this is no matter of those who asked for that, which is done.
                     with suppress(psycopg.Error, StoreError):
@@ -237,7 +231,7 @@ class PostgresStore:
             except CommitLost as lost:
                 self._pool.drop_idle()
                 if self._was_kept(lost):
-                    self._waker.tell_soon()
+                    self._notifier.notify_later()
                     if lost.outcomes is not None:
                         return lost.outcomes
                     # The ids that were given came with the answer.
@@ -257,15 +251,15 @@ class PostgresStore:
                 trouble = error
         raise StoreBusy(f"{self.target.shown}: {TRIES} attempts were in vain, the last because: {trouble}") from trouble
 
-    def _run(self, tx: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
+    def _run(self, tx: PostgresTransaction, commands: Sequence[Command[Any]]) -> list[Any]:
         wire, begun = tx.wire, time.monotonic()
         in_runs = runs(commands)
         try:
             tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
-            outcomes = carry_out(tx, in_runs)
-            told = bool(tx.wakes) and self._waker.may_send_now()
-            for word in self._waker.words(tx.wakes) if told else ():
-                tx.write("begin.notify", self._waker.channel, word)
+            outcomes = execute(tx, in_runs)
+            told = bool(tx.wakes) and self._notifier.may_send_now()
+            for word in self._notifier.words(tx.wakes) if told else ():
+                tx.write("begin.notify", self._notifier.channel, word)
         except BaseException:
             self._roll_back(wire)
             raise
@@ -278,10 +272,10 @@ class PostgresStore:
             raise
         late = tx.schedules and time.monotonic() - begun > SLACK_MS / 1000
         if late or (tx.wakes and not told):
-            self._waker.tell_soon(tx.wakes, late=late)
+            self._notifier.notify_later(tx.wakes, late=late)
         return outcomes
 
-    def _roll_back(self, wire: Wire) -> None:
+    def _roll_back(self, wire: PipelinedConnection) -> None:
         with suppress(psycopg.Error):
             if not wire.broken and wire.in_transaction:
                 wire.run([Statement(self._context.sql["begin.rollback"])])
@@ -310,23 +304,23 @@ class PostgresStore:
             time.sleep(0.05)
         raise translate(psycopg.OperationalError(str(lost.cause)), self.target, maybe_done=True) from lost.cause
 
-    def _look_after(self, wire: Wire) -> None:
+    def _look_after(self, wire: PipelinedConnection) -> None:
         """What a server does in the background, for when there is none."""
         context = self._context
-        if context.unfolded > UNFOLDED_MAX:
+        if context.uncompacted_counters > UNFOLDED_MAX:
             self._fold(wire)
         if context.spooled > SPOOLED_MAX and self._draining.acquire(blocking=False):
             try:
                 context.spooled = 0
-                while self._spool.step(wire, []):
+                while self._outbox.step(wire, []):
                     pass
             finally:
                 self._roll_back(wire)
                 self._draining.release()
 
-    def _fold(self, wire: Wire) -> None:
+    def _fold(self, wire: PipelinedConnection) -> None:
         """Of the queues last used; a server's sweeper does it for all. One bounded step: a caller waits for it."""
-        tx = Transaction(wire, self._context)
+        tx = PostgresTransaction(wire, self._context)
         try:
             tx.begin({}, durable=False)
             fold(tx, list(dict.fromkeys(self._context.ids.values())))
@@ -337,11 +331,11 @@ class PostgresStore:
             self._roll_back(wire)
             raise
 
-    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
+    def prepare(self, commands: Sequence[Command[Any]]) -> PreparedBatch | None:
         """Always None: every statement is a wait for the database."""
         return None
 
-    def ask(self, commands: Sequence[Command[Any]]) -> Asked | None:
+    def ask(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
         short = plan(self._context, commands)
         return None if short is None else self._short_way.ask(short, commands)
 
@@ -350,14 +344,14 @@ class PostgresStore:
         self._pool.check_open()
         return push_statement(self._context, command, durable=self.durability == "full")
 
-    def pushed(self, command: Push, answer: str) -> list[Receipt]:
+    def pushed(self, command: Push, answer: str) -> list[PushReceipt]:
         return receipts(self._context, self.target, command, answer)
 
     def driver_error(self, error: Exception) -> Exception:
         """An error of any driver, on the caller's connection: as it is, unless the database is another one."""
         return other_database(self.target) if getattr(error, "sqlstate", None) in NO_PENSTOCK else error
 
-    def push_on(self, connection: psycopg.Connection[Any], command: Push) -> list[Receipt]:
+    def push_on(self, connection: psycopg.Connection[Any], command: Push) -> list[PushReceipt]:
         """Push in the transaction of the caller's own connection."""
         if not isinstance(connection, psycopg.Connection):
             raise WrongType(
@@ -371,17 +365,17 @@ class PostgresStore:
             raise self.driver_error(error) from error
         return self.pushed(command, answer)
 
-    def version(self, interest: str | None = None) -> int:
+    def version(self, topic: str | None = None) -> int:
         self._pool.check_open()
-        self._waker.start()
-        return self._waker.changes if interest is None else self._waker.version(interest)
+        self._notifier.start()
+        return self._notifier.changes if topic is None else self._notifier.version(topic)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        return self._waker.listen(listener)
+        return self._notifier.listen(listener)
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
-    ) -> tuple[list[Message], str | None]:
+    ) -> tuple[list[StoredMessage], str | None]:
         return self._read(lambda reader: reader.peek(queue, state, limit, after))
 
     def dead_errors(
@@ -389,7 +383,7 @@ class PostgresStore:
     ) -> tuple[list[DeadError], str | None]:
         return self._read(lambda reader: reader.dead_errors(queue, contains, limit, after))
 
-    def get(self, queue: str, message_id: int) -> Message | None:
+    def get(self, queue: str, message_id: int) -> StoredMessage | None:
         return self._read(lambda reader: reader.get(queue, message_id))
 
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
@@ -412,7 +406,7 @@ class PostgresStore:
         return self._read(lambda reader: reader.stats(queue))
 
     def write_obstacle(self) -> str | None:
-        ((is_read_only,),) = self._read(lambda reader: reader.fetch("read.is_read_only"))
+        ((is_read_only,),) = self._read(lambda reader: reader.fetch("queries.is_read_only"))
         return "the database is read-only" if is_read_only else None
 
     def commits(self) -> int:
@@ -443,16 +437,16 @@ class PostgresStore:
         rows = self._read(lambda reader: reader.fetch("access.secret", queue))
         return rows[0][0] if rows else None
 
-    def workers(self, *, after: str | None = None, limit: int = 100) -> list[Worker]:
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
         return self._read(lambda reader: list_workers(reader, after, limit))
 
-    def _read(self, look: Callable[[Reader], T]) -> T:
+    def _read(self, look: Callable[[PostgresQueries], T]) -> T:
         """Look at one moment of the database; once more, if the connection turns out to be lost."""
         for last in (False, True):
             try:
                 with self._pool.wire() as wire:
                     try:
-                        return look(Reader(wire, self._context))
+                        return look(PostgresQueries(wire, self._context))
                     finally:
                         self._roll_back(wire)
             except psycopg.Error as error:
@@ -461,11 +455,11 @@ class PostgresStore:
                 self._pool.drop_idle()
         raise AssertionError
 
-    def export(self, queue: str) -> Generator[Message, None, None]:
+    def export(self, queue: str) -> Generator[StoredMessage, None, None]:
         self._pool.check_open()
         wire = self._open_wire()
         try:
-            yield from Reader(wire, self._context).export(queue)
+            yield from PostgresQueries(wire, self._context).export(queue)
         except psycopg.Error as error:
             raise translate(error, self.target) from error
         finally:
@@ -496,5 +490,5 @@ class PostgresStore:
 
     def close(self) -> None:
         """Safe to call again."""
-        self._waker.close()
+        self._notifier.close()
         self._pool.close()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.commands import Sweep, Swept
-from penstock.journal.events import Kind, Mark
-from penstock.model import DAY_MS
+from penstock.core.commands import Sweep, Swept
+from penstock.core.model import DAY_MS
+from penstock.journal.events import EventFlag, Kind
+from penstock.postgres.pipeline import Row, Rows, ints, texts
+from penstock.store.common import SETTLED_PER_STEP
 from penstock.store.postgres.admin import forget_all
-from penstock.store.postgres.advance import advance, note_far, wakes
+from penstock.store.postgres.busy_queues import rebuild_list
 from penstock.store.postgres.context import MARK_BITS
-from penstock.store.postgres.idle import mend_list
 from penstock.store.postgres.journal import note_removed
-from penstock.store.postgres.queues import Queue
+from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settle import forget_settled
-from penstock.store.postgres.transaction import WHOLE, Transaction
-from penstock.store.postgres.wire import Row, Rows, ints, texts
-from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import SETTLED_PER_STEP
+from penstock.store.postgres.transaction import WHOLE, PostgresTransaction
+from penstock.store.postgres.transitions import advance, record_far, wakes
+from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
@@ -25,7 +25,7 @@ MARK_KEPT_MS = 5 * 60_000
 """Longer than a push can be on its way, or be asked for."""
 
 
-def sweep(tx: Transaction, command: Sweep) -> Swept:
+def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
     tx.write_counters()
     swept = Swept()
     # name, id, undone, archived, counter rows
@@ -40,14 +40,14 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     swept.more |= forget_settled(tx, SETTLED_PER_STEP * command.limit)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
-    mend_list(tx, queues)
+    rebuild_list(tx, queues)
     return swept
 
 
-def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept) -> None:
+def _sweep_queues(tx: PostgresTransaction, rows: Sequence[Row], limit: int, swept: Swept) -> None:
     tx.enter_also({row[0]: WHOLE for row in rows})
-    note_far(tx, [queue for row in rows if (queue := tx.find(row[0])) is not None])
-    met: list[Queue] = []
+    record_far(tx, [queue for row in rows if (queue := tx.find(row[0])) is not None])
+    met: list[PostgresQueue] = []
     for name, _, _, archived, _ in rows:
         queue = tx.find(name)
         if queue is None:
@@ -67,16 +67,16 @@ def _sweep_queues(tx: Transaction, rows: Sequence[Row], limit: int, swept: Swept
     swept.wake_at = min([*times, *([] if swept.wake_at is None else [swept.wake_at])], default=None)
 
 
-def _trim_archive(tx: Transaction, queue: Queue, archive_ms: int, limit: int, swept: Swept) -> None:
+def _trim_archive(tx: PostgresTransaction, queue: PostgresQueue, archive_ms: int, limit: int, swept: Swept) -> None:
     rows = tx.fetch("admin.old_archive", queue.id, tx.now - archive_ms, limit)
-    note_removed(tx, queue, [place for _, place, _ in rows], Mark.KEPT, Kind.FORGOTTEN)
+    note_removed(tx, queue, [place for _, place, _ in rows], EventFlag.KEPT, Kind.FORGOTTEN)
     forget_all(tx, rows)
     queue.count(archived=-len(rows))
     swept.forgotten += len(rows)
     swept.more |= len(rows) == limit
 
 
-def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
+def _forget_keys(tx: PostgresTransaction, limit: int, swept: Swept) -> None:
     """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
     past = tx.context.past_requests.below(lambda: int(tx.fetch("admin.last_id")[0][0]) + 1)
     rows = tx.fetch("admin.old_keys", tx.now, limit)
@@ -96,35 +96,35 @@ def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
     swept.more |= len(rows) == limit
 
 
-def _for_keys(tx: Transaction, statement: str, rows: Rows, *params: int) -> None:
+def _for_keys(tx: PostgresTransaction, statement: str, rows: Rows, *params: int) -> None:
     if rows:
         tx.write(statement, *params, ints(row[0] for row in rows), texts([row[1] for row in rows]))
 
 
-def fold(tx: Transaction, queue_ids: Sequence[int]) -> None:
+def fold(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
     if queue_ids:
         tx.write("counter.fold", ints(queue_ids))
-        tx.context.unfolded = 0
+        tx.context.uncompacted_counters = 0
 
 
-def forget_marks(tx: Transaction) -> None:
+def forget_marks(tx: PostgresTransaction) -> None:
     """Of pushes that nobody asks for any more. Those that were forgotten before may still be in the way, if a snapshot
     is held: they are passed over."""
     context = tx.context
     up_to = tx.now - MARK_KEPT_MS << MARK_BITS
     if up_to > context.marks_from:
-        tx.write("at_once.forget_marks", context.marks_from, up_to)
+        tx.write("fastpath.forget_marks", context.marks_from, up_to)
         context.marks_from = up_to
 
 
-def _write_latencies(tx: Transaction) -> None:
+def _write_latencies(tx: PostgresTransaction) -> None:
     rows = tx.context.latencies.rows(tx.now)
     if rows:
         ids, minutes, kinds, counts = zip(*rows, strict=True)
         tx.write("latency.keep", tx.context.latencies.writer, ints(ids), ints(minutes), ints(kinds), texts(counts))
 
 
-def _forget_minutes(tx: Transaction, queue_ids: Sequence[int], minute: int, kept: int) -> None:
+def _forget_minutes(tx: PostgresTransaction, queue_ids: Sequence[int], minute: int, kept: int) -> None:
     """Once a minute is often enough."""
     if minute != tx.context.trimmed_minute:
         tx.context.trimmed_minute = minute

@@ -10,14 +10,15 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
+from penstock.core.ids import DLQ_SUFFIX
+from penstock.core.model import system_clock
 from penstock.errors import UnknownQueue
-from penstock.identity import DLQ_SUFFIX
 from penstock.journal.recorder import Recorder
-from penstock.model import system_clock
-from penstock.store.postgres.context import Context, quoted
-from penstock.store.postgres.queues import COUNTED, Queue
-from penstock.store.postgres.wire import Restart, Row, Rows, Statement, Wire, ints, ints_or_nulls, texts
-from penstock.store.shared import Room
+from penstock.postgres.context import quoted
+from penstock.postgres.pipeline import PipelinedConnection, Restart, Row, Rows, Statement, ints, ints_or_nulls, texts
+from penstock.store.common import ByteBudget
+from penstock.store.postgres.context import StoreContext
+from penstock.store.postgres.queues import COUNTED, PostgresQueue
 
 WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
 """What a command needs of a queue: all that is known of it; to push, to lease, or to change it, alone."""
@@ -36,13 +37,13 @@ def home(name: str) -> str:
     return name.removesuffix(DLQ_SUFFIX)
 
 
-class Transaction:
-    def __init__(self, wire: Wire, context: Context) -> None:
+class PostgresTransaction:
+    def __init__(self, wire: PipelinedConnection, context: StoreContext) -> None:
         self.wire = wire
         self.context = context
         self.salt = context.salt
         self.now = 0
-        self.room = Room()
+        self.room = ByteBudget()
         """What all leases of a batch may still hand out."""
         self.journal = Recorder(context.salt)
         self.journals = context.journals
@@ -65,7 +66,7 @@ class Transaction:
         self.answers_with_commit = False
         """Whether the commit's own round trip brings something that the outcomes lack."""
         self._pending: list[Statement] = []
-        self._queues: dict[str, Queue | None] = {}
+        self._queues: dict[str, PostgresQueue | None] = {}
         self._needs: dict[str, int] = {}
         self._locked: dict[str, int] = {}
         """Under which id each queue was locked; another thread may have learnt another meanwhile."""
@@ -167,7 +168,7 @@ class Transaction:
             if self._locked.get(name) != queue_id:
                 context.learn(name, queue_id)
                 moved = True
-            queue = self._queues[name] = Queue((name, queue_id, *rest))
+            queue = self._queues[name] = PostgresQueue((name, queue_id, *rest))
             if needs[name] & WHOLE:
                 context.raise_floor(queue_id, self.now, queue.due_at, queue.lapse_at)
         self._needs.update(needs)
@@ -176,7 +177,7 @@ class Transaction:
 
     # Queues
 
-    def find(self, name: str) -> Queue | None:
+    def find(self, name: str) -> PostgresQueue | None:
         if self._stale:
             self._stale = False
             (rows,) = self.wire.run([self._load_statement(self._needs, False)])
@@ -187,13 +188,13 @@ class Transaction:
         except KeyError:
             return self._queues[home(name)]
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> PostgresQueue:
         queue = self.find(name)
         if queue is None:
             raise UnknownQueue(name)
         return queue
 
-    def itself(self, name: str) -> Queue:
+    def itself(self, name: str) -> PostgresQueue:
         """The queue of this very name: what is done to a whole queue is not done by the name of its dead letters."""
         queue = self.queue(name)
         if queue.name != name:
@@ -205,13 +206,13 @@ class Transaction:
         self.flush()
         self._stale = True
 
-    def made(self, queue_row: Row) -> Queue:
-        queue = self._queues[queue_row[0]] = Queue(queue_row)
+    def made(self, queue_row: Row) -> PostgresQueue:
+        queue = self._queues[queue_row[0]] = PostgresQueue(queue_row)
         self.context.learn(queue.name, queue.id)
         self.context.learn_options(queue.name, queue.id, queue_row[2])
         return queue
 
-    def dropped(self, queue: Queue) -> None:
+    def dropped(self, queue: PostgresQueue) -> None:
         self._queues[queue.name] = None
         self.context.ids.pop(queue.name, None)
         self.context.known.pop(queue.name, None)
@@ -293,7 +294,7 @@ class Transaction:
         ids = ints(queue.id for queue in changed)
         params = (self.now // 60_000, ids, ints_or_nulls(cursors), ints_or_nulls(newest), *columns)
         self._pending.append(Statement(sql, params))
-        self.context.unfolded += len(changed)
+        self.context.uncompacted_counters += len(changed)
         for queue in changed:
             queue.written()
 
@@ -311,7 +312,7 @@ class Transaction:
         self.answers_with_commit = any(statement.then and statement.needed for statement in self._pending)
         self.flush()
 
-    def touched(self) -> Iterable[Queue]:
+    def touched(self) -> Iterable[PostgresQueue]:
         return (queue for queue in self._queues.values() if queue is not None)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.commands import Beat, Beaten
-from penstock.journal.noting import note_worker
-from penstock.model import Presence, Worker
+from penstock.core.commands import Beat, Beaten
+from penstock.core.model import Presence, WorkerInfo
+from penstock.journal.recording import record_worker
+from penstock.postgres.pipeline import ints, texts
 from penstock.store import workers
-from penstock.store.postgres.read import Reader
-from penstock.store.postgres.transaction import Transaction
-from penstock.store.postgres.wire import ints, texts
+from penstock.store.postgres.queries import PostgresQueries
+from penstock.store.postgres.transaction import PostgresTransaction
 
 
-def beat(tx: Transaction, command: Beat) -> Beaten:
+def beat(tx: PostgresTransaction, command: Beat) -> Beaten:
     gone, present = workers.each_once(command.gone), workers.each_once(command.present)
     went = _leave(tx, gone)
     known = {(kind, name): started_at for kind, name, started_at in tx.fetch("worker.known", *_keys(_of(present)))}
@@ -42,7 +42,7 @@ def _keys(keys: Sequence[workers.Key]) -> tuple[bytes, bytes]:
     return texts([kind for kind, _ in keys]), texts([name for _, name in keys])
 
 
-def _renew(tx: Transaction, present: Sequence[Presence], stale_ms: int) -> list[tuple[str, str, bool]]:
+def _renew(tx: PostgresTransaction, present: Sequence[Presence], stale_ms: int) -> list[tuple[str, str, bool]]:
     if not present:
         return []
     rows = tx.fetch(
@@ -60,7 +60,7 @@ def _renew(tx: Transaction, present: Sequence[Presence], stale_ms: int) -> list[
     return [(kind, name, added) for kind, name, added in rows]
 
 
-def _leave(tx: Transaction, gone: Sequence[Presence]) -> list[workers.Key]:
+def _leave(tx: PostgresTransaction, gone: Sequence[Presence]) -> list[workers.Key]:
     if not gone:
         return []
     return [
@@ -69,7 +69,7 @@ def _leave(tx: Transaction, gone: Sequence[Presence]) -> list[workers.Key]:
     ]
 
 
-def _forget_silent(tx: Transaction) -> list[workers.Key]:
+def _forget_silent(tx: PostgresTransaction) -> list[workers.Key]:
     stale = [(kind, name, at) for kind, name, at in tx.fetch("worker.stale", tx.now, workers.STALE_AT_ONCE)]
     if not stale:
         return []
@@ -80,18 +80,18 @@ def _forget_silent(tx: Transaction) -> list[workers.Key]:
     return gone
 
 
-def _tell(tx: Transaction, came: Sequence[workers.Key], went: Sequence[workers.Key]) -> None:
+def _tell(tx: PostgresTransaction, came: Sequence[workers.Key], went: Sequence[workers.Key]) -> None:
     if not came and not went:
         return
     ((journals,),) = tx.fetch("worker.journals")
     if journals:
         for kind, name in went:
-            note_worker(tx, "disconnected", kind, name)
+            record_worker(tx, "disconnected", kind, name)
         for kind, name in came:
-            note_worker(tx, "connected", kind, name)
+            record_worker(tx, "connected", kind, name)
 
 
-def list_workers(reader: Reader, after: str | None, limit: int) -> list[Worker]:
+def list_workers(reader: PostgresQueries, after: str | None, limit: int) -> list[WorkerInfo]:
     rows = reader.fetch("worker.list", *workers.after_key(after), limit)
     held = reader.fetch("worker.held", workers.LEASES_SHOWN) if rows else []
     return list(workers.shown(rows, [(name, queue, count) for name, queue, count in held]))

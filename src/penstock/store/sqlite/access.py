@@ -5,17 +5,17 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from penstock.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
+from penstock.core.commands import AddKey, AddStreamKey, Removed, RemoveKey, RemoveStreamKeys, SetSecret
+from penstock.core.model import ApiKey
+from penstock.core.sql_files import load_sql
 from penstock.errors import Conflict
-from penstock.model import ApiKey
-from penstock.store.migrate import load_sql
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.transaction import SqliteTransaction
 
 SQL = load_sql("penstock.store.sqlite", "access")
 KEYS_MAX = 1_000
 
 
-def add_key(tx: Transaction, command: AddKey) -> ApiKey:
+def add_key(tx: SqliteTransaction, command: AddKey) -> ApiKey:
     queue = tx.queue(command.queue)
     (count,) = tx.execute("SELECT count(*) FROM penstock_api_key WHERE queue_id = ?", (queue.id,)).fetchone()
     if count >= KEYS_MAX:
@@ -25,12 +25,12 @@ def add_key(tx: Transaction, command: AddKey) -> ApiKey:
     return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
 
 
-def remove_key(tx: Transaction, command: RemoveKey) -> Removed:
+def remove_key(tx: SqliteTransaction, command: RemoveKey) -> Removed:
     queue = tx.queue(command.queue)
     return Removed(tx.execute(SQL["remove_key"], (command.id, queue.id)).rowcount)
 
 
-def add_stream_key(tx: Transaction, command: AddStreamKey) -> ApiKey:
+def add_stream_key(tx: SqliteTransaction, command: AddStreamKey) -> ApiKey:
     (count,) = tx.execute("SELECT count(*) FROM penstock_stream_key WHERE stream = ?", (command.stream,)).fetchone()
     if count >= KEYS_MAX:
         raise Conflict(f"stream {command.stream!r} has {KEYS_MAX} keys already", hint="remove some")
@@ -39,7 +39,7 @@ def add_stream_key(tx: Transaction, command: AddStreamKey) -> ApiKey:
     return ApiKey(command.id, None, command.name, command.hash, list(command.rights), tx.now, command.stream)
 
 
-def remove_stream_keys(tx: Transaction, command: RemoveStreamKeys) -> Removed:
+def remove_stream_keys(tx: SqliteTransaction, command: RemoveStreamKeys) -> Removed:
     return Removed(tx.execute(SQL["remove_stream_keys"], (command.stream, command.id)).rowcount)
 
 
@@ -47,7 +47,7 @@ def list_stream_keys(connection: sqlite3.Connection, stream: str) -> list[ApiKey
     return [_key(row) for row in connection.execute(SQL["list_stream_keys"], (stream,))]
 
 
-def set_secret(tx: Transaction, command: SetSecret) -> None:
+def set_secret(tx: SqliteTransaction, command: SetSecret) -> None:
     tx.execute(SQL["set_secret"], (command.secret, tx.queue(command.queue).id))
 
 

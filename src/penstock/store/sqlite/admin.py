@@ -6,29 +6,29 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.commands import Purge, Redrive, Redriven, Remove, Removed, Sweep, Swept
-from penstock.error_groups import is_wanted
+from penstock.core.commands import Purge, Redrive, RedriveOutcome, Remove, Removed, Sweep, Swept
+from penstock.core.error_groups import is_wanted
+from penstock.core.ids import ID_MAX
+from penstock.core.model import DAY_MS, State
 from penstock.errors import InvalidInput
-from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, Mark, encode_detail
-from penstock.model import DAY_MS, State
-from penstock.store.requests import REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import NEVER, SETTLED_PER_STEP
-from penstock.store.sqlite.advance import SETTLE, advance, forget_message, wake_at
-from penstock.store.sqlite.advance import SQL as ADVANCE
+from penstock.journal.events import EventFlag, Kind, encode_detail
+from penstock.store.common import NEVER, SETTLED_PER_STEP
+from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.sqlite.configure import SQL
 from penstock.store.sqlite.journal import note_removed, pushed_times
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
-from penstock.store.sqlite.queues import Queue
-from penstock.store.sqlite.settled import forget
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.queues import SqliteQueue
+from penstock.store.sqlite.settled_tokens import forget
+from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.transitions import SETTLE, advance, forget_message, wake_at
+from penstock.store.sqlite.transitions import SQL as ADVANCE
 
 KEY_CHECK_MS = DAY_MS // 24
 ANY_ATTEMPTS = 1
 
 
-def remove(tx: Transaction, command: Remove) -> Removed:
+def remove(tx: SqliteTransaction, command: Remove) -> Removed:
     queue = tx.home(command.queue)
     removed = sum(_remove_one(tx, queue, message_id) for message_id in command.ids)
     if removed:
@@ -37,7 +37,7 @@ def remove(tx: Transaction, command: Remove) -> Removed:
     return Removed(removed)
 
 
-def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
+def _remove_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> bool:
     if not 0 < message_id <= ID_MAX:
         return False
     here = (message_id, queue.id)
@@ -50,11 +50,11 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
     if queue.cursor < place < queue.plain_end:
         queue.ready -= 1
     elif tx.execute(SQL["dead_of"], here).fetchone():
-        marks = Mark.DEAD_LETTER
+        marks = EventFlag.DEAD_LETTER
         tx.execute(SETTLE["forget_dead"], (message_id,))
         queue.dead -= 1
     elif tx.execute(SQL["archived_of"], here).fetchone():
-        marks = Mark.KEPT
+        marks = EventFlag.KEPT
         tx.execute(SQL["end_archive"], (message_id,))
         queue.archived -= 1
     elif tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id)).rowcount:
@@ -65,14 +65,14 @@ def _remove_one(tx: Transaction, queue: Queue, message_id: int) -> bool:
         tx.execute(SQL["end_lease"], (queue.id, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
         from_dead = tx.execute(SETTLE["forget_dead"], (message_id,)).rowcount
-        marks = Mark.LEASED | (Mark.DEAD_LETTER if from_dead else 0)
+        marks = EventFlag.LEASED | (EventFlag.DEAD_LETTER if from_dead else 0)
         queue.leased -= 1
     note_removed(tx, queue, [place], marks)
     forget_message(tx, message_id, place, ANY_ATTEMPTS)
     return True
 
 
-def purge(tx: Transaction, command: Purge) -> Removed:
+def purge(tx: SqliteTransaction, command: Purge) -> Removed:
     queue = tx.home(command.queue)
     up_to = tx.next_ids(0) - 1 if command.up_to_id is None else min(command.up_to_id, ID_MAX)
     # As in peek, the name of the dead letters means them alone.
@@ -88,7 +88,7 @@ def purge(tx: Transaction, command: Purge) -> Removed:
     return Removed(removed, more=removed >= command.limit, up_to_id=up_to)
 
 
-def _purge_ready(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+def _purge_ready(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     last = queue.place(up_to, plain=True)
     places = [place for (place,) in tx.execute(SQL["purge_plain"], (queue.cursor, last, limit))]
     note_removed(tx, queue, places)
@@ -103,7 +103,7 @@ def _purge_ready(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     return len(places) + len(rows)
 
 
-def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+def _purge_scheduled(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_scheduled"], (queue.id, up_to, limit)).fetchall()
     note_removed(tx, queue, [place for _, place, _ in rows])
     for message_id, place, available_at in rows:
@@ -113,11 +113,11 @@ def _purge_scheduled(tx: Transaction, queue: Queue, up_to: int, limit: int) -> i
     return len(rows)
 
 
-def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+def _purge_leased(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
     for letters in (False, True):
         places = [place for _, _, place, from_dead in rows if bool(from_dead) is letters]
-        note_removed(tx, queue, places, Mark.LEASED | (Mark.DEAD_LETTER if letters else 0))
+        note_removed(tx, queue, places, EventFlag.LEASED | (EventFlag.DEAD_LETTER if letters else 0))
     for leased_until, message_id, place, from_dead in rows:
         tx.execute(SETTLE["end_lease"], (queue.id, leased_until, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
@@ -128,9 +128,9 @@ def _purge_leased(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     return len(rows)
 
 
-def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+def _purge_dead(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_dead"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place in rows], Mark.DEAD_LETTER)
+    note_removed(tx, queue, [place for _, place in rows], EventFlag.DEAD_LETTER)
     for message_id, place in rows:
         tx.execute(SETTLE["forget_dead"], (message_id,))
         forget_message(tx, message_id, place, ANY_ATTEMPTS)
@@ -138,21 +138,21 @@ def _purge_dead(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
     return len(rows)
 
 
-def _purge_archived(tx: Transaction, queue: Queue, up_to: int, limit: int) -> int:
+def _purge_archived(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_archived"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place in rows], Mark.KEPT)
+    note_removed(tx, queue, [place for _, place in rows], EventFlag.KEPT)
     _forget_archived(tx, queue, rows)
     return len(rows)
 
 
-def _forget_archived(tx: Transaction, queue: Queue, rows: list[tuple[int, int]]) -> None:
+def _forget_archived(tx: SqliteTransaction, queue: SqliteQueue, rows: list[tuple[int, int]]) -> None:
     for message_id, place in rows:
         tx.execute(SQL["end_archive"], (message_id,))
         tx.execute(SETTLE["delete"], (place,))
     queue.archived -= len(rows)
 
 
-_PURGES: dict[State, Callable[[Transaction, Queue, int, int], int]] = {
+_PURGES: dict[State, Callable[[SqliteTransaction, SqliteQueue, int, int], int]] = {
     State.READY: _purge_ready,
     State.SCHEDULED: _purge_scheduled,
     State.LEASED: _purge_leased,
@@ -161,7 +161,7 @@ _PURGES: dict[State, Callable[[Transaction, Queue, int, int], int]] = {
 }
 
 
-def redrive(tx: Transaction, command: Redrive) -> Redriven:
+def redrive(tx: SqliteTransaction, command: Redrive) -> RedriveOutcome:
     queue = tx.home(command.queue)
     died_at, message_id = _position(command.after)
     died_before = NEVER if command.died_before is None else command.died_before
@@ -174,7 +174,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     matched = [row for row in rows if is_wanted(command, row[4])]
     after = f"{rows[-1][2]}-{rows[-1][0]}" if len(rows) == command.limit else None
     if command.dry_run or not matched:
-        return Redriven(len(matched), 0, after)
+        return RedriveOutcome(len(matched), 0, after)
     at = max(tx.now, queue.newest_at)
     if queue.noted:
         pushed = pushed_times(tx, [row[1] for row in matched])
@@ -194,7 +194,7 @@ def redrive(tx: Transaction, command: Redrive) -> Redriven:
     queue.ready += len(matched)
     queue.n_redriven += len(matched)
     tx.touch(queue)
-    return Redriven(len(matched), len(matched), after)
+    return RedriveOutcome(len(matched), len(matched), after)
 
 
 def _position(after: str | None) -> tuple[int, int]:
@@ -206,7 +206,7 @@ def _position(after: str | None) -> tuple[int, int]:
     return int(died_at), int(message_id)
 
 
-def sweep(tx: Transaction, command: Sweep) -> Swept:
+def sweep(tx: SqliteTransaction, command: Sweep) -> Swept:
     tx.write_counters()
     swept = Swept()
     for (name,) in tx.execute(SQL["busy_queues"]).fetchall():
@@ -230,7 +230,7 @@ def sweep(tx: Transaction, command: Sweep) -> Swept:
     return swept
 
 
-def _forget_minutes(tx: Transaction, command: Sweep, swept: Swept) -> None:
+def _forget_minutes(tx: SqliteTransaction, command: Sweep, swept: Swept) -> None:
     """Of idle queues, too. Once a minute is often enough."""
     minute = tx.now // 60_000
     if minute == tx.trimmed_minute:
@@ -243,20 +243,20 @@ def _forget_minutes(tx: Transaction, command: Sweep, swept: Swept) -> None:
         swept.more = True
 
 
-def _trim_archive(tx: Transaction, queue: Queue, limit: int, swept: Swept) -> None:
+def _trim_archive(tx: SqliteTransaction, queue: SqliteQueue, limit: int, swept: Swept) -> None:
     archive_ms = queue.options.archive_ms
     if archive_ms is None:
         return
     rows = tx.execute(SQL["old_archive"], (queue.id, tx.now - archive_ms, limit)).fetchall()
     if rows:
-        note_removed(tx, queue, [place for _, place in rows], Mark.KEPT, Kind.FORGOTTEN)
+        note_removed(tx, queue, [place for _, place in rows], EventFlag.KEPT, Kind.FORGOTTEN)
         _forget_archived(tx, queue, rows)
         tx.touch(queue)
         swept.forgotten += len(rows)
         swept.more |= len(rows) == limit
 
 
-def _forget_keys(tx: Transaction, limit: int, swept: Swept) -> None:
+def _forget_keys(tx: SqliteTransaction, limit: int, swept: Swept) -> None:
     """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
     past = tx.past_requests.below(lambda: tx.next_ids(0))
     rows = tx.execute(SQL["old_keys"], (tx.now, limit)).fetchall()

@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from penstock.core.model import Progress
 from penstock.errors import CannotOpen, Damaged
 from penstock.log.files import sync_path
-from penstock.store.protocol import Progress
-from penstock.store.sqlite.connection import connect, create_private, translated, why_not
+from penstock.store.sqlite.connection import connect, create_private, mapping_errors, why_not
 
 STEP_PAGES = 2_048
 
@@ -20,7 +20,7 @@ def backup(path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: 
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     try:
-        with translated(path):
+        with mapping_errors(path):
             if shared is not None:
                 _copy(shared, partial, progress)
             else:

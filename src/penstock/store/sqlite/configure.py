@@ -2,68 +2,68 @@
 
 from __future__ import annotations
 
-from penstock.commands import Configure, Configured, Drop, Pause, Removed
+from penstock.core.commands import Configure, ConfigureOutcome, Drop, Pause, Removed
+from penstock.core.ids import ID_BITS
+from penstock.core.model import QueueOptions
+from penstock.core.options import encode_options
+from penstock.core.sql_files import load_sql
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
-from penstock.identity import ID_BITS
-from penstock.journal.noting import note_changed, note_dropped, note_queue
-from penstock.model import QueueOptions
-from penstock.options import encode_options
-from penstock.store.migrate import load_sql
-from penstock.store.shared import GAUGES
-from penstock.store.sqlite.queues import Queue
-from penstock.store.sqlite.transaction import Transaction
+from penstock.journal.recording import record_changed, record_dropped, record_queue
+from penstock.store.common import GAUGES
+from penstock.store.sqlite.queues import SqliteQueue
+from penstock.store.sqlite.transaction import SqliteTransaction
 
 SQL = load_sql("penstock.store.sqlite", "admin")
 QUEUES_MAX = 262_143
 
 
-def create_queue(tx: Transaction, name: str, options: QueueOptions) -> Queue:
+def create_queue(tx: SqliteTransaction, name: str, options: QueueOptions) -> SqliteQueue:
     (queue_id,) = tx.execute(SQL["free_queue_id"]).fetchone()
     if queue_id > QUEUES_MAX:
         raise Conflict(f"a file holds at most {QUEUES_MAX} queues", hint="drop some, or use another file")
     tx.execute(SQL["add_queue"], (queue_id, name, encode_options(options), tx.now))
     tx.execute(SQL["add_counter"], (queue_id, queue_id << ID_BITS + 1))
     queue = tx.queue(name)
-    note_queue(tx, queue, "created", options=options)
+    record_queue(tx, queue, "created", options=options)
     return queue
 
 
-def configure(tx: Transaction, command: Configure) -> Configured:
+def configure(tx: SqliteTransaction, command: Configure) -> ConfigureOutcome:
     queue = tx.find(command.queue)
     if queue is None:
         if command.create is None:
             raise UnknownQueue(command.queue)
         queue = create_queue(tx, command.queue, command.create.changed(command.changes))
-        return Configured(queue.info(), created=True, changed=True)
+        return ConfigureOutcome(queue.info(), created=True, changed=True)
     if command.exact and command.create is not None:
         wanted = command.create.changed(command.changes)
         if differing := wanted.differing(queue.options):
             raise QueueExists(queue.name, differing)
-        return Configured(queue.info(), created=False, changed=False)
+        return ConfigureOutcome(queue.info(), created=False, changed=False)
     options = queue.options.changed(command.changes)
     changed = options != queue.options
     if changed:
-        if options.journal != queue.options.journal and queue.uncounted:
+        if options.journal != queue.options.journal and queue.pending_counts:
             # What was pushed before is told as it was wished then, not by whoever counts it later.
             queue.write(tx.connection, tx.now)
         queue.stored_options = encode_options(options, queue.stored_options)
         tx.execute(SQL["set_options"], (queue.stored_options, queue.id))
         before, queue.options = queue.options, options
-        note_changed(tx, queue, before, queue.info())
-    return Configured(queue.info(), created=False, changed=changed)
+        record_changed(tx, queue, before, queue.info())
+    return ConfigureOutcome(queue.info(), created=False, changed=changed)
 
 
-def pause(tx: Transaction, command: Pause) -> Configured:
+def pause(tx: SqliteTransaction, command: Pause) -> ConfigureOutcome:
     queue = tx.queue(command.queue)
     changed = queue.paused != command.paused
     if changed:
         tx.execute(SQL["set_paused"], (int(command.paused), queue.id))
         queue.paused = command.paused
-        note_queue(tx, queue, "paused" if command.paused else "resumed")
-    return Configured(queue.info(), created=False, changed=changed)
+        record_queue(tx, queue, "paused" if command.paused else "resumed")
+    return ConfigureOutcome(queue.info(), created=False, changed=changed)
 
 
-def drop(tx: Transaction, command: Drop) -> Removed:
+def drop(tx: SqliteTransaction, command: Drop) -> Removed:
     queue = tx.queue(command.queue)
     tx.write_counters()
     found = queue.info()
@@ -78,6 +78,6 @@ def drop(tx: Transaction, command: Drop) -> Removed:
     tx.execute(SQL["keep_last_queue_id"], (queue.id,))
     for statement in SQL["forget_queue"].split(";\n"):
         tx.execute(statement, (queue.id,))
-    note_dropped(tx, queue, held, found, oldest_at)
+    record_dropped(tx, queue, held, found, oldest_at)
     tx.dropped(queue)
     return Removed(held)

@@ -56,15 +56,15 @@ def connect(path: str, *, busy_ms: int, alone: bool = False) -> sqlite3.Connecti
             hint="Penstock needs the SQLite 3.37 of 2021 or newer",
         )
     create_private(path)
-    with translated(path):
-        # A short wait inside SQLite, whose sleeps grow to 100 ms; the patient and fair one is `patiently`.
+    with mapping_errors(path):
+        # A short wait inside SQLite, whose sleeps grow to 100 ms; the patient and fair one is `retry_while_busy`.
         connection = sqlite3.connect(
             path, timeout=0.004, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         try:
             if alone:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
-            patiently(lambda: _configure(connection), busy_ms)
+            retry_while_busy(lambda: _configure(connection), busy_ms)
         except BaseException:
             connection.close()
             raise
@@ -110,7 +110,7 @@ def commits_itself(connection: sqlite3.Connection) -> bool:
     return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
-def patiently(step: Callable[[], T], busy_ms: int) -> T:
+def retry_while_busy(step: Callable[[], T], busy_ms: int) -> T:
     """Run a step that takes a lock, again and again while another process has it, up to `busy_ms`."""
     try:
         return step()
@@ -139,7 +139,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def translated(path: str, *, committing: bool = False) -> Iterator[None]:
+def mapping_errors(path: str, *, committing: bool = False) -> Iterator[None]:
     """Turn SQLite's errors into ours."""
     try:
         yield

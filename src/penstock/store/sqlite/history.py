@@ -5,17 +5,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from penstock.model import RollUp, Window
-from penstock.store.migrate import load_sql
-from penstock.store.shared import GAUGES, TOTALS, depth_of, span_of
-from penstock.store.sqlite.queues import Queue
+from penstock.core.model import RollUp, Window
+from penstock.core.sql_files import load_sql
+from penstock.store.common import GAUGES, TOTALS, depth_of, span_of
+from penstock.store.sqlite.queues import SqliteQueue
 
 SQL = load_sql("penstock.store.sqlite", "history")
 COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
 NOTHING = (-1, *(0 for _ in COUNTED))
 
 
-def roll_up(connection: sqlite3.Connection, queue: Queue, window: Window) -> RollUp:
+def roll_up(connection: sqlite3.Connection, queue: SqliteQueue, window: Window) -> RollUp:
     """Looks at one row for each step in which something happened, however long the window is."""
     current = (queue.minute, *(getattr(queue, name) for name in COUNTED))
 

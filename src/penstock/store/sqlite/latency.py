@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.latency import Counts, bucket
-from penstock.store.migrate import load_sql
+from penstock.core.latency import Counts, bucket
+from penstock.core.sql_files import load_sql
 
 SQL = load_sql("penstock.store.sqlite", "latency")
 
 
-class Latencies:
+class LatencyCounters:
     """What this process has seen since it last wrote."""
 
     def __init__(self) -> None:

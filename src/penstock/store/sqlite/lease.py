@@ -9,25 +9,25 @@ from typing import Any
 
 import msgspec
 
-from penstock.commands import CatchUp, Lease, Leased, Take
-from penstock.identity import DLQ_SUFFIX, ID_MAX, message_uuid
-from penstock.journal.events import Kind, Mark
-from penstock.journal.noting import note_leased
-from penstock.latency import WAIT
-from penstock.model import LeasedMessage
-from penstock.store.migrate import load_sql
-from penstock.store.shared import CONTENTS, Room, new_token, new_tokens
-from penstock.store.sqlite.advance import SETTLE, advance, wake_at
+from penstock.core.commands import CatchUp, Lease, Leased, Take
+from penstock.core.ids import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.core.latency import WAIT
+from penstock.core.model import Delivery
+from penstock.core.sql_files import load_sql
+from penstock.journal.events import EventFlag, Kind
+from penstock.journal.recording import record_leased
+from penstock.store.common import CONTENTS, ByteBudget, new_token, new_tokens
 from penstock.store.sqlite.journal import error_details
-from penstock.store.sqlite.queues import ANYTHING, LEASED, Queue
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.queues import ANYTHING, LEASED, SqliteQueue
+from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.transitions import SETTLE, advance, wake_at
 
 SQL = load_sql("penstock.store.sqlite", "lease")
 PLAIN, LEASE_ONE = SQL["plain"], SQL["lease_one_plain"]
 Row = tuple[Any, ...]
 
 
-def lease(tx: Transaction, command: Lease) -> Leased:
+def lease(tx: SqliteTransaction, command: Lease) -> Leased:
     if command.scope is not None:
         return _lease_scope(tx, command, command.scope)
     assert command.queue is not None
@@ -37,7 +37,7 @@ def lease(tx: Transaction, command: Lease) -> Leased:
     return _lease_queue(tx, queue or tx.queue(command.queue), command)
 
 
-def lease_together(tx: Transaction, name: str, commands: Sequence[Lease]) -> list[Leased] | None:
+def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) -> list[Leased] | None:
     """From a queue that has only plain messages: whoever asked first gets the oldest, each under its own token."""
     queue = tx.find(name)
     if queue is None or queue.options.max_in_flight is not None or _blocked(tx, queue) is not None or queue.filed:
@@ -64,12 +64,12 @@ def lease_together(tx: Transaction, name: str, commands: Sequence[Lease]) -> lis
         messages = [message for share in shares for message in share]
         tx.latencies.add(queue.id, WAIT, [now - message.created_at for message in messages])
         if queue.noted:
-            note_leased(tx, queue, messages, workers, {})
+            record_leased(tx, queue, messages, workers, {})
     wake = wake_at(queue)
     return [Leased(share, more=tx.room.is_full, wake_at=None if share else wake) for share in shares]
 
 
-def take(tx: Transaction, command: Take) -> Leased:
+def take(tx: SqliteTransaction, command: Take) -> Leased:
     queue = tx.queue(command.queue)
     blocked = _blocked(tx, queue)
     if blocked is not None:
@@ -84,12 +84,12 @@ def take(tx: Transaction, command: Take) -> Leased:
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
 
-def catch_up(tx: Transaction, command: CatchUp) -> Leased:
+def catch_up(tx: SqliteTransaction, command: CatchUp) -> Leased:
     queue = tx.home(command.queue)
     return Leased([], more=advance(tx, queue).more, wake_at=wake_at(queue))
 
 
-def _lease_queue(tx: Transaction, queue: Queue, command: Lease) -> Leased:
+def _lease_queue(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Leased:
     blocked = _blocked(tx, queue)
     if blocked is not None:
         return blocked
@@ -97,7 +97,7 @@ def _lease_queue(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
 
-def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
+def _blocked(tx: SqliteTransaction, queue: SqliteQueue) -> Leased | None:
     """What to answer when nothing may be leased now; brings the queue up to date on the way."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
@@ -111,7 +111,7 @@ def _blocked(tx: Transaction, queue: Queue) -> Leased | None:
     return None
 
 
-def _newest_at(tx: Transaction, queue: Queue) -> int:
+def _newest_at(tx: SqliteTransaction, queue: SqliteQueue) -> int:
     """When the newest message was pushed. A time that is yet to come is from before the clock was set back."""
     newest_at: int = queue.newest_at
     if newest_at > tx.now:
@@ -120,7 +120,7 @@ def _newest_at(tx: Transaction, queue: Queue) -> int:
     return newest_at
 
 
-def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> list[LeasedMessage]:
+def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: Lease) -> list[Delivery]:
     if queue.options.max_in_flight is not None:
         limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready or tx.room.is_full:
@@ -149,12 +149,14 @@ def _lease_head(tx: Transaction, queue: Queue, limit: int, command: Lease) -> li
     queue.lapse_at = min(queue.lapse_at, until)
     tx.touch(queue, ANYTHING if filed else LEASED)
     if queue.noted:
-        note_leased(tx, queue, messages, [command.worker] * len(messages), _first_leased(filed))
+        record_leased(tx, queue, messages, [command.worker] * len(messages), _first_leased(filed))
     tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
     return messages
 
 
-def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker: str | None) -> list[LeasedMessage]:
+def _lease_next(
+    tx: SqliteTransaction, queue: SqliteQueue, until: int, token: bytes, worker: str | None
+) -> list[Delivery]:
     """One message of a queue that has only plain ones."""
     row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
     if row is None:
@@ -169,7 +171,7 @@ def _lease_next(tx: Transaction, queue: Queue, until: int, token: bytes, worker:
     tx.room.left -= len(row[-1])
     messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
     if queue.noted:
-        note_leased(tx, queue, messages, [worker], {})
+        record_leased(tx, queue, messages, [worker], {})
     return messages
 
 
@@ -177,35 +179,35 @@ def _first_leased(filed: list[Row]) -> dict[int, int]:
     return {row[2]: row[5] for row in filed if row[5] is not None}
 
 
-def _note_taken(tx: Transaction, queue: Queue, filed: list[Row], messages: list[LeasedMessage]) -> None:
+def _note_taken(tx: SqliteTransaction, queue: SqliteQueue, filed: list[Row], messages: list[Delivery]) -> None:
     now, first_leased = tx.now, _first_leased(filed)
-    note_leased(tx, queue, messages, [None] * len(messages), first_leased)
+    record_leased(tx, queue, messages, [None] * len(messages), first_leased)
     rows = [
         (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
     ]
-    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
     tx.journal.note(Kind.ACKED, queue, rows, kept, details)
 
 
-def _allowed(queue: Queue, limit: int) -> int:
+def _allowed(queue: SqliteQueue, limit: int) -> int:
     """How many more the queue lets out of its hands."""
     max_in_flight = queue.options.max_in_flight
     return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.leased))
 
 
 def _pick(
-    tx: Transaction, queue: Queue, limit: int, until: int, token: str
-) -> tuple[list[Row], list[Row], list[LeasedMessage]]:
+    tx: SqliteTransaction, queue: SqliteQueue, limit: int, until: int, token: str
+) -> tuple[list[Row], list[Row], list[Delivery]]:
     """The first messages of a queue: those taken from the plain lane, those from the ready table, all in order."""
     name, salt = queue.name, tx.salt
-    filed = list(Room(tx.room.left).take(tx.execute(SQL["filed"], (queue.id, limit)))) if queue.filed else []
+    filed = list(ByteBudget(tx.room.left).take(tx.execute(SQL["filed"], (queue.id, limit)))) if queue.filed else []
     plain_rows = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit))
     if not filed:
         queue.filed = False
         plain = list(tx.room.take(plain_rows))
         return plain, filed, [from_plain(row, name, salt, until, token) for row in plain]
-    plain = list(Room(tx.room.left).take(plain_rows))
+    plain = list(ByteBudget(tx.room.left).take(plain_rows))
     keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
     merged = (row for _, row in heapq.merge(keyed_plain, ((row[:3], row) for row in filed)))
     taken_plain, taken_filed, messages = [], [], []
@@ -219,15 +221,15 @@ def _pick(
     return taken_plain, taken_filed, messages
 
 
-def from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
+def from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
     place, created_at, _, priority, content, key, headers, payload = row
     body = (created_at, priority, content, key, headers, payload)
     return _from_row(place & ID_MAX, 1, body, queue, salt, until, token)
 
 
-def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> LeasedMessage:
+def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
     created_at, priority, content, key, headers, payload = row
-    return LeasedMessage(
+    return Delivery(
         id=message_id,
         uuid=message_uuid(message_id, created_at, salt),
         queue=queue,
@@ -243,7 +245,7 @@ def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, u
     )
 
 
-def _finish_picked(tx: Transaction, queue: Queue, plain: list[Row], filed: list[Row]) -> None:
+def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], filed: list[Row]) -> None:
     """A take: archive or delete what was picked, with no lease between."""
     keep = queue.options.archive_ms != 0
     archive_of = (queue.id, tx.now, tx.now, tx.now)
@@ -270,7 +272,7 @@ def _finish_picked(tx: Transaction, queue: Queue, plain: list[Row], filed: list[
     tx.touch(queue)
 
 
-def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
+def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Leased:
     """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
@@ -291,16 +293,16 @@ def _lease_dead(tx: Transaction, queue: Queue, command: Lease) -> Leased:
     messages = [_from_row(row[1], row[3], row[5:], name, tx.salt, until, token.hex()) for row in rows]
     if queue.noted:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
-        note_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, Mark.DEAD_LETTER)
+        record_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)
     return Leased(messages)
 
 
-def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
+def _lease_scope(tx: SqliteTransaction, command: Lease, scope: str) -> Leased:
     """By queue priority, then whichever queue's next message is oldest. Only queues that hold messages are met."""
     # Counters of this batch are written first: they keep the list of busy queues.
     tx.write_counters()
     names = tx.execute(SQL["busy_in_scope"], (scope + "/", scope + "0")).fetchall()
-    by_priority: dict[int, list[Queue]] = {}
+    by_priority: dict[int, list[SqliteQueue]] = {}
     wake: int | None = None
     more = False
     for (name,) in names:
@@ -315,7 +317,7 @@ def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
             wake = at if wake is None else min(wake, at)
     if more:
         return Leased([], more=True)
-    messages: list[LeasedMessage] = []
+    messages: list[Delivery] = []
     for rank in sorted(by_priority):
         messages += _lease_oldest(tx, by_priority[rank], command.limit - len(messages), command)
         if len(messages) >= command.limit or tx.room.is_full:
@@ -323,7 +325,7 @@ def _lease_scope(tx: Transaction, command: Lease, scope: str) -> Leased:
     return Leased(messages, wake_at=None if messages else wake)
 
 
-def _lease_oldest(tx: Transaction, queues: list[Queue], limit: int, command: Lease) -> list[LeasedMessage]:
+def _lease_oldest(tx: SqliteTransaction, queues: list[SqliteQueue], limit: int, command: Lease) -> list[Delivery]:
     """From queues of one priority: merge their heads by age, then lease each queue's share at once."""
     if len(queues) == 1:
         return _lease_head(tx, queues[0], limit, command)
@@ -344,7 +346,7 @@ def _lease_oldest(tx: Transaction, queues: list[Queue], limit: int, command: Lea
     return [message for number in order if (message := next(shares[number], None)) is not None]
 
 
-def _head_ages(tx: Transaction, queue: Queue, limit: int) -> list[tuple[int, int]]:
+def _head_ages(tx: SqliteTransaction, queue: SqliteQueue, limit: int) -> list[tuple[int, int]]:
     """(available_at, id) of the messages that would be leased next, in that order."""
     limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:

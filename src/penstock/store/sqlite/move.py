@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.commands import Move, Remove, Removed
-from penstock.identity import ID_MAX
-from penstock.model import State
+from penstock.core.commands import Move, Remove, Removed
+from penstock.core.ids import ID_MAX
+from penstock.core.model import State
 from penstock.store.sqlite.admin import remove
-from penstock.store.sqlite.advance import advance
 from penstock.store.sqlite.configure import SQL
 from penstock.store.sqlite.push import insert
-from penstock.store.sqlite.queues import Queue
-from penstock.store.sqlite.read import SQL as READ
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.queries import SQL as READ
+from penstock.store.sqlite.queues import SqliteQueue
+from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.transitions import advance
 
 
-def move(tx: Transaction, command: Move) -> Removed:
+def move(tx: SqliteTransaction, command: Move) -> Removed:
     source, target = tx.queue(command.queue), tx.queue(command.target)
     advance(tx, source)
     advance(tx, target)
@@ -25,7 +25,7 @@ def move(tx: Transaction, command: Move) -> Removed:
     return Removed(len(found))
 
 
-def _state(tx: Transaction, queue: Queue, message_id: int) -> State | None:
+def _state(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> State | None:
     """Of a message that waits or is dead; None of any other."""
     if not 0 < message_id <= ID_MAX:
         return None

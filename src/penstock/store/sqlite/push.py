@@ -7,19 +7,19 @@ from itertools import islice
 
 import msgspec
 
-from penstock.commands import Drop, Push, Pushed
+from penstock.core.commands import Drop, Push, PushOutcome
+from penstock.core.ids import ID_BITS
+from penstock.core.model import Content, PushItem, PushReceipt, QueueOptions
+from penstock.core.sql_files import load_sql
 from penstock.errors import KeyTaken, TryLater, UnknownQueue
-from penstock.identity import ID_BITS
-from penstock.journal.noting import note_pushed
-from penstock.model import Content, NewMessage, QueueOptions, Receipt
-from penstock.store.migrate import load_sql
-from penstock.store.requests import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
-from penstock.store.shared import CONTENT_CODES, check_size, tokens_left
-from penstock.store.sqlite.advance import advance
+from penstock.journal.recording import record_pushed
+from penstock.store.common import CONTENT_CODES, check_size, tokens_left
+from penstock.store.request_dedup import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.sqlite.configure import create_queue, drop
-from penstock.store.sqlite.queues import ANYTHING, PUSHED, Queue
+from penstock.store.sqlite.queues import ANYTHING, PUSHED, SqliteQueue
 from penstock.store.sqlite.queues import SQL as COUNTER
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.transitions import advance
 
 SQL = load_sql("penstock.store.sqlite", "push")
 MESSAGE = SQL["message"]
@@ -27,7 +27,7 @@ MESSAGE = SQL["message"]
 BYTES = Content.BYTES
 
 
-def push(tx: Transaction, command: Push) -> Pushed:
+def push(tx: SqliteTransaction, command: Push) -> PushOutcome:
     found = tx.find(command.queue)
     if found is None and command.create is None:
         raise UnknownQueue(command.queue)
@@ -51,44 +51,44 @@ def push(tx: Transaction, command: Push) -> Pushed:
         until = tx.now + REQUEST_WINDOW_MS
         tx.execute(SQL["keep_key"], (space, request_key, tx.next_ids(0), NO_PLACE, tx.now, until))
     if not duplicates:
-        return Pushed(insert(tx, queue, space, messages))
+        return PushOutcome(insert(tx, queue, space, messages))
     inserted = iter(insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
-    receipts: list[Receipt] = []
+    receipts: list[PushReceipt] = []
     for number in range(len(messages)):
         first = duplicates.get(number)
         if first is None:
             receipts.append(next(inserted))
         elif isinstance(first, int):
             twin = receipts[first]
-            receipts.append(Receipt(twin.id, twin.created_at, twin.salt, True))
+            receipts.append(PushReceipt(twin.id, twin.created_at, twin.salt, True))
         else:
             receipts.append(first)
-    return Pushed(receipts)
+    return PushOutcome(receipts)
 
 
-def push_together(tx: Transaction, name: str, commands: Sequence[Push]) -> list[Pushed] | None:
+def push_together(tx: SqliteTransaction, name: str, commands: Sequence[Push]) -> list[PushOutcome] | None:
     """Pushes that nothing can refuse, as if they were one."""
     queue = tx.find(name)
     if queue is None or queue.options.max_size is not None or queue.options.push_rate is not None:
         return None
-    messages: list[NewMessage] = []
+    messages: list[PushItem] = []
     for command in commands:
         if command.request_key is not None or any(message.key is not None for message in command.messages):
             return None
         messages += command.messages
     advance(tx, queue)
     receipts = iter(insert(tx, queue, queue.id, messages))
-    return [Pushed(list(islice(receipts, len(command.messages)))) for command in commands]
+    return [PushOutcome(list(islice(receipts, len(command.messages)))) for command in commands]
 
 
 def _find_duplicates(
-    tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]
-) -> dict[int, Receipt | int]:
+    tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequence[PushItem]
+) -> dict[int, PushReceipt | int]:
     """By position: the receipt of the first message with that key, or its position in this same batch.
 
     A shared key of another queue's message is refused: to call that a duplicate would lose this message.
     """
-    found: dict[int, Receipt | int] = {}
+    found: dict[int, PushReceipt | int] = {}
     seen: dict[str, int] = {}
     for number, message in enumerate(messages):
         if message.key is None:
@@ -102,35 +102,35 @@ def _find_duplicates(
             if expires_at > tx.now or tx.execute(SQL["is_alive"], (place, first_id)).fetchone():
                 if space == 0 and place >> ID_BITS + 1 != queue.id:
                     raise KeyTaken(queue.name, message.key)
-                found[number] = Receipt(first_id, created_at, tx.salt, True)
+                found[number] = PushReceipt(first_id, created_at, tx.salt, True)
                 continue
         seen[message.key] = number
     return found
 
 
 def _find_repeated_request(
-    tx: Transaction,
+    tx: SqliteTransaction,
     space: int,
     request_key: str,
-    messages: Sequence[NewMessage],
-    duplicates: dict[int, Receipt | int],
+    messages: Sequence[PushItem],
+    duplicates: dict[int, PushReceipt | int],
 ) -> bool:
     """If this request came before: its messages without a key got the ids from the first one on, in order."""
     row = tx.execute(SQL["find_key"], (space, request_key)).fetchone()
     if row is None:
         return False
     message_id, _, created_at, _ = row
-    taken = {receipt.id for receipt in duplicates.values() if isinstance(receipt, Receipt)}
+    taken = {receipt.id for receipt in duplicates.values() if isinstance(receipt, PushReceipt)}
     for number, message in enumerate(messages):
         if message.key is None:
             while message_id in taken:
                 message_id += 1
-            duplicates[number] = Receipt(message_id, created_at, tx.salt, True)
+            duplicates[number] = PushReceipt(message_id, created_at, tx.salt, True)
             message_id += 1
     return True
 
 
-def _admit(tx: Transaction, queue: Queue, count: int) -> None:
+def _admit(tx: SqliteTransaction, queue: SqliteQueue, count: int) -> None:
     """Refuse what the queue's limits do not allow, before anything is written."""
     if not count:
         return
@@ -143,7 +143,7 @@ def _admit(tx: Transaction, queue: Queue, count: int) -> None:
         tx.execute(COUNTER["tokens"], (queue.tokens, queue.tokens_at, queue.id))
 
 
-def insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMessage]) -> list[Receipt]:
+def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequence[PushItem]) -> list[PushReceipt]:
     if not messages:
         return []
     now = tx.now
@@ -186,7 +186,7 @@ def insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMess
         )
         if message.key is not None:
             keys.append((space, message.key, message_id, place, now, now + queue.options.dedupe_ms))
-        receipts.append(Receipt(message_id, now, salt))
+        receipts.append(PushReceipt(message_id, now, salt))
         message_id += 1
     if len(rows) == 1:
         tx.execute(MESSAGE, rows[0])
@@ -201,7 +201,7 @@ def insert(tx: Transaction, queue: Queue, space: int, messages: Sequence[NewMess
         tx.connection.executemany(SQL["keep_key"], keys)
     if queue.noted:
         expiries = {row[3]: row[5] for row in ready + scheduled} if ready or scheduled else None
-        note_pushed(tx, queue, rows, expiries)
+        record_pushed(tx, queue, rows, expiries)
     queue.newest_at = in_order_at
     queue.last_id = tx.last_id
     queue.scheduled += len(scheduled)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from penstock.identity import ID_BITS
-from penstock.model import QueueInfo, QueueOptions, Totals
-from penstock.store.migrate import load_sql
-from penstock.store.shared import GAUGES, TOTALS, decode_options
+from penstock.core.ids import ID_BITS
+from penstock.core.model import QueueInfo, QueueOptions, Totals, decode_options
+from penstock.core.sql_files import load_sql
+from penstock.store.common import GAUGES, TOTALS
 
 SQL = load_sql("penstock.store.sqlite", "counter")
 LAST_ID, END_MINUTE = SQL["last_id"], SQL["end_minute"]
@@ -42,7 +42,7 @@ def _statement(changed: int) -> tuple[str, Callable[[Any], tuple[int, ...]]]:
 _STATEMENTS = [_statement(changed) for changed in range(16)]
 
 
-class Queue:
+class SqliteQueue:
     """One queue as the running transaction sees it. Counters are written back once, when the transaction ends."""
 
     __slots__ = (
@@ -157,7 +157,7 @@ class Queue:
         return self.journals and self.options.journal != "off"
 
     @property
-    def uncounted(self) -> bool:
+    def pending_counts(self) -> bool:
         return bool(self.uncounted_pushes or self.uncounted_leases)
 
     def place(self, message_id: int, *, plain: bool) -> int:
@@ -221,8 +221,8 @@ class Queue:
         minute = now // 60_000
         if minute > self.minute:
             if self.uncounted_pushes or self.uncounted_leases:
-                uncounted = (self.uncounted_pushes, self.uncounted_leases, self.id)
-                connection.execute(SQL["count_before_minute"], uncounted)
+                pending_counts = (self.uncounted_pushes, self.uncounted_leases, self.id)
+                connection.execute(SQL["count_before_minute"], pending_counts)
             connection.execute(END_MINUTE, (self.id,))
             self.minute = minute
             self.changed = ANYTHING

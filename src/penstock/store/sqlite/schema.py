@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
+from penstock.core.ids import new_salt
+from penstock.core.sql_files import Migration, load_migrations
 from penstock.errors import CannotOpen, Damaged, SchemaTooNew
-from penstock.identity import new_salt
-from penstock.store.migrate import Migration, load_migrations
-from penstock.store.sqlite.connection import patiently
+from penstock.store.sqlite.connection import retry_while_busy
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 SCHEMA_VERSION = MIGRATIONS[-1].version
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS penstock_migration (
 def migrate(connection: sqlite3.Connection, now: int, busy_ms: int, *, unfinished: bool = False) -> int:
     """Apply what is missing; answers the file's salt. What a move to it has not finished is for that move alone."""
     if schema_version(connection) < SCHEMA_VERSION:
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_ms)
+        retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), busy_ms)
         try:
             _apply_missing(connection, now)
             connection.execute("COMMIT")

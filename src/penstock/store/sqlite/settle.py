@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
-from penstock.identity import ID_MAX
-from penstock.journal.events import Kind, Mark
-from penstock.latency import SERVICE, TOTAL
-from penstock.model import State, backoff_ms
-from penstock.store.shared import ACKED, NACKED, NACKED_INTO, RELEASED, check_tokens, nacked_into, token_bytes
-from penstock.store.sqlite.advance import (
+from penstock.core.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
+from penstock.core.ids import ID_MAX
+from penstock.core.latency import SERVICE, TOTAL
+from penstock.core.model import State, backoff_ms
+from penstock.journal.events import EventFlag, Kind
+from penstock.store.common import ACKED, NACKED, NACKED_INTO, RELEASED, check_tokens, nacked_into, token_bytes
+from penstock.store.sqlite.journal import error_details, pushed_times
+from penstock.store.sqlite.queues import SETTLED, SqliteQueue
+from penstock.store.sqlite.settled_tokens import recall, remember
+from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.transitions import (
     SETTLE,
-    Ended,
-    die,
-    file_again,
-    note_ended,
+    EndedLeaseRow,
+    dead_letter,
+    record_ended,
     remember_failure,
+    requeue,
     return_to_dead,
 )
-from penstock.store.sqlite.journal import error_details, pushed_times
-from penstock.store.sqlite.queues import SETTLED, Queue
-from penstock.store.sqlite.settled import recall, remember
-from penstock.store.sqlite.transaction import Transaction
 
 SQL = SETTLE
 DELETE, DELETE_RANGE = SQL["delete"], SQL["delete_range"]
@@ -32,7 +32,7 @@ LEASE_AT, END_LEASE, END_FRESH = SQL["lease_at"], SQL["end_lease"], SQL["end_fre
 OK = Settled.OK
 
 
-def ack(tx: Transaction, command: Ack) -> SettledAll:
+def ack(tx: SqliteTransaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     if len(command.items) > 1 and (ended := _end_fresh(tx, queue, command.items)):
@@ -44,7 +44,7 @@ def ack(tx: Transaction, command: Ack) -> SettledAll:
     return SettledAll(results)
 
 
-def ack_together(tx: Transaction, name: str, commands: Sequence[Ack]) -> list[SettledAll] | None:
+def ack_together(tx: SqliteTransaction, name: str, commands: Sequence[Ack]) -> list[SettledAll] | None:
     queue = tx.find(name)
     if queue is None:
         return None
@@ -59,10 +59,10 @@ class NotAsRemembered(Exception):
     """The file is not as this process believed: what was done is undone, and done again by looking."""
 
 
-def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> list[Ended] | None:
+def _end_fresh(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]) -> list[EndedLeaseRow] | None:
     """Leases that were given out here just now, all of them, without looking at them."""
     known, now, lane = tx.fresh, tx.now, queue.plain_start
-    ended: list[Ended] = []
+    ended: list[EndedLeaseRow] = []
     leases: dict[int, tuple[int, int, int, bytes]] = {}
     for item in items:
         fresh = known.get(item.id)
@@ -70,7 +70,7 @@ def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> li
             return None
         until, token, leased_at, pushed_at = fresh
         leases[item.id] = (queue.id, until, item.id, token)
-        ended.append(Ended(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token))
+        ended.append(EndedLeaseRow(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token))
     for message_id in leases:
         del known[message_id]
     first, last = min(leases), max(leases)
@@ -84,7 +84,7 @@ def _end_fresh(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> li
     return ended
 
 
-def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended], how: int = ACKED) -> None:
+def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow], how: int = ACKED) -> None:
     """Archive or delete messages whose leases have ended well."""
     remember(tx, queue, ended, how)
     if queue.noted:
@@ -112,9 +112,9 @@ def finish(tx: Transaction, queue: Queue, ended: Sequence[Ended], how: int = ACK
     tx.latencies.add(queue.id, TOTAL, [tx.now - pushed_at for pushed_at in pushed])
 
 
-def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> list[int]:
+def _note_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow]) -> list[int]:
     """Into the journal; returns when each was pushed."""
-    kept = Mark.KEPT if queue.options.archive_ms != 0 else 0
+    kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     times = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
     if len(times) == len(ended):
         # Plain messages, at their first lease.
@@ -132,11 +132,11 @@ def _note_acked(tx: Transaction, queue: Queue, ended: Sequence[Ended]) -> list[i
             for lease, pushed_at in zip(alike, pushed, strict=True)
         ]
         details = error_details(tx, [(lease.id, lease.attempts > 1) for lease in alike])
-        tx.journal.note(Kind.ACKED, queue, rows, kept | (Mark.DEAD_LETTER if from_dead else 0), details)
+        tx.journal.note(Kind.ACKED, queue, rows, kept | (EventFlag.DEAD_LETTER if from_dead else 0), details)
     return times
 
 
-def delete_places(tx: Transaction, places: list[int]) -> None:
+def delete_places(tx: SqliteTransaction, places: list[int]) -> None:
     if len(places) == 1:
         tx.execute(DELETE, places)
         return
@@ -147,7 +147,7 @@ def delete_places(tx: Transaction, places: list[int]) -> None:
         tx.execute(SQL["delete_places"], (msgspec.json.encode(places).decode(),))
 
 
-def nack(tx: Transaction, command: Nack) -> SettledAll:
+def nack(tx: SqliteTransaction, command: Nack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     results: list[Settled] = []
@@ -169,7 +169,7 @@ def nack(tx: Transaction, command: Nack) -> SettledAll:
     return SettledAll(results, states)
 
 
-def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> State | None:
+def _back_off(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, lease: EndedLeaseRow) -> State | None:
     queue.leased -= 1
     tx.touch(queue)
     if lease.from_dead:
@@ -179,8 +179,8 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
     error = item.error or ""
     if item.dead or item.discard or lease.attempts >= queue.options.max_attempts:
         if queue.noted:
-            note_ended(tx, queue, Kind.NACKED, lease, error=error, traceback=item.traceback)
-        die(tx, queue, lease, "nacked", error, item.traceback, discard=item.discard)
+            record_ended(tx, queue, Kind.NACKED, lease, error=error, traceback=item.traceback)
+        dead_letter(tx, queue, lease, "nacked", error, item.traceback, discard=item.discard)
         return State.DEAD if queue.options.dlq and not item.discard else None
     remember_failure(tx, lease.id, lease.attempts, error, item.traceback)
     delay_ms = item.delay_ms
@@ -188,10 +188,10 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
         delay_ms = backoff_ms(queue.options, lease.id, lease.attempts)
     available_at = tx.now + delay_ms if delay_ms else max(tx.now, queue.newest_at)
     if queue.noted:
-        note_ended(tx, queue, Kind.NACKED, lease, until=available_at, error=error, traceback=item.traceback)
+        record_ended(tx, queue, Kind.NACKED, lease, until=available_at, error=error, traceback=item.traceback)
     tx.execute(SQL["move"], (available_at, lease.place))
     if delay_ms == 0:
-        file_again(tx, queue, lease)
+        requeue(tx, queue, lease)
         return State.READY
     row = (
         available_at,
@@ -210,7 +210,7 @@ def _back_off(tx: Transaction, queue: Queue, item: SettleItem, lease: Ended) -> 
     return State.SCHEDULED
 
 
-def extend(tx: Transaction, command: Extend) -> SettledAll:
+def extend(tx: SqliteTransaction, command: Extend) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
@@ -219,7 +219,7 @@ def extend(tx: Transaction, command: Extend) -> SettledAll:
     return SettledAll(results, leased_until=until)
 
 
-def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> Settled:
+def _extend_one(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, until: int) -> Settled:
     if not 0 < item.id <= ID_MAX:
         return Settled.UNKNOWN
     tx.fresh.pop(item.id, None)
@@ -234,7 +234,7 @@ def _extend_one(tx: Transaction, queue: Queue, item: SettleItem, until: int) -> 
     return _why_not(tx, queue, item.id)
 
 
-def release(tx: Transaction, command: Release) -> SettledAll:
+def release(tx: SqliteTransaction, command: Release) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     results = []
@@ -251,14 +251,16 @@ def release(tx: Transaction, command: Release) -> SettledAll:
             return_to_dead(tx, queue, lease)
         else:
             if queue.noted:
-                note_ended(tx, queue, Kind.RELEASED, lease)
+                record_ended(tx, queue, Kind.RELEASED, lease)
             attempts = lease.attempts - 1
             first = lease.first_leased_at if attempts else None
-            file_again(tx, queue, lease._replace(attempts=attempts, first_leased_at=first))
+            requeue(tx, queue, lease._replace(attempts=attempts, first_leased_at=first))
     return SettledAll(results)
 
 
-def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
+def _end_leases(
+    tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]
+) -> tuple[list[Settled], list[EndedLeaseRow]]:
     """End each item's lease; one statement for all items that share a token."""
     if len(items) == 1:
         item = items[0]
@@ -268,7 +270,7 @@ def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> t
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
         return _end_one_by_one(tx, queue, items)
-    ended: list[Ended] = []
+    ended: list[EndedLeaseRow] = []
     for token in tokens:
         assert token is not None
         ended += _end_together(tx, queue, token, [item.id for item in items if item.token == token])
@@ -286,7 +288,7 @@ def _end_leases(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> t
     return results, ended
 
 
-def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> list[Ended]:
+def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: list[int]) -> list[EndedLeaseRow]:
     raw = token_bytes(token)
     until = int.from_bytes(raw[:6], "big")
     ids = [message_id for message_id in ids if 0 < message_id <= ID_MAX]
@@ -297,13 +299,13 @@ def _end_together(tx: Transaction, queue: Queue, token: str, ids: list[int]) -> 
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [_remembered(tx, Ended(*row), raw) for row in rows.fetchall()]
+    ended = [_remembered(tx, EndedLeaseRow(*row), raw) for row in rows.fetchall()]
     # One that was extended to the very time it had is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
 
 
-def _remembered(tx: Transaction, lease: Ended, token: bytes) -> Ended:
+def _remembered(tx: SqliteTransaction, lease: EndedLeaseRow, token: bytes) -> EndedLeaseRow:
     fresh = tx.fresh.pop(lease.id, None)
     if fresh is None or lease.attempts > 1 or lease.from_dead:
         # What is remembered may be of an earlier lease, which lapsed.
@@ -311,9 +313,11 @@ def _remembered(tx: Transaction, lease: Ended, token: bytes) -> Ended:
     return lease._replace(token=token, pushed_at=fresh[3])
 
 
-def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) -> tuple[list[Settled], list[Ended]]:
+def _end_one_by_one(
+    tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]
+) -> tuple[list[Settled], list[EndedLeaseRow]]:
     results: list[Settled] = []
-    ended: dict[int, Ended] = {}
+    ended: dict[int, EndedLeaseRow] = {}
     for item in items:
         lease = _end_lease(tx, queue, item)
         if lease:
@@ -328,28 +332,30 @@ def _end_one_by_one(tx: Transaction, queue: Queue, items: Sequence[SettleItem]) 
     return results, list(ended.values())
 
 
-def _end_lease(tx: Transaction, queue: Queue, item: SettleItem) -> Ended | None:
+def _end_lease(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> EndedLeaseRow | None:
     if not 0 < item.id <= ID_MAX:
         return None
     fresh = tx.fresh.pop(item.id, None)
     if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
         until, token, leased_at, pushed_at = fresh
         if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
-            return Ended(item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token)
+            return EndedLeaseRow(
+                item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token
+            )
     for until, token in _whereabouts(tx, queue, item):
         if until > tx.now:
             # Two statements: RETURNING builds a table for its rows and costs more than to look first.
             row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
             if row:
                 tx.execute(END_LEASE, (queue.id, until, item.id))
-                lease = Ended(*row)._replace(token=token)
+                lease = EndedLeaseRow(*row)._replace(token=token)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease
     return None
 
 
-def _whereabouts(tx: Transaction, queue: Queue, item: SettleItem) -> Iterator[tuple[int, bytes]]:
+def _whereabouts(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> Iterator[tuple[int, bytes]]:
     """Under which time a lease may be found: the one in its token, or a later one if it was extended."""
     if item.token is None:
         yield from tx.execute(SQL["current"], (queue.id, item.id)).fetchall()
@@ -361,12 +367,12 @@ def _whereabouts(tx: Transaction, queue: Queue, item: SettleItem) -> Iterator[tu
         yield extension[0], token
 
 
-def _result(tx: Transaction, queue: Queue, item: SettleItem, how: int) -> Settled:
+def _result(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, how: int) -> Settled:
     """For an item that has no lease now: done already, by this token and in this way, or why not."""
     return OK if recall(tx, queue, item) == how else _why_not(tx, queue, item.id)
 
 
-def _why_not(tx: Transaction, queue: Queue, message_id: int) -> Settled:
+def _why_not(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> Settled:
     if not 0 < message_id <= ID_MAX:
         return Settled.UNKNOWN
     places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))

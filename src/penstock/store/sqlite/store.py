@@ -15,13 +15,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock import forks
-from penstock.commands import Command, ForgetJournal, Push, Pushed, SwitchJournal
+from penstock.core import fork_safety
+from penstock.core.commands import Command, ForgetJournal, Push, PushOutcome, SwitchJournal
+from penstock.core.model import Clock, Progress, PushReceipt, system_clock
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, WrongType
-from penstock.model import Clock, Receipt, system_clock
-from penstock.store.protocol import OneLane, Progress
-from penstock.store.requests import PastRequests
-from penstock.store.sqlite.alone import ALONE, Alone, prepare_acks
+from penstock.group_commit.interface import SingleLane
+from penstock.store.request_dedup import RequestWindow
+from penstock.store.sqlite.autocommit import ALONE, Alone, prepare_acks
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.connection import (
     JOURNAL_WAL_PAGES,
@@ -32,16 +32,16 @@ from penstock.store.sqlite.connection import (
     connect,
     full_path,
     is_busy,
-    patiently,
+    mapping_errors,
+    retry_while_busy,
     translate,
-    translated,
 )
-from penstock.store.sqlite.doubt import Doubt
-from penstock.store.sqlite.handlers import carry_out, carry_out_all
-from penstock.store.sqlite.looks import Looks
+from penstock.store.sqlite.dispatch import execute, execute_batch
+from penstock.store.sqlite.fsync_recovery import FsyncFailure
+from penstock.store.sqlite.reads import ReadMixin
 from penstock.store.sqlite.schema import has_journal, migrate
 from penstock.store.sqlite.settle import NotAsRemembered
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.transaction import SqliteTransaction
 
 log = logging.getLogger("penstock.store")
 Durability = Literal["full", "relaxed"]
@@ -53,7 +53,7 @@ SQLITE_DRIVERS = "of sqlite3 or aiosqlite, or SQLAlchemy's or Django's over one 
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
-class SqliteStore(Looks, OneLane):
+class SqliteStore(ReadMixin, SingleLane):
     """A file has one writer at a time."""
 
     durability_warnings: Sequence[str] = ()
@@ -63,7 +63,7 @@ class SqliteStore(Looks, OneLane):
         path: str | os.PathLike[str],
         *,
         clock: Clock = system_clock,
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
         durability: Durability = "full",
         busy_ms: int = BUSY_MS,
         journal: bool | None = None,
@@ -71,15 +71,15 @@ class SqliteStore(Looks, OneLane):
         """With `journal` the file gets or loses its journal, for all who share it; None leaves that as it is."""
         self.path = full_path(path)
         self.durability: Durability = durability
-        self.quick = durability == "relaxed"
+        self.commit_is_instant = durability == "relaxed"
         self._clock = clock
-        self._past_requests = PastRequests(steady)
+        self._past_requests = RequestWindow(monotonic)
         self._busy_ms = busy_ms
         self._journal = journal
         self._closed = self._writer_open = self._reader_open = False
         self._openings = 0
         self._make_locks()
-        forks.register(self)
+        fork_safety.register(self)
         with self._lock, self._read_lock:
             self._open_writer()
             try:
@@ -92,7 +92,7 @@ class SqliteStore(Looks, OneLane):
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == MEMORY else threading.RLock()
-        self._doubt = Doubt(self.path)
+        self._doubt = FsyncFailure(self.path)
 
     def _open_writer(self) -> None:
         """Under the lock, and again after each fork."""
@@ -101,8 +101,8 @@ class SqliteStore(Looks, OneLane):
             return
         writer = connect(self.path, busy_ms=self._busy_ms)
         try:
-            with translated(self.path):
-                self.salt = patiently(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
+            with mapping_errors(self.path):
+                self.salt = retry_while_busy(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
                 journals = has_journal(writer) if self._journal is None else self._journal
                 self._wal_pages = JOURNAL_WAL_PAGES if journals else WAL_PAGES[self.durability]
         except BaseException:
@@ -110,7 +110,7 @@ class SqliteStore(Looks, OneLane):
             raise
         self._writer = writer
         prepare_acks(writer)
-        self._transaction = Transaction(writer, self.salt, self._past_requests)
+        self._transaction = SqliteTransaction(writer, self.salt, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
         self._committing = False
@@ -124,7 +124,7 @@ class SqliteStore(Looks, OneLane):
 
     def _go_on_with_journal(self) -> None:
         """With one or without, as was wished."""
-        with translated(self.path):
+        with mapping_errors(self.path):
             had = has_journal(self._writer)
         wanted = had if self._journal is None else self._journal
         if wanted:
@@ -137,7 +137,7 @@ class SqliteStore(Looks, OneLane):
         and must not be given an offset before that is known.
         """
         if self.path != MEMORY:
-            from penstock.journal.drain import log_end  # It needs the store.
+            from penstock.journal.drainer import log_end  # It needs the store.
 
             end = log_end(self.path)
             # The log is looked at first: while others write and drain, it is never ahead.
@@ -176,7 +176,7 @@ class SqliteStore(Looks, OneLane):
 
     def _relieve(self) -> None:
         """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
-        from penstock.journal.drain import drain_once  # It needs the store.
+        from penstock.journal.drainer import drain_once  # It needs the store.
 
         self._transaction.noted_bytes = 0
         try:
@@ -212,7 +212,7 @@ class SqliteStore(Looks, OneLane):
                 # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
                 if len(commands) == 1 and not isinstance(error, NotAsRemembered):
                     raise
-            with self._translated():
+            with self._mapping_errors():
                 return [self._apply_alone(command) for command in commands]
 
     def _translate(self, error: sqlite3.Error) -> StoreError:
@@ -221,7 +221,7 @@ class SqliteStore(Looks, OneLane):
         return translate(error, self.path, committing=committing)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _mapping_errors(self) -> Iterator[None]:
         """For what writes."""
         try:
             yield
@@ -278,7 +278,7 @@ class SqliteStore(Looks, OneLane):
         """Everything of a batch but its commit. Whoever calls rolls back what fails."""
         tx = self._transaction
         self._begin(busy_ms, self._durable(commands))
-        outcomes = carry_out_all(tx, commands)
+        outcomes = execute_batch(tx, commands)
         tx.finish()
         return outcomes
 
@@ -295,7 +295,7 @@ class SqliteStore(Looks, OneLane):
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
-    def prepare(self, commands: Sequence[Command[Any]]) -> Prepared | None:
+    def prepare(self, commands: Sequence[Command[Any]]) -> PreparedTransaction | None:
         """Run a batch's statements here and now, and leave its commit to the caller.
 
         None when that cannot be done without waiting; `apply` waits. Until the batch is finished the store is held.
@@ -303,7 +303,7 @@ class SqliteStore(Looks, OneLane):
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            with self._translated():
+            with self._mapping_errors():
                 self._open_writer()
                 try:
                     outcomes = self._run(commands, 0)
@@ -319,7 +319,7 @@ class SqliteStore(Looks, OneLane):
                 raise
             return None
         self._held = True
-        return Prepared(self, outcomes, self.path != MEMORY and self._durable(commands))
+        return PreparedTransaction(self, outcomes, self.path != MEMORY and self._durable(commands))
 
     def _begin(self, busy_ms: int, durable: bool) -> None:
         execute = self._writer.execute
@@ -330,7 +330,7 @@ class SqliteStore(Looks, OneLane):
         except sqlite3.OperationalError:
             self._is_locked_out = True
             try:
-                patiently(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
+                retry_while_busy(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
             finally:
                 self._is_locked_out = False
         if self._doubt:
@@ -357,9 +357,9 @@ class SqliteStore(Looks, OneLane):
             self._writer.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
             self._synchronous = durable
 
-    def push_on(self, connection: sqlite3.Connection, command: Push) -> list[Receipt]:
+    def push_on(self, connection: sqlite3.Connection, command: Push) -> list[PushReceipt]:
         """Push in the transaction of the caller's own connection to this file."""
-        pushed: Pushed = self.apply_on(connection, [command])[0]
+        pushed: PushOutcome = self.apply_on(connection, [command])[0]
         return pushed.receipts
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
@@ -369,21 +369,21 @@ class SqliteStore(Looks, OneLane):
             raise WrongType(
                 f"conn is a SQLite connection, not {type(connection).__name__}", field="conn", hint=SQLITE_DRIVERS
             )
-        with translated(self.path), as_we_read(connection):
+        with mapping_errors(self.path), as_we_read(connection):
             self._check_same_file(connection)
             alone = not connection.in_transaction
             # What is read here must still hold when it is written: take the write lock first.
             connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
             connection.execute("SAVEPOINT penstock")
             try:
-                tx = Transaction(connection, self.salt, self._past_requests)
+                tx = SqliteTransaction(connection, self.salt, self._past_requests)
                 tx.start(self._clock())
-                outcomes = [carry_out(tx, command) for command in commands]
+                outcomes = [execute(tx, command) for command in commands]
                 tx.finish()
                 self._transaction.noted_bytes += tx.noted_bytes
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
-                    with translated(self.path, committing=True):
+                    with mapping_errors(self.path, committing=True):
                         connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -409,7 +409,7 @@ class SqliteStore(Looks, OneLane):
             # This store is at work on a batch: it writes, unless that batch waits for the file.
             return LOCKED_OUT if self._is_locked_out else None
         try:
-            with translated(self.path):
+            with mapping_errors(self.path):
                 self._open_writer()
                 if not self._writer.in_transaction:
                     self._writer.execute("BEGIN IMMEDIATE")
@@ -424,7 +424,7 @@ class SqliteStore(Looks, OneLane):
 
     def commits(self) -> int:
         # The writer's connection cannot be asked while it waits for the lock.
-        with self._read_lock, translated(self.path):
+        with self._read_lock, mapping_errors(self.path):
             self._open_reader()
             (version,) = self._reader.execute("PRAGMA data_version").fetchone()
         return int(version)
@@ -432,7 +432,7 @@ class SqliteStore(Looks, OneLane):
     def listen(self, listener: Callable[[], None]) -> None:
         """Always None: a file does not say that it was written to."""
 
-    def version(self, interest: str | None = None) -> int:
+    def version(self, topic: str | None = None) -> int:
         # The writer's own commits do not count for it: those who make them know whom they concern.
         # A batch on its way to the disk looked when it began; to ask its connection would be to wait for it.
         if self._held:
@@ -442,9 +442,9 @@ class SqliteStore(Looks, OneLane):
         if not free:
             return self._openings << 32 | self._version
         try:
-            with translated(self.path):
+            with mapping_errors(self.path):
                 self._open_writer()
-                row = patiently(lambda: self._writer.execute("PRAGMA data_version").fetchone(), self._busy_ms)
+                row = retry_while_busy(lambda: self._writer.execute("PRAGMA data_version").fetchone(), self._busy_ms)
                 # Each connection counts for itself.
                 return self._openings << 32 | int(row[0])
         finally:
@@ -462,9 +462,9 @@ class SqliteStore(Looks, OneLane):
         backup(self.path, self._reader if self.path == MEMORY else None, Path(target), self._busy_ms, progress)
 
     def compact(self) -> None:
-        with self._lock, self._translated():
+        with self._lock, self._mapping_errors():
             self._open_writer()
-            patiently(lambda: self._writer.execute("VACUUM"), self._busy_ms)
+            retry_while_busy(lambda: self._writer.execute("VACUUM"), self._busy_ms)
             self._writer.execute("PRAGMA optimize")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -475,7 +475,7 @@ class SqliteStore(Looks, OneLane):
             with (
                 self._lock,
                 closing(connect(self.path, busy_ms=self._busy_ms)) as connection,
-                self._translated(),
+                self._mapping_errors(),
             ):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -490,7 +490,7 @@ class SqliteStore(Looks, OneLane):
                 self._close_connections()
 
 
-class Prepared:
+class PreparedTransaction:
     """A batch whose statements have run. `commit` may be called on any thread, `release` on the one that prepared."""
 
     __slots__ = ("_store", "outcomes", "waits_for_disk")
@@ -502,7 +502,7 @@ class Prepared:
 
     def commit(self) -> None:
         store = self._store
-        with store._translated():
+        with store._mapping_errors():
             try:
                 store._commit(durable=self.waits_for_disk)
             except BaseException:

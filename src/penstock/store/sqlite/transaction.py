@@ -5,16 +5,16 @@ from __future__ import annotations
 import secrets
 import sqlite3
 
+from penstock.core.ids import DLQ_SUFFIX
+from penstock.core.model import LEASE_BYTES_MAX
+from penstock.core.sql_files import load_sql
 from penstock.errors import UnknownQueue
-from penstock.identity import DLQ_SUFFIX
 from penstock.journal.recorder import Recorder
-from penstock.model import LEASE_BYTES_MAX
-from penstock.store.migrate import load_sql
-from penstock.store.requests import PastRequests
-from penstock.store.shared import LeaseChecks, Room
+from penstock.store.common import ByteBudget, LeaseChecks
+from penstock.store.request_dedup import RequestWindow
 from penstock.store.sqlite.journal import note_uncounted
-from penstock.store.sqlite.latency import Latencies
-from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, Queue
+from penstock.store.sqlite.latency import LatencyCounters
+from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, SqliteQueue
 
 Fresh = tuple[int, bytes, int, int]
 """A lease of a plain message, its first: until when, its token, since when, and when the message was pushed."""
@@ -25,7 +25,7 @@ FORGET_EVERY = 500
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
 
 
-class Transaction:
+class SqliteTransaction:
     __slots__ = (
         "_ahead",
         "_another_claims",
@@ -54,15 +54,15 @@ class Transaction:
         "writer",
     )
 
-    def __init__(self, connection: sqlite3.Connection, salt: int, past_requests: PastRequests) -> None:
+    def __init__(self, connection: sqlite3.Connection, salt: int, past_requests: RequestWindow) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
-        self.room = Room()
+        self.room = ByteBudget()
         """What all leases of a batch may still hand out."""
         self.journal = Recorder(salt)
-        self.latencies = Latencies()
+        self.latencies = LatencyCounters()
         self.lease_checks = LeaseChecks()
         self.past_requests = past_requests
         self.trimmed_minute = -1
@@ -110,43 +110,43 @@ class Transaction:
         self.forget_queues()
 
     def forget_queues(self) -> None:
-        self._queues: dict[str, Queue] = {}
-        self._touched: dict[int, Queue] = {}
-        self._ahead: Queue | None = None
+        self._queues: dict[str, SqliteQueue] = {}
+        self._touched: dict[int, SqliteQueue] = {}
+        self._ahead: SqliteQueue | None = None
         """The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either."""
         self.is_writer = False
         """Whether the file says that nobody else has written since this process last did."""
         self.last_id = self.next_offset = -1
         self._uncounted_in = -1
 
-    def find(self, name: str) -> Queue | None:
+    def find(self, name: str) -> SqliteQueue | None:
         queue = self._queues.get(name)
         if queue is None:
             row = self.execute(LOAD, (name,)).fetchone()
             if row is None:
                 return None
-            queue = self._queues[name] = Queue(row)
-            if queue.uncounted and queue.noted:
+            queue = self._queues[name] = SqliteQueue(row)
+            if queue.pending_counts and queue.noted:
                 self._ahead = queue
                 note_uncounted(self, queue)
         return queue
 
-    def ahead(self, name: str) -> Queue | None:
+    def ahead(self, name: str) -> SqliteQueue | None:
         """The queue of this name, if it is the one that may be ahead of its counters and is known."""
         queue = self._queues.get(name)
         return queue if queue is not None and queue.id == self._uncounted_in else None
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> SqliteQueue:
         queue = self.find(name)
         if queue is None:
             raise UnknownQueue(name)
         return queue
 
-    def home(self, name: str) -> Queue:
+    def home(self, name: str) -> SqliteQueue:
         """The queue of a name that may also address its dead letters."""
         return self.find(name) or self.queue(name.removesuffix(DLQ_SUFFIX))
 
-    def touch(self, queue: Queue, what: int = ANYTHING) -> None:
+    def touch(self, queue: SqliteQueue, what: int = ANYTHING) -> None:
         queue.changed |= what
         self._touched[queue.id] = queue
 
@@ -155,7 +155,7 @@ class Transaction:
             self.fresh.clear()
         self.fresh[message_id] = lease
 
-    def dropped(self, queue: Queue) -> None:
+    def dropped(self, queue: SqliteQueue) -> None:
         self._queues.pop(queue.name, None)
         self.latencies.forget(queue.id)
         self._touched.pop(queue.id, None)
@@ -178,14 +178,14 @@ class Transaction:
                     queue.write(self.connection, self.now)
             self._touched.clear()
 
-    def _leave_uncounted(self, queue: Queue) -> bool:
+    def _leave_uncounted(self, queue: SqliteQueue) -> bool:
         """Plain pushes to, and leases from, the one queue that may be ahead of its counters need not write them."""
         if self._uncounted_in < 0:
             (self._uncounted_in, *_) = self.execute(SQL["uncounted_in"]).fetchone()
         if queue.id == self._uncounted_in:
             if not queue.leave_uncounted(self.now):
                 return False
-            self.left_uncounted(queue)
+            self.defer_counts(queue)
             if not self.is_writer:
                 self.execute(SQL["set_writer"], (self.writer,))
                 self.is_writer, self._another_claims = True, False
@@ -193,29 +193,29 @@ class Transaction:
         if queue.changed != PUSHED:
             return False
         if queue.id == self._pushed_last:
-            self.count_ahead()
+            self.flush_deferred()
             self.execute(SQL["leave_uncounted"], (queue.id,))
             self._uncounted_in = queue.id
         # Where pushes go to many queues in turn, none is singled out.
         self._pushed_last = queue.id
         return False
 
-    def left_uncounted(self, queue: Queue) -> None:
+    def defer_counts(self, queue: SqliteQueue) -> None:
         if queue.noted:
             self._ahead = queue
 
-    def count_ahead(self) -> None:
+    def flush_deferred(self) -> None:
         """Write the counters of the queue that may be ahead of them, whoever has used it."""
         row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
         if row is not None:
             queue = self.queue(row[0])
-            if queue.uncounted:
+            if queue.pending_counts:
                 queue.write(self.connection, self.now)
 
     def count(self) -> None:
         """Write all counters, also those that could be written later."""
         self.write_counters()
-        if self._ahead is not None and self._ahead.uncounted:
+        if self._ahead is not None and self._ahead.pending_counts:
             self._ahead.write(self.connection, self.now)
 
     def finish(self) -> None:
@@ -229,7 +229,7 @@ class Transaction:
         self.write_counters()
         if not self.journal:
             return
-        if self._ahead is not None and self._ahead.uncounted and self.journal.can_wait(self._ahead.id):
+        if self._ahead is not None and self._ahead.pending_counts and self.journal.can_wait(self._ahead.id):
             return
         self.count()
         if row := self.next_journal_row():

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 
-from penstock.commands import Beat, Beaten
-from penstock.journal.noting import note_worker
-from penstock.model import Presence, Worker
+from penstock.core.commands import Beat, Beaten
+from penstock.core.model import Presence, WorkerInfo
+from penstock.core.sql_files import load_sql
+from penstock.journal.recording import record_worker
 from penstock.store import workers
-from penstock.store.migrate import load_sql
-from penstock.store.sqlite.transaction import Transaction
+from penstock.store.sqlite.transaction import SqliteTransaction
 
 SQL = load_sql("penstock.store.sqlite", "worker")
 
 
-def beat(tx: Transaction, command: Beat) -> Beaten:
+def beat(tx: SqliteTransaction, command: Beat) -> Beaten:
     beaten = Beaten([], [])
     came: list[workers.Key] = []
     went = _leave(tx, workers.each_once(command.gone))
@@ -45,13 +45,13 @@ def beat(tx: Transaction, command: Beat) -> Beaten:
     return beaten
 
 
-def _values(tx: Transaction, each: Presence, stale_ms: int) -> tuple[object, ...]:
+def _values(tx: SqliteTransaction, each: Presence, stale_ms: int) -> tuple[object, ...]:
     started_at = each.started_at or tx.now
     whereabouts = (each.host, each.pid, each.version, each.server)
     return (each.kind, each.name, *whereabouts, started_at, tx.now, tx.now + stale_ms, workers.queues_text(each))
 
 
-def _leave(tx: Transaction, gone: list[Presence]) -> list[workers.Key]:
+def _leave(tx: SqliteTransaction, gone: list[Presence]) -> list[workers.Key]:
     return [
         (each.kind, each.name)
         for each in gone
@@ -59,7 +59,7 @@ def _leave(tx: Transaction, gone: list[Presence]) -> list[workers.Key]:
     ]
 
 
-def _forget_silent(tx: Transaction) -> list[workers.Key]:
+def _forget_silent(tx: SqliteTransaction) -> list[workers.Key]:
     stale = tx.execute(SQL["stale"], (tx.now, workers.STALE_AT_ONCE)).fetchall()
     if not stale:
         return []
@@ -70,18 +70,18 @@ def _forget_silent(tx: Transaction) -> list[workers.Key]:
     return gone
 
 
-def _tell(tx: Transaction, came: list[workers.Key], went: list[workers.Key]) -> None:
+def _tell(tx: SqliteTransaction, came: list[workers.Key], went: list[workers.Key]) -> None:
     if not came and not went:
         return
     row = tx.execute(SQL["journals"]).fetchone()
     if row is not None and row[0]:
         for kind, name in went:
-            note_worker(tx, "disconnected", kind, name)
+            record_worker(tx, "disconnected", kind, name)
         for kind, name in came:
-            note_worker(tx, "connected", kind, name)
+            record_worker(tx, "connected", kind, name)
 
 
-def list_workers(connection: sqlite3.Connection, now: int, after: str | None, limit: int) -> list[Worker]:
+def list_workers(connection: sqlite3.Connection, now: int, after: str | None, limit: int) -> list[WorkerInfo]:
     rows = connection.execute(SQL["list"], (*workers.after_key(after), limit)).fetchall()
     held = connection.execute(SQL["held"], (now, workers.LEASES_SHOWN)).fetchall() if rows else []
     return list(workers.shown(rows, held))

@@ -1,1 +1,0 @@
-"""Synchronous twins, made by tools/unasync.py from the asynchronous modules of the same names."""

@@ -1,1 +1,0 @@
-"""Made by tools/unasync.py from penstock.client."""

@@ -1,0 +1,1 @@
+"""The synchronous twin of the broker, made by tools/unasync.py."""

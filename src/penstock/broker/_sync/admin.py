@@ -1,0 +1,491 @@
+"""What is asked about queues and done to whole queues, once for all faces; the verbs of a message are the broker's.
+
+Made by tools/unasync.py from the asynchronous twin: change that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.broker.dead_letters import (
+    error_of,
+    forwarded,
+    info_of_dead_letters,
+    origin_of,
+    returned,
+    stats_of_dead_letters,
+)
+from penstock.broker.events import Events
+from penstock.broker.waiters_threads import ThreadWaiters
+from penstock.broker.workers import WorkerRegistry
+from penstock.core.commands import (
+    AddKey,
+    AddStreamKey,
+    Beaten,
+    CatchUp,
+    CatchUpJournal,
+    Configure,
+    ConfigureOutcome,
+    Drop,
+    ForgetJournal,
+    Move,
+    Pause,
+    Purge,
+    Redrive,
+    RedriveOutcome,
+    Remove,
+    RemoveKey,
+    RemoveStreamKeys,
+    SetSecret,
+    Sweep,
+    Swept,
+)
+from penstock.core.error_groups import is_wanted
+from penstock.core.ids import DLQ_SUFFIX, check_new_queue_name, check_queue_name
+from penstock.core.limits import Limits, check_range, check_text
+from penstock.core.model import (
+    ApiKey,
+    Clock,
+    DeadError,
+    Latencies,
+    Progress,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    RollUp,
+    State,
+    StoredMessage,
+    Window,
+    WorkerInfo,
+)
+from penstock.errors import BatchTooLarge, InvalidInput, QueueExists, UnknownQueue
+from penstock.group_commit.threads import ThreadCommitter
+from penstock.store.interface import Store
+
+T = TypeVar("T")
+FORWARD_BATCH = 100
+ALL_STATES = tuple(State)
+
+
+class Administration:
+    def __init__(self, store: Store, committer: ThreadCommitter, clock: Clock, limits: Limits) -> None:
+        self.store = store
+        self.limits = limits
+        self.events = Events()
+        self.worker_registry = WorkerRegistry()
+        self._clock = clock
+        self._committer = committer
+        self._commit = committer.submit
+        self._waiters = ThreadWaiters(store)
+        self._kept: dict[str, tuple[int, int, int]] = {}
+        # Queues whose dead letters all came from others and stay, and what tells that one died since they were read.
+
+    def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[StoredMessage], str | None]:
+        """Look at messages without leasing them, and get a cursor for the next page."""
+        check_range("limit", limit, 1, self.limits.page)
+        self._catch_up(queue)
+        return self._committer.call(lambda: self.store.peek(queue, state=state, limit=limit, after=after))
+
+    def get(self, queue: str, message_id: int) -> StoredMessage | None:
+        self._catch_up(queue)
+        return self._committer.call(lambda: self.store.get(queue, message_id))
+
+    def dead_errors(
+        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
+    ) -> tuple[list[DeadError], str | None]:
+        """Errors of dead letters, newest first, without their messages, and a cursor for the next."""
+        check_queue_name(queue)
+        check_range("limit", limit, 1, self.limits.page)
+        look = partial(self.store.dead_errors, queue, contains=contains, limit=limit, after=after)
+        return self._committer.call(look, long=True)
+
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """The queue and id of messages by their UUIDs or global keys."""
+        if len(names) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(names)} names in one batch", hint=f"at most {self.limits.batch_messages}")
+        return self._committer.call(lambda: self.store.locate(names))
+
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        """Those of these messages that are in a queue, and not done."""
+        check_queue_name(queue)
+        if len(uuids) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(uuids)} UUIDs in one batch", hint=f"at most {self.limits.batch_messages}")
+        return self._committer.call(lambda: self.store.held(queue, uuids))
+
+    def stats(self, queue: str) -> QueueStats:
+        self._catch_up(queue)
+        found = self._committer.call(lambda: self.store.stats(queue))
+        return found if found.info.name == queue else stats_of_dead_letters(found)
+
+    def find_queue(self, queue: str) -> QueueInfo | None:
+        """A queue, or the dead letters of one (`<queue>.dlq`) as a queue."""
+        check_queue_name(queue)
+        if not queue.endswith(DLQ_SUFFIX):
+            return self._committer.call(lambda: self.store.find_queue(queue))
+        home = queue.removesuffix(DLQ_SUFFIX)
+        found = self._committer.call(lambda: self.store.find_queue(home)) if home else None
+        return None if found is None else info_of_dead_letters(found)
+
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
+        check_range("limit", limit, 1, self.limits.page)
+        return self._committer.call(lambda: self.store.list_queues(prefix=prefix, after=after, limit=limit))
+
+    def roll_ups(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[RollUp]:
+        """Queues with what happened to them in each step of a window."""
+        self._check_window(window, limit)
+        look = partial(self.store.roll_ups, window, prefix=prefix, after=after, limit=limit)
+        return self._committer.call(look, long=True)
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        """Queues with how long their messages took."""
+        self._check_window(window, limit)
+        look = partial(self.store.latencies, window, prefix=prefix, after=after, limit=limit)
+        return self._committer.call(look, long=True)
+
+    def _check_window(self, window: Window, limit: int) -> None:
+        check_range("limit", limit, 1, self.limits.page)
+        check_range("steps", len(window.starts), 1, self.limits.steps)
+
+    def export(self, queue: str) -> Generator[StoredMessage, None, None]:
+        return self.store.export(check_queue_name(queue))
+
+    def _catch_up(self, queue: str) -> None:
+        check_queue_name(queue)
+        while (self._commit(CatchUp(queue=queue))).more:
+            pass
+
+    def remove(self, queue: str, ids: Sequence[int]) -> int:
+        if len(ids) > self.limits.batch_messages:
+            raise BatchTooLarge(f"{len(ids)} ids in one batch", hint=f"at most {self.limits.batch_messages}")
+        removed = (self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
+        # Among them may have been leases that filled a queue's limit.
+        self._waiters.wake(queue, removed)
+        self.events.publish(queue, "removed", count=removed)
+        return removed
+
+    def purge(self, queue: str, states: Sequence[State] = (State.READY, State.SCHEDULED)) -> int:
+        """Remove all messages in these states; those that arrive meanwhile stay."""
+        self._catch_up(queue)
+        removed = 0
+        up_to_id: int | None = None
+        while True:
+            step = self._commit(Purge(queue=queue, states=states, up_to_id=up_to_id))
+            removed += step.removed
+            up_to_id = step.up_to_id
+            if not step.more:
+                self._waiters.wake(queue, 1)
+                self.events.publish(queue, "purged", count=removed)
+                return removed
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        ids: Sequence[int] | None = None,
+        error_contains: str | None = None,
+        groups: Sequence[str] | None = None,
+        died_before: int | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+    ) -> RedriveOutcome:
+        """Put dead letters back into their queue; those that die meanwhile stay. `by` is for the journal.
+
+        If the queue names another for its dead letters, those of its own that are there come back, too.
+        """
+        self._catch_up(queue)
+        if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
+            raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
+        if died_before is None:
+            # The clock may have been set back since they died.
+            newest, _ = self._committer.call(lambda: self.store.peek(queue, state=State.DEAD))
+            died_before = max([self._clock(), *(message.finished_at or 0 for message in newest)])
+        command = Redrive(
+            queue=queue,
+            ids=ids,
+            error_contains=error_contains,
+            groups=groups,
+            died_before=died_before,
+            dry_run=dry_run,
+            by=by,
+        )
+        if rate_per_s is not None:
+            command.limit = max(1, min(1_000, int(rate_per_s / 10)))
+        total = self._redrive_own(command, rate_per_s)
+        info = self.find_queue(queue.removesuffix(DLQ_SUFFIX))
+        if info is not None and isinstance(info.options.dlq, str):
+            self._redrive_forwarded(info.options.dlq, command, rate_per_s, total)
+        self.events.publish(queue, "redriven", count=total.moved)
+        return total
+
+    def _redrive_own(self, command: Redrive, rate_per_s: float | None) -> RedriveOutcome:
+        total = RedriveOutcome(0, 0)
+        while True:
+            step = self._commit(command)
+            total.matched += step.matched
+            total.moved += step.moved
+            self._waiters.wake(command.queue, step.moved)
+            command.after = step.after
+            if step.after is None or self._waiters.closed:
+                return total
+            if rate_per_s is not None and step.moved:
+                self._waiters.sleep(step.moved / rate_per_s)
+
+    def _redrive_forwarded(
+        self, source: str, command: Redrive, rate_per_s: float | None, total: RedriveOutcome
+    ) -> None:
+        """Bring back what died in a queue and was moved to the one that it names for its dead letters."""
+        home = command.queue.removesuffix(DLQ_SUFFIX)
+        ids = None if command.ids is None else list(dict.fromkeys(command.ids))
+        peek = self.store.peek if ids is None else partial(_peek_at, self.store, ids)
+        for state in (State.DEAD, State.READY, State.SCHEDULED):
+            after: str | None = None
+            while not self._waiters.closed:
+                look = partial(peek, source, state=state, limit=command.limit, after=after)
+                try:
+                    found, after = self._committer.call(look)
+                except UnknownQueue:
+                    return
+                items = [returned(each) for each in found if _is_wanted(each, home, command)]
+                total.matched += len(items)
+                if items and not command.dry_run:
+                    move = Move(queue=source, target=home, state=state, items=items)
+                    moved = (self._commit(move)).removed
+                    total.moved += moved
+                    self._waiters.wake(home, moved)
+                    if rate_per_s is not None and moved:
+                        self._waiters.sleep(moved / rate_per_s)
+                if after is None:
+                    break
+
+    def forward_dead(self, queue: str) -> int:
+        """Move dead letters to the queue that theirs names for them, if it does. While there is none of that name,
+        they stay. What came from another queue already is not passed on again, so that nothing goes in circles."""
+        info = self.find_queue(queue)
+        if info is None or not isinstance(info.options.dlq, str) or not info.dead:
+            return 0
+        deaths = (info.created_at, info.dead, info.totals.dead)
+        if self._kept.get(queue) == deaths:
+            return 0
+        target, after, moved, stay = info.options.dlq, None, 0, True
+        while not self._waiters.closed:
+            look = partial(self.store.peek, queue, state=State.DEAD, limit=FORWARD_BATCH, after=after)
+            found, after = self._committer.call(look)
+            items = [forwarded(each) for each in reversed(found) if origin_of(each) is None]
+            if items:
+                stay = False
+                try:
+                    step = self._commit(Move(queue=queue, target=target, state=State.DEAD, items=items))
+                except UnknownQueue:
+                    break
+                moved += step.removed
+                self._waiters.wake(target, step.removed)
+            if after is None:
+                if stay:
+                    self._kept[queue] = deaths
+                break
+        if moved:
+            self.events.publish(target, "pushed", count=moved)
+        return moved
+
+    def sweep(self, *, days_kept: int = 30) -> Swept:
+        """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
+        swept = self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
+        for queue in swept.queues:
+            self._waiters.wake(queue + DLQ_SUFFIX, 1)
+        forwarders = self._committer.call(self.store.forwarders)
+        self._kept = {queue: deaths for queue, deaths in self._kept.items() if queue in forwarders}
+        for queue in forwarders:
+            self.forward_dead(queue)
+        return swept
+
+    def beat(self) -> Beaten:
+        """Tell who works here, and take those off the list who have been silent for too long."""
+        return self._commit(self.worker_registry.beat())
+
+    def leave(self) -> Beaten:
+        """Tell that nobody works here any more."""
+        return self._commit(self.worker_registry.leave())
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
+        """Servers and consumers, each with what it holds."""
+        check_range("limit", limit, 1, self.limits.page)
+        return self._committer.call(lambda: self.store.workers(after=after, limit=limit))
+
+    def configure(
+        self,
+        queue: str,
+        changes: dict[str, Any] | None = None,
+        *,
+        create: QueueOptions | None = None,
+        exact: bool = False,
+    ) -> ConfigureOutcome:
+        """Change a queue's options; with `create`, make it when it is missing."""
+        if queue.endswith(DLQ_SUFFIX):
+            return self._configure_dead(queue, changes or {})
+        check_new_queue_name(queue)
+        for option, value in (changes or {}).items():
+            if isinstance(value, str):
+                check_text(option, value)
+        if create is not None:
+            create.changed(changes or {})
+        if changes and isinstance(changes.get("dlq"), str):
+            changes = changes | {"dlq": self._checked_dlq(queue, changes["dlq"])}
+        found = self.find_queue(queue)
+        if found is not None:
+            # What changes nothing is not committed: that would wait for open transactions of those who push to it.
+            exactly = create if exact else None
+            wanted = (exactly or found.options).changed(changes or {})
+            if wanted == found.options:
+                return ConfigureOutcome(found, created=False, changed=False)
+            if exactly is not None:
+                raise QueueExists(queue, wanted.differing(found.options))
+        configured = self._commit(Configure(queue=queue, changes=changes or {}, create=create, exact=exact))
+        self._waiters.wake(queue, 1)
+        if configured.changed:
+            self.forward_dead(queue)
+        return configured
+
+    def _configure_dead(self, queue: str, changes: dict[str, Any]) -> ConfigureOutcome:
+        """`<queue>.dlq` is there as long as its queue is, and has no options of its own."""
+        info = self.find_queue(queue)
+        if info is None:
+            check_new_queue_name(queue)
+            raise UnknownQueue(queue)
+        if changes:
+            home = queue.removesuffix(DLQ_SUFFIX)
+            raise InvalidInput(
+                f"{queue!r} holds the dead letters of {home!r} and has no options of its own",
+                field=next(iter(changes)),
+                hint=f"set them on {home!r}, or let it name another queue as its dlq",
+            )
+        return ConfigureOutcome(info, created=False, changed=False)
+
+    def _checked_dlq(self, queue: str, name: str) -> bool | str:
+        """The option `dlq` of a queue, which names a queue for its dead letters."""
+        if name == queue + DLQ_SUFFIX:
+            return True
+        if name == queue:
+            raise InvalidInput(
+                f"queue {queue!r} cannot be its own dead-letter queue", field="dlq", hint="true keeps dead letters"
+            )
+        check_new_queue_name(name)
+        target = self.find_queue(name)
+        if target is None:
+            raise InvalidInput(f"there is no queue {name!r} for dead letters", field="dlq", hint="create it first")
+        if isinstance(target.options.dlq, str):
+            raise InvalidInput(
+                f"queue {name!r} passes its own dead letters on to {target.options.dlq!r}",
+                field="dlq",
+                hint="name a queue that keeps its dead letters",
+            )
+        if sources := self._committer.call(lambda: self.store.forwarders(queue)):
+            raise InvalidInput(
+                f"queue {queue!r} holds the dead letters of {sources[0]!r}, and cannot pass them on to {name!r}",
+                field="dlq",
+                hint="a dead-letter queue keeps its own dead letters",
+            )
+        return name
+
+    def pause(self, queue: str, *, paused: bool = True) -> QueueInfo:
+        """Pausing stops leases, not pushes."""
+        configured = self._commit(Pause(queue=check_queue_name(queue), paused=paused))
+        if not paused:
+            self._waiters.wake(queue, max(1, configured.info.ready))
+        self.events.publish(queue, "paused" if paused else "resumed")
+        return configured.info
+
+    def drop(self, queue: str, *, force: bool = False) -> int:
+        """Remove a queue; with `force`, also what it holds."""
+        if self.find_queue(queue) is None:
+            raise UnknownQueue(queue)
+        if queue.endswith(DLQ_SUFFIX):
+            raise InvalidInput(
+                f"{queue!r} goes with its queue", field="queue", hint="purge it, or set the queue's option dlq to false"
+            )
+        removed = self.purge(queue, ALL_STATES) if force else 0
+        removed += (self._commit(Drop(queue=queue, force=force))).removed
+        # Whoever waits for it is told that there is nothing to wait for.
+        self._waiters.wake(queue, 1)
+        self._waiters.wake_one(queue + DLQ_SUFFIX)
+        self.events.publish(queue, "dropped")
+        return removed
+
+    def add_key(self, queue: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
+        command = AddKey(queue=check_queue_name(queue), id=id, name=name, hash=hash, rights=rights)
+        return self._commit(command)
+
+    def remove_key(self, queue: str, key_id: str) -> bool:
+        return (self._commit(RemoveKey(queue=check_queue_name(queue), id=key_id))).removed > 0
+
+    def add_stream_key(self, stream: str, *, id: str, name: str, hash: bytes, rights: Sequence[str]) -> ApiKey:
+        command = AddStreamKey(stream=check_queue_name(stream), id=id, name=name, hash=hash, rights=rights)
+        return self._commit(command)
+
+    def remove_stream_keys(self, stream: str, key_id: str | None = None) -> bool:
+        """Revoke one key, or all of them; returns whether there was one."""
+        return (self._commit(RemoveStreamKeys(stream=check_queue_name(stream), id=key_id))).removed > 0
+
+    def list_stream_keys(self, stream: str) -> list[ApiKey]:
+        check_queue_name(stream)
+        return self._committer.call(lambda: self.store.list_stream_keys(stream))
+
+    def find_key(self, key_id: str) -> ApiKey | None:
+        return self._committer.call(lambda: self.store.find_key(key_id))
+
+    def list_keys(self, queue: str) -> list[ApiKey]:
+        check_queue_name(queue)
+        return self._committer.call(lambda: self.store.list_keys(queue))
+
+    def set_secret(self, queue: str, secret: str | None) -> None:
+        """From now on take only messages signed with this secret; None takes any."""
+        self._commit(SetSecret(queue=check_queue_name(queue), secret=secret))
+
+    def find_secret(self, queue: str) -> str | None:
+        return self._committer.call(lambda: self.store.find_secret(queue))
+
+    def catch_up_journal(self) -> None:
+        self._committer.submit(CatchUpJournal())
+
+    def forget_journal(self, command: ForgetJournal) -> None:
+        """The log has it now."""
+        self._commit(command)
+
+    def read(self, look: Callable[[], T]) -> T:
+        """Run something long that reads the store where it holds nobody up."""
+        return self._committer.call(look, long=True)
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        self._committer.call(lambda: self.store.backup(target, progress), long=True)
+
+    def compact(self) -> None:
+        self._committer.call(self.store.compact, long=True)
+
+
+def _peek_at(
+    store: Store, ids: Sequence[int], queue: str, *, state: State, limit: int, after: str | None
+) -> tuple[list[StoredMessage], str | None]:
+    """Look at those of these messages that are in a state, as `peek` does; nothing else is read."""
+    start = int(after or 0)
+    found = [store.get(queue, message_id) for message_id in ids[start : start + limit]]
+    following = str(start + limit) if start + limit < len(ids) else None
+    return [message for message in found if message is not None and message.state is state], following
+
+
+def _is_wanted(message: StoredMessage, origin: str, command: Redrive) -> bool:
+    """True if a message died in this queue, and is among those to be redriven."""
+    return (
+        origin_of(message) == origin
+        and (command.ids is None or message.id in command.ids)
+        and is_wanted(command, error_of(message))
+        and (command.died_before is None or message.created_at <= command.died_before)
+    )

@@ -1,0 +1,237 @@
+"""Who waits for which queue, and who is woken by what: pushes here, writes of other processes, and time.
+
+A push wakes as many waiters as it has messages, in the order they came. Whoever was woken and leaves messages behind,
+or goes away, wakes the next. Whoever is still looking when a push finds nobody to wake looks once more: a store with
+several lanes may answer the push before a look that has not seen it. Writes of other processes show in the store's
+version, looked at only while someone waits. A store that hears of them calls, and knows which queues they concern.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from penstock.core.ids import DLQ_SUFFIX, topics
+from penstock.errors import StoreError
+
+WATCH_SECONDS = 0.01
+WATCH_SECONDS_PER_INTEREST = 0.0002
+"""A foreign write may concern any of them, so all must look: the more they are, the less often."""
+WAIT_SECONDS_MAX = 3600.0
+LINGER_SECONDS = 1.0
+"""How long nobody need wait before the watching ends: longer than a poll is on its way to the store."""
+
+
+class ChangeSource(Protocol):
+    """A store, as far as its changes are concerned; `penstock.store.interface.Store` says more."""
+
+    def version(self, topic: str | None = None) -> int: ...
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None] | None: ...
+
+
+class _TopicWaiters:
+    """Those who wait for one interest, and the time at which one of them is to look by itself."""
+
+    __slots__ = ("alarm", "alarm_at", "futures", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        """Of what they wait for, when one of them was last woken by a change of it."""
+        self.futures: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.alarm: asyncio.TimerHandle | None = None
+        self.alarm_at = 0.0
+
+    def clear_alarm(self) -> None:
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+
+
+class Ticket:
+    """For one look at a queue: whether something came that it may not have seen."""
+
+    __slots__ = ("missed", "topic", "version")
+
+    def __init__(self, topic: str, version: int) -> None:
+        self.topic = topic
+        self.version = version
+        self.missed = False
+
+
+class Waiters:
+    """For coroutines of one event loop."""
+
+    def __init__(self, store: ChangeSource) -> None:
+        self._store = store
+        self._stop_listening: Callable[[], None] | None = None
+        self._waiting: dict[str, _TopicWaiters] = {}
+        self._looking: dict[str, set[Ticket]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._changes = 1
+        self.closed = False
+
+    def ticket(self, topic: str) -> Ticket:
+        """To be taken before looking for messages: what comes from then on ends the `wait` that follows."""
+        if self._watcher is None:
+            self._start_watching()
+        ticket = Ticket(topic, self._version(topic))
+        self._looking.setdefault(topic, set()).add(ticket)
+        return ticket
+
+    def looked(self, ticket: Ticket) -> None:
+        """The look is over; if nothing was found, `wait` follows at once."""
+        looking = self._looking[ticket.topic]
+        looking.remove(ticket)
+        if not looking:
+            del self._looking[ticket.topic]
+
+    async def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
+        """Until woken, or until the time has passed; one of those who wait looks again in `look_in_seconds`."""
+        topic, loop = ticket.topic, asyncio.get_running_loop()
+        if self.closed or ticket.missed or ticket.version != self._version(topic):
+            return
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(topic, _TopicWaiters(ticket.version)).futures[future] = None
+        self.schedule_check(topic, look_in_seconds)
+        timer = loop.call_later(min(seconds, WAIT_SECONDS_MAX), _wake, future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.wake_next(topic)
+            raise
+        finally:
+            timer.cancel()
+            self._forget(topic, future)
+
+    def schedule_check(self, topic: str, seconds: float | None) -> None:
+        """One alarm wakes one of all who wait for the same time; whoever finds something wakes the next."""
+        if seconds is None or not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(seconds, WAIT_SECONDS_MAX)
+        # Those who wait for the task or the namespace may still be here when the last who waits for the queue has gone.
+        for each in topics(topic):
+            waiters = self._waiting.get(each)
+            if waiters is not None and (waiters.alarm is None or at < waiters.alarm_at):
+                waiters.clear_alarm()
+                waiters.alarm_at = at
+                waiters.alarm = loop.call_at(at, self._ring, each)
+
+    def _ring(self, topic: str) -> None:
+        waiters = self._waiting.get(topic)
+        if waiters is not None:
+            waiters.alarm = None
+            self.wake_one(topic)
+
+    def wake(self, queue: str, count: int) -> None:
+        """`count` messages may be ready in this queue."""
+        if not self._waiting and not self._looking:
+            return
+        if queue.endswith(DLQ_SUFFIX):
+            # A dead letter that was leased counts as in flight in its queue, and a redriven one is ready there.
+            self.wake(queue.removesuffix(DLQ_SUFFIX), count)
+        for topic in topics(queue):
+            while count and self.wake_one(topic):
+                count -= 1
+
+    def wake_next(self, topic: str) -> None:
+        """Whoever had been woken for this leaves a message to the next, who may wait for more than this queue."""
+        self.wake(topic, 1)
+
+    def wake_one(self, topic: str) -> bool:
+        waiters = self._waiting.get(topic)
+        while waiters and waiters.futures:
+            future, _ = waiters.futures.popitem(last=False)
+            if not future.done():
+                future.set_result(None)
+                return True
+        for ticket in self._looking.get(topic, ()):
+            ticket.missed = True
+        return False
+
+    async def sleep(self, seconds: float) -> None:
+        """As asyncio's, but not past the end."""
+        deadline = time.monotonic() + seconds
+        while not self.closed and (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.1))
+
+    def close(self) -> None:
+        """Everyone goes home."""
+        self.closed = True
+        for waiters in self._waiting.values():
+            waiters.clear_alarm()
+            for future in waiters.futures:
+                _wake(future)
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def _forget(self, topic: str, future: asyncio.Future[None]) -> None:
+        waiters = self._waiting.get(topic)
+        if waiters is None:
+            return
+        waiters.futures.pop(future, None)
+        if not waiters.futures:
+            waiters.clear_alarm()
+            del self._waiting[topic]
+
+    def _start_watching(self) -> None:
+        loop, stirred = asyncio.get_running_loop(), asyncio.Event()
+
+        def stir() -> None:
+            loop.call_soon_threadsafe(stirred.set)
+
+        self._stop_listening = self._store.listen(stir)
+        self._watcher = loop.create_task(self._watch(self._store.version(), stirred))
+
+    def _version(self, topic: str) -> int:
+        """Of what a poll waits for. Where the store does not hear of changes: of anything, and below all of its own."""
+        return -self._changes if self._stop_listening is None else self._store.version(topic)
+
+    async def _watch(self, seen: int, stirred: asyncio.Event) -> None:
+        try:
+            busy_at = time.monotonic()
+            while time.monotonic() - busy_at < LINGER_SECONDS:
+                await self._sleep(stirred)
+                if self._waiting:
+                    busy_at = time.monotonic()
+                version = self._store.version()
+                if version != seen:
+                    seen = version
+                    self._changes += 1
+                    self._wake_changed()
+        except StoreError:
+            pass  # The waiters' own time limits hold; their next lease reports the trouble.
+        finally:
+            if self._stop_listening is not None:
+                self._stop_listening()
+                self._stop_listening = None
+            self._watcher = None
+            self._changes += 1  # Nobody watches any more, so a ticket taken before tells nothing.
+
+    async def _sleep(self, stirred: asyncio.Event) -> None:
+        """Until it is time to look at the store's version."""
+        if self._stop_listening is None:
+            await asyncio.sleep(max(WATCH_SECONDS, len(self._waiting) * WATCH_SECONDS_PER_INTEREST))
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await stirred.wait()
+        stirred.clear()
+
+    def _wake_changed(self) -> None:
+        for topic, waiters in list(self._waiting.items()):
+            version = self._version(topic)
+            if version != waiters.version:
+                waiters.version = version
+                self.wake_one(topic)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,95 @@
+"""Waiting for a queue in threads: the twin of `penstock.broker.waiters_async` for programs without an event loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Protocol
+
+from penstock.core import fork_safety
+from penstock.core.ids import DLQ_SUFFIX
+
+WATCH_SECONDS = 0.01
+WAIT_SECONDS_MAX = 3600.0
+DEAD_LOOK_SECONDS = 1.0
+"""A lease wakes nobody, and may lapse into a dead letter."""
+Ticket = tuple[int, int, str]
+"""Pushes and the store's version when it was taken, and what for."""
+
+
+class VersionSource(Protocol):
+    def version(self, topic: str | None = None) -> int: ...
+
+
+class ThreadWaiters:
+    """For threads. Each waiting thread looks at the store's version itself."""
+
+    def __init__(self, store: VersionSource) -> None:
+        self._version = store.version
+        self.closed = False
+        self.after_fork_in_child()
+        fork_safety.register(self)
+
+    def ticket(self, topic: str) -> Ticket:
+        """To be taken before looking for messages: what is written from then on ends the `wait` that follows."""
+        return self._pushes, self._version(topic), topic
+
+    def looked(self, ticket: Ticket) -> None:
+        pass
+
+    def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
+        pushes, version, topic = ticket
+        if look_in_seconds is not None:
+            seconds = min(seconds, look_in_seconds)
+        if topic.endswith(DLQ_SUFFIX):
+            seconds = min(seconds, DEAD_LOOK_SECONDS)
+        deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
+        # Not a `threading.Condition`, which an interrupt can leave locked for ever.
+        bell = threading.Lock()
+        try:
+            self._bells.add(bell)
+            bell.acquire()
+            while self._version(topic) == version:
+                left = deadline - time.monotonic()
+                if left <= 0 or self.closed or self._pushes != pushes:
+                    return
+                bell.acquire(timeout=min(left, WATCH_SECONDS))
+        finally:
+            self._bells.discard(bell)
+
+    def wake(self, queue: str, count: int) -> None:
+        self._pushes += 1
+        if self._bells:
+            self._ring()
+
+    def _ring(self) -> None:
+        for bell in list(self._bells):
+            with suppress(RuntimeError):
+                bell.release()
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        self._bells: set[threading.Lock] = set()
+        self._pushes = 0
+
+    def wake_one(self, topic: str) -> None:
+        """Who waits for dead letters looks by himself."""
+
+    def wake_next(self, topic: str) -> None:
+        """Every change wakes all."""
+
+    def schedule_check(self, topic: str, seconds: float | None) -> None:
+        pass
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        self.closed = True
+        self._ring()

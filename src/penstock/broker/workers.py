@@ -1,0 +1,115 @@
+"""Who leases through this process, by the names they give: kept in memory, and told to the store with a heartbeat."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.core.commands import Beat
+from penstock.core.model import Presence
+
+NAMES_MAX = 10_000
+NAME_MAX = 255
+QUEUES_MAX = 20
+"""Of one consumer, that are told: those it used last."""
+HEARTBEAT_MS = 10_000
+STALE_MS = 30_000
+SOON_SECONDS = 1.0
+"""Between two heartbeats at least, also when a new name is to be told."""
+
+
+class Registration:
+    __slots__ = ("queues", "silent_beats", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.silent_beats = 0
+        """Since it was last here; after as many as make it stale it is forgotten."""
+        self.queues: dict[str, None] = {}
+
+
+class WorkerRegistry:
+    """Safe for threads. On the way of a message there is nothing but a look into a dictionary, and that only where the
+    consumer has given a name."""
+
+    def __init__(self) -> None:
+        self.me: Presence | None = None
+        """The server, if this is one; consumers of a process without one are told with `host` and `pid`."""
+        self.host: str | None = None
+        self.pid: int | None = None
+        self.heartbeat_ms = HEARTBEAT_MS
+        self.stale_ms = STALE_MS
+        self.on_new_worker: Callable[[], None] | None = None
+        """Called when a name is met that the next heartbeat should not wait long to tell."""
+        self._lock = threading.Lock()
+        self._seats: dict[str, Registration] = {}
+        self._fresh = False
+        self._beat_at = 0.0
+
+    def register(self, name: str, queue: str) -> Registration | None:
+        """It asks for messages, or waits for them: until it rises it is here."""
+        if self.me is not None and name == self.me.name:
+            return None
+        with self._lock:
+            registration = self._seats.get(name)
+            if registration is None:
+                if len(self._seats) >= NAMES_MAX or not 0 < len(name) <= NAME_MAX:
+                    return None
+                registration = self._seats[name] = Registration()
+                self._fresh = True
+            registration.waiting += 1
+            registration.silent_beats = 0
+            if queue not in registration.queues:
+                registration.queues[queue] = None
+                if len(registration.queues) > QUEUES_MAX:
+                    del registration.queues[next(iter(registration.queues))]
+        if self._fresh and self.on_new_worker is not None:
+            self.on_new_worker()
+        return registration
+
+    def unregister(self, registration: Registration | None) -> None:
+        if registration is not None:
+            with self._lock:
+                registration.waiting -= 1
+                registration.silent_beats = 0
+
+    def due(self) -> bool:
+        """Whether it is time for a heartbeat; said to one of all who ask."""
+        now = time.monotonic()
+        with self._lock:
+            wait = SOON_SECONDS if self._fresh else self.heartbeat_ms / 1000
+            if now < self._beat_at + wait and self._beat_at:
+                return False
+            self._beat_at = now
+            return bool(self._seats)
+
+    def beat(self) -> Beat:
+        """What is to be told now."""
+        forget_after = max(1, self.stale_ms // self.heartbeat_ms)
+        present = [] if self.me is None else [self.me]
+        with self._lock:
+            self._fresh = False
+            self._beat_at = time.monotonic()
+            for name, registration in list(self._seats.items()):
+                if registration.silent_beats >= forget_after and not registration.waiting:
+                    del self._seats[name]
+                elif registration.waiting or not registration.silent_beats:
+                    present.append(self._consumer(name, registration))
+                registration.silent_beats += 1
+        return Beat(present=present, stale_ms=self.stale_ms)
+
+    def leave(self) -> Beat:
+        """All who were here are gone. Consumers of a server are not: they may go on at another."""
+        if self.me is not None:
+            return Beat(gone=[self.me], stale_ms=self.stale_ms)
+        with self._lock:
+            gone = [self._consumer(name, registration) for name, registration in self._seats.items()]
+            self._seats.clear()
+        return Beat(gone=gone, stale_ms=self.stale_ms)
+
+    def _consumer(self, name: str, registration: Registration) -> Presence:
+        server = None if self.me is None else self.me.name
+        return Presence(
+            kind="consumer", name=name, host=self.host, pid=self.pid, server=server, queues=tuple(registration.queues)
+        )

@@ -1,0 +1,202 @@
+"""Streams over HTTP. Appends at the same time are joined, and have keys so that they can be repeated.
+
+This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from penstock.client._async.batcher import RequestBatcher
+from penstock.client._async.http_session import Session
+from penstock.client._concurrency_async import sleep
+from penstock.client.stream_types import Appended, joined
+from penstock.client.types import AUTO_KEY, Page
+from penstock.core import fork_safety
+from penstock.errors import InvalidInput, PenstockError
+from penstock.log.interface import EARLIEST
+from penstock.log.model import Consumer, NewRecord, StreamInfo, Trimmed
+from penstock.log.model import LogPage as RecordPage
+from penstock.log.streams import check_stream_name
+from penstock.wire import client_streams as wire
+from penstock.wire.arrow_records import check_arrow
+from penstock.wire.client_queues import sendable
+
+JOINED_BYTES_MAX = 4 << 20
+WAIT_SECONDS_MAX = 20.0
+"""Of one poll; a longer wait is several."""
+EARLY_SECONDS = 0.05
+"""Between polls that a server ends early, because it is about to stop."""
+Records = Sequence[NewRecord]
+
+
+class HttpStreams:
+    def __init__(self, asker: Session, linger: float) -> None:
+        self._asker = asker
+        self._linger = linger
+        self.after_fork_in_child()
+        fork_safety.register(self)
+
+    # Forks: what threads of the parent were about to send is not the child's.
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        self._appends: dict[str, RequestBatcher[Records, Appended]] = {}
+
+    # Appending
+
+    async def append(self, name: str, records: Records) -> Appended:
+        joiner = self._appends.get(name)
+        if joiner is None:
+            joiner = self._appends[name] = RequestBatcher(
+                lambda batch, attempt: self._append_all(name, batch, attempt.key),
+                weigh=_weight,
+                weight_max=JOINED_BYTES_MAX,
+                linger=self._linger,
+            )
+        return await joiner.join(records)
+
+    async def _append_all(self, name: str, batch: list[Records], key: str) -> list[Appended | Exception]:
+        """One request for all; when it is refused for what one of them holds, each part on its own."""
+        body = {"records": [wire.one_record(record) for records in batch for record in records]}
+        try:
+            done = await self._asker.get(
+                wire.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_key(key)
+            )
+        except InvalidInput as error:
+            if len(batch) == 1:
+                return [error]
+            half = len(batch) // 2
+            first = await self._append_all(name, batch[:half], f"{key}l")
+            return first + await self._append_all(name, batch[half:], f"{key}r")
+        except PenstockError as error:
+            return [error] * len(batch)
+        outcomes: list[Appended | Exception] = []
+        at = done.first
+        for records in batch:
+            outcomes.append(Appended(at, at + len(records) - 1, len(records)))
+            at += len(records)
+        return outcomes
+
+    async def append_arrow(self, name: str, batches: Iterable[Any]) -> Appended:
+        parts = []
+        for body in wire.arrow_bodies(batches):
+            parts.append(
+                await self._asker.get(
+                    wire.appended,
+                    "POST",
+                    f"{_path(name)}/records",
+                    body,
+                    queue=name,
+                    headers=_key(os.urandom(12).hex()),
+                    content_type=wire.ARROW,
+                )
+            )
+        if not parts:
+            raise InvalidInput("no records to append", field="records")
+        return joined(parts)
+
+    # Reading
+
+    async def read(self, name: str, offset: int, limit: int, wait_seconds: float) -> RecordPage:
+        where = {} if offset == EARLIEST else {"from": offset}
+        return await self._wait_for(name, f"{_path(name)}/records", where | {"limit": limit}, wait_seconds)
+
+    async def next(self, name: str, consumer: str, limit: int, wait_seconds: float) -> RecordPage:
+        where = {"consumer": consumer, "limit": limit}
+        return await self._wait_for(name, f"{_path(name)}/next", where, wait_seconds)
+
+    async def _wait_for(self, name: str, path: str, query: dict[str, Any], wait_seconds: float) -> RecordPage:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            began = time.monotonic()
+            left = min(max(0.0, deadline - began), WAIT_SECONDS_MAX)
+            target = f"{path}?{urlencode(query | {'wait_ms': round(left * 1000)})}"
+            page = (await self._asker.get(wire.page, "GET", target, queue=name, wait_seconds=left)).to_model()
+            if page.records or time.monotonic() >= deadline:
+                return page
+            if time.monotonic() - began < left / 10:
+                await sleep(min(EARLY_SECONDS, max(0.0, deadline - time.monotonic())))
+
+    async def read_arrow(self, name: str, start: int | None, end: int | None) -> AsyncIterator[Any]:
+        check_arrow()
+        info = await self.info(name)
+        at = info.first if start is None else start
+        end = info.next if end is None else min(end, info.next)
+        while at < end or at > info.next:
+            target = f"{_path(name)}/records?from={at}&limit={max(1, min(end - at, 1_000_000))}"
+            answer, _ = await self._asker.ask("GET", target, queue=name, headers=b"accept: %s\r\n" % wire.ARROW)
+            at, batches = wire.arrow_page(answer)
+            for batch in batches:
+                yield batch
+
+    # Consumers
+
+    async def commit(self, name: str, consumer: str, offset: int, force: bool) -> Consumer:
+        body = {"offset": offset, "force": force}
+        return (await self._asker.get(wire.consumer, "PUT", _consumer(name, consumer), body, queue=name)).to_model()
+
+    async def create_consumer(self, name: str, consumer: str) -> Consumer:
+        path = f"{_path(name)}/consumers"
+        return (await self._asker.get(wire.consumer, "POST", path, {"consumer": consumer}, queue=name)).to_model()
+
+    async def consumers(self, name: str) -> list[Consumer]:
+        found = await self._asker.get(wire.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
+        return [consumer.to_model() for consumer in found.consumers]
+
+    async def consumer(self, name: str, consumer: str) -> Consumer:
+        return (await self._asker.get(wire.consumer, "GET", _consumer(name, consumer), queue=name)).to_model()
+
+    async def forget(self, name: str, consumer: str) -> None:
+        await self._asker.ask("DELETE", _consumer(name, consumer), queue=name, repeatable=False)
+
+    # Streams
+
+    async def create(self, name: str, options: dict[str, Any]) -> None:
+        body = {"name": check_stream_name(name), **sendable(options)}
+        await self._asker.get(wire.stream, "POST", "/streams", body, queue=name)
+
+    async def list_all(self, prefix: str, limit: int, after: str | None) -> Page[StreamInfo]:
+        given = {"prefix": prefix, "limit": limit} | ({} if after is None else {"after": after})
+        found = await self._asker.get(wire.stream_list, "GET", f"/streams?{urlencode(given)}")
+        return Page([stream.to_model() for stream in found.streams], found.next)
+
+    async def info(self, name: str) -> StreamInfo:
+        return (await self._asker.get(wire.stream, "GET", _path(name), queue=name)).to_model()
+
+    async def configure(self, name: str, changes: dict[str, Any]) -> StreamInfo:
+        return (await self._asker.get(wire.stream, "PATCH", _path(name), sendable(changes), queue=name)).to_model()
+
+    async def trim(self, name: str, before: int | None, force: bool) -> Trimmed:
+        body = {"before": before, "force": force}
+        return await self._asker.get(wire.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
+
+    async def drop(self, name: str, force: bool) -> None:
+        path = f"{_path(name)}?force={str(force).lower()}"
+        await self._asker.ask("DELETE", path, queue=name, repeatable=False)
+
+
+def _key(key: str) -> bytes:
+    """The server answers a repeated request with what the first one did."""
+    return f"idempotency-key: {AUTO_KEY}{key}\r\n".encode()
+
+
+def _weight(records: Records) -> int:
+    return sum(len(record.data) + 64 for record in records)
+
+
+def _path(name: str) -> str:
+    return "/streams/" + quote(check_stream_name(name), safe="")
+
+
+def _consumer(name: str, consumer: str) -> str:
+    return f"{_path(name)}/consumers/{quote(consumer, safe='')}"

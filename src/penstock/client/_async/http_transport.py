@@ -1,0 +1,364 @@
+"""The verbs over HTTP: calls at the same time are joined, and pushes have keys so that they can be repeated.
+
+This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from penstock.client._async.batcher import RequestBatcher
+from penstock.client._async.http_session import MAYBE, Session
+from penstock.client._async.http_streams import HttpStreams
+from penstock.client._async.poller import Poller
+from penstock.client.stop import StopSignal
+from penstock.client.transport_errors import Interrupt
+from penstock.client.types import AUTO_KEY, Page, Receipt, Redriven, Stats
+from penstock.core import fork_safety
+from penstock.core.commands import Settled, SettleItem
+from penstock.core.ids import check_new_queue_name, check_queue_name
+from penstock.core.model import Delivery, PushItem, QueueInfo, State, StoredMessage
+from penstock.errors import (
+    InvalidInput,
+    LeaseLost,
+    PenstockError,
+    QueueFull,
+    RateLimited,
+    UnknownMessage,
+    Unsupported,
+)
+from penstock.wire import client_queues
+
+T = TypeVar("T")
+JOINED_BYTES_MAX = 4 << 20
+JOINED_ITEMS_MAX = 1_000
+POLLERS_MAX = 1_000
+SLOW_SECONDS_MAX = 86_400.0
+"""Of a redrive that was asked to be slow."""
+Messages = Sequence[PushItem]
+
+
+class HttpTransport:
+    """What every caller does for each message is no coroutine of its own, only hands one on."""
+
+    def __init__(self, asker: Session, linger: float) -> None:
+        self._asker = asker
+        self._linger = linger
+        self.streams = HttpStreams(asker, linger)
+        self.after_fork_in_child()
+        fork_safety.register(self)
+
+    # Forks: what threads of the parent were about to send is not the child's.
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        self._pushes: dict[str, RequestBatcher[Messages, list[Receipt]]] = {}
+        self._settles: dict[tuple[str, str], RequestBatcher[SettleItem, Settled]] = {}
+        self._pollers: dict[tuple[str, int | None, str | None], Poller] = {}
+
+    # Pushing
+
+    def push(self, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
+        joiner = self._pushes.get(queue)
+        if joiner is None:
+            path = f"{_path(check_new_queue_name(queue))}/messages"
+            joiner = self._pushes[queue] = RequestBatcher(
+                lambda batch, attempt: self._push_all(queue, path, batch, AUTO_KEY + attempt.key),
+                weigh=_weight,
+                weight_max=JOINED_BYTES_MAX,
+                linger=self._linger,
+            )
+        return joiner.join(messages)
+
+    def push_on(self, conn: Any, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
+        raise Unsupported(
+            "a server cannot push in a transaction of your own (conn)",
+            hint="connect to the queue's own sqlite:///… file or postgresql://… database, or push after the commit",
+        )
+
+    async def _push_all(
+        self, queue: str, path: str, batch: list[Messages], key: str
+    ) -> list[list[Receipt] | Exception]:
+        """One request for all; when it is refused for what one of them holds, each part on its own."""
+        alone = len(batch) == 1
+        body = {
+            "messages": [client_queues.push_one(message) for messages in batch for message in messages],
+            "request_key": key,
+        }
+        try:
+            pushed = await self._asker.get(client_queues.pushed, "POST", path, body, queue=queue, share=not alone)
+        except (InvalidInput, QueueFull, RateLimited) as error:
+            if alone or error.maybe_done:  # In parts, with other keys, it could become two.
+                return [error] * len(batch)
+            half = len(batch) // 2
+            first = await self._push_all(queue, path, batch[:half], f"{key}l")
+            return first + await self._push_all(queue, path, batch[half:], f"{key}r")
+        except PenstockError as error:
+            return [error] * len(batch)
+        again = frozenset(pushed.duplicates)
+        outcomes: list[list[Receipt] | Exception] = []
+        position = 0
+        for messages in batch:
+            receipts = []
+            for message in messages:
+                # Without a key of the user's it is our own repeated request, which the user need not know of.
+                duplicate = position in again and message.key is not None
+                receipts.append(Receipt(pushed.message_ids[position], duplicate))
+                position += 1
+            outcomes.append(receipts)
+        return outcomes
+
+    # Consuming
+
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        lease_ms: int | None,
+        wait_seconds: float,
+        stop: StopSignal | None,
+        worker: str | None = None,
+    ) -> Awaitable[list[Delivery]]:
+        poller = self._pollers.get((queue, lease_ms, worker))
+        if poller is None:
+            if len(self._pollers) >= POLLERS_MAX:
+                self._pollers = {key: each for key, each in self._pollers.items() if not each.idle}
+            poller = self._pollers[queue, lease_ms, worker] = self._new_poller(queue, lease_ms, worker)
+        return poller.lease(limit, wait_seconds, stop) if wait_seconds > 0 else poller.look(limit)
+
+    def _new_poller(self, queue: str, lease_ms: int | None, worker: str | None) -> Poller:
+        path = f"{_path(queue)}/poll?" + ("" if lease_ms is None else f"visibility_ms={lease_ms}&")
+        path += "" if worker is None else f"worker={quote(worker, safe='')}&"
+
+        async def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[Delivery]:
+            target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
+            found = await self._asker.get(
+                client_queues.polled,
+                "POST",
+                target,
+                queue=queue,
+                wait_seconds=wait_seconds,
+                interrupt=interrupt,
+                patient=worker is not None,
+            )
+            return [message.to_model(queue) for message in found.messages]
+
+        async def give_back(messages: list[Delivery]) -> None:
+            items = [SettleItem(message.id, message.token) for message in messages]
+            await self.settle("release", queue, items, retry_for=1.0)
+
+        return Poller(poll, give_back)
+
+    async def settle(
+        self,
+        verb: str,
+        queue: str,
+        items: Sequence[SettleItem],
+        *,
+        lease_ms: int | None = None,
+        retry_for: float | None = None,
+        surely: bool = False,
+    ) -> list[Settled]:
+        """Ack, nack, extend or release; each item has its result.
+
+        A server remembers what a token did, so a repeated request gets the first attempt's results. With `surely`, it
+        is an error if that cannot be known.
+        """
+        results, repeated = await self._settle(verb, queue, items, lease_ms, retry_for)
+        if surely and repeated:
+            for result in _sure_results(verb, items, results):
+                if isinstance(result, LeaseLost):
+                    raise result
+        return results
+
+    async def _settle(
+        self,
+        verb: str,
+        queue: str,
+        items: Sequence[SettleItem],
+        lease_ms: int | None = None,
+        retry_for: float | None = None,
+    ) -> tuple[list[Settled], bool]:
+        """The results, and whether an earlier attempt may have been carried out as well."""
+        if not items:
+            return [], False
+        body = client_queues.Settles([client_queues.settle_one(item) for item in items], lease_ms)
+        path = f"{_path(queue)}/{verb}"
+        try:
+            answer, repeated = await self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for, patient=True)
+        except LeaseLost:
+            return [Settled.STALE], False
+        except UnknownMessage:
+            return [Settled.UNKNOWN], False
+        return [one.result for one in self._asker.read(client_queues.settled, answer).results], repeated
+
+    def settle_one(self, verb: str, queue: str, item: SettleItem) -> Awaitable[Settled]:
+        """As `settle`, joined with others that come at the same time."""
+        joiner = self._settles.get((verb, queue))
+        if joiner is None:
+            joiner = self._settles[verb, queue] = RequestBatcher(
+                lambda batch, _: self._settle_batch(verb, queue, batch),
+                weigh=lambda _: 1,
+                weight_max=JOINED_ITEMS_MAX,
+                lanes=2,
+                linger=self._linger,
+            )
+        return joiner.join(item)
+
+    async def _settle_batch(self, verb: str, queue: str, items: list[SettleItem]) -> list[Settled | Exception]:
+        results, repeated = await self._settle(verb, queue, items)
+        return _sure_results(verb, items, results) if repeated else list(results)
+
+    async def transact(
+        self,
+        home: str,
+        acks: dict[str, list[SettleItem]],
+        nacks: dict[str, list[SettleItem]],
+        pushes: dict[str, list[PushItem]],
+    ) -> list[Receipt]:
+        body = {
+            "ack": [client_queues.settle_one(item, queue) for queue, items in acks.items() for item in items],
+            "nack": [client_queues.settle_one(item, queue) for queue, items in nacks.items() for item in items],
+            "push": [client_queues.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
+        }
+        # Done twice, the second would find its leases gone: an answer that was lost cannot be asked for again.
+        done = await self._asker.get(
+            client_queues.transacted,
+            "POST",
+            f"{_path(home)}/transact",
+            body,
+            queue=home,
+            repeatable=not acks and not nacks,
+        )
+        again = frozenset(done.duplicates)
+        keyed = [message.key is not None for some in pushes.values() for message in some]
+        return [Receipt(id_, keyed[at] and at in again) for at, id_ in enumerate(done.message_ids)]
+
+    # Looking
+
+    async def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[StoredMessage]:
+        query = _query(state=state.value, limit=limit, after=after)
+        page = await self._asker.get(client_queues.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
+        return Page([message.to_model() for message in page.messages], page.next)
+
+    async def get(self, queue: str, message_id: int) -> StoredMessage | None:
+        path = f"{_path(queue)}/messages/{message_id}"
+        try:
+            return (await self._asker.get(client_queues.message_view, "GET", path, queue=queue)).to_model()
+        except UnknownMessage:
+            return None
+
+    async def remove(self, queue: str, message_id: int) -> bool:
+        path = f"{_path(queue)}/messages/{message_id}"
+        try:
+            await self._asker.get(client_queues.nothing, "DELETE", path, queue=queue)
+        except UnknownMessage:
+            return False
+        return True
+
+    async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
+        return await self._asker.get(client_queues.queue_info, "GET", _path(queue), queue=queue, patient=patient)
+
+    async def stats(self, queue: str) -> Stats:
+        return await self._asker.get(client_queues.stats, "GET", f"{_path(queue)}/stats", queue=queue)
+
+    async def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
+        found = await self._asker.get(
+            client_queues.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
+        )
+        return Page(found.queues, found.next)
+
+    # Changing
+
+    async def create(self, queue: str, options: dict[str, Any]) -> None:
+        body = {"name": check_new_queue_name(queue), **client_queues.sendable(options)}
+        await self._asker.get(client_queues.queue_info, "POST", "/queues", body, queue=queue)
+
+    async def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
+        path = _path(check_new_queue_name(queue))
+        return await self._asker.get(
+            client_queues.queue_info, "PATCH", path, client_queues.sendable(changes), queue=queue
+        )
+
+    async def drop(self, queue: str, force: bool) -> int:
+        path = f"{_path(queue)}?force={str(force).lower()}"
+        return (await self._asker.get(client_queues.count, "DELETE", path, queue=queue, repeatable=False)).messages
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        verb = "pause" if paused else "resume"
+        await self._asker.get(client_queues.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
+
+    async def purge(self, queue: str, dead: bool) -> int:
+        verb = "dlq/purge" if dead else "purge"
+        return (await self._asker.get(client_queues.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
+
+    async def redrive(
+        self,
+        queue: str,
+        *,
+        ids: Sequence[int] | None,
+        error_contains: str | None,
+        older_than_ms: int | None,
+        rate_per_s: float | None,
+        dry_run: bool,
+    ) -> Redriven:
+        client_queues.sendable({"rate_per_s": rate_per_s})
+        where = {"ids": ids, "error_contains": error_contains, "older_than_ms": older_than_ms}
+        body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
+        path = f"{_path(queue)}/dlq/requeue"
+        wait = 0.0 if rate_per_s is None else SLOW_SECONDS_MAX
+        done = await self._asker.get(client_queues.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
+        return Redriven(done.matched, done.moved)
+
+    async def close(self) -> None:
+        await self._asker.close()
+
+
+def add_keys(messages: Messages) -> Messages:
+    """A key for each message that has none, so that the same request again adds nothing."""
+    if all(message.key is not None for message in messages):
+        return messages
+    base = AUTO_KEY + os.urandom(12).hex()
+    return [
+        message if message.key is not None else msgspec.structs.replace(message, key=f"{base}.{number}")
+        for number, message in enumerate(messages)
+    ]
+
+
+def _sure_results(verb: str, items: Sequence[SettleItem], results: Sequence[Settled]) -> list[Settled | Exception]:
+    """After a repeated request, with an error for each item of which it cannot be known what the first attempt did.
+
+    A message that is still there was not acked. Otherwise the server may have forgotten what the token did, if that was
+    minutes ago or its clock was moved.
+    """
+    known = (Settled.OK, Settled.STALE) if verb == "ack" else (Settled.OK,)
+    return [result if result in known else _unknown_outcome(item) for item, result in zip(items, results, strict=True)]
+
+
+def _unknown_outcome(item: SettleItem) -> LeaseLost:
+    """For a message whose lease is over, and an earlier attempt may have been what ended it."""
+    error = LeaseLost(item.id)
+    error.maybe_done, error.hint = True, MAYBE
+    return error
+
+
+def _weight(messages: Messages) -> int:
+    return sum(len(message.payload) + 256 for message in messages)
+
+
+def _path(queue: str) -> str:
+    return "/queues/" + quote(check_queue_name(queue), safe="")
+
+
+def _query(**values: Any) -> str:
+    return "?" + urlencode({name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,231 @@
+"""Callers that wait for messages of one queue share their polls, and never lease more than they asked for together.
+
+One poll may wait at the server. Who comes meanwhile looks once without waiting, together with the others that come,
+and then waits behind it. A message for a caller that has gone goes to the next in line, or back to the queue.
+
+This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from penstock.client._async.batcher import RequestBatcher
+from penstock.client._concurrency_async import CAN_CANCEL, Mutex, OneShotEvent, shielded, sleep
+from penstock.client.stop import StopSignal
+from penstock.client.transport_errors import Interrupt
+from penstock.core.model import BATCH_MAX, Delivery
+
+WAIT_SECONDS_MAX = 20.0
+"""Of one poll; a longer wait is several."""
+EARLY_SECONDS = 0.05
+"""Between polls that a server ends early, because it is about to stop."""
+Messages = list[Delivery]
+Poll = Callable[[int, float, Interrupt | None], Awaitable[Messages]]
+GiveBack = Callable[[Messages], Awaitable[None]]
+
+
+class Caller:
+    __slots__ = (
+        "covered",
+        "deadline",
+        "done",
+        "error",
+        "is_leader",
+        "leading",
+        "limit",
+        "messages",
+        "slot",
+        "successor",
+    )
+
+    def __init__(self, limit: int, deadline: float) -> None:
+        self.limit = limit
+        self.deadline = deadline
+        self.slot = OneShotEvent()
+        self.covered = self.done = self.is_leader = self.leading = False
+        self.successor: Caller | None = None
+        """Who has got the lead from this one, and is to be woken."""
+        self.messages: Messages = []
+        self.error: Exception | None = None
+
+
+class Poller:
+    def __init__(self, poll: Poll, give_back: GiveBack) -> None:
+        """`poll(limit, wait_seconds, interrupt)` asks the server."""
+        self._poll = poll
+        self._give_back = give_back
+        self._mutex = Mutex()
+        self._waiting: deque[Caller] = deque()
+        self._polling = False
+        self._gathering = False
+        """The next poll is about to be sent."""
+        self._interrupt: Interrupt | None = None
+        self._looks: RequestBatcher[int, Messages] = RequestBatcher(
+            lambda limits, _: self._look(limits), weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
+        )
+
+    @property
+    def idle(self) -> bool:
+        return not self._polling and not self._waiting and self._looks.idle
+
+    def look(self, limit: int) -> Awaitable[Messages]:
+        """What is there now."""
+        return self._looks.join(limit)
+
+    async def lease(self, limit: int, wait_seconds: float, stop: StopSignal | None) -> Messages:
+        """What is there or comes in time."""
+        mine = Caller(limit, time.monotonic() + wait_seconds)
+        try:
+            if not self._enter(mine, only_if_in_time=True):
+                messages = await self._looks.join(limit)
+                if messages:
+                    return messages
+                self._enter(mine, only_if_in_time=False)
+            watch = stop.watch(lambda: self._withdraw(mine, at_once=True)) if stop is not None else 0
+            try:
+                await self._wait(mine)
+            finally:
+                if stop is not None:
+                    stop.unwatch(watch)
+            self._withdraw(mine)
+        except BaseException:
+            if not CAN_CANCEL:
+                # A task goes on leading when its caller is cancelled; a thread that was interrupted does not.
+                self._end(mine)
+            self._withdraw(mine)
+            if mine.messages:
+                await shielded(lambda: self._pass_on(mine.messages))
+            raise
+        if mine.error is not None:
+            raise mine.error
+        return mine.messages
+
+    def _enter(self, mine: Caller, *, only_if_in_time: bool) -> bool:
+        with self._mutex:
+            if not self._polling:
+                self._polling = self._gathering = mine.is_leader = True
+            elif only_if_in_time and not self._gathering:
+                return False
+            self._waiting.append(mine)
+            return True
+
+    async def _wait(self, mine: Caller) -> None:
+        while not mine.done:
+            if mine.is_leader:
+                mine.leading = True
+                await shielded(lambda: self._lead(mine))
+                continue
+            left = mine.deadline - time.monotonic()
+            # A caller that a poll covers ends with it, so that no message comes for one who has just left.
+            if left <= 0 and not mine.covered:
+                return
+            await mine.slot.wait(None if mine.covered else left)
+
+    async def _lead(self, mine: Caller) -> None:
+        """One poll for all who wait now."""
+        interrupt = Interrupt()
+        covered: list[Caller] = []
+        try:
+            now = time.monotonic()
+            with self._mutex:
+                self._gathering = False
+                covered = [caller for caller in self._waiting if not caller.done]
+                for caller in covered:
+                    caller.covered = True
+                self._interrupt = interrupt
+            limit = min(BATCH_MAX, sum(caller.limit for caller in covered))
+            patience = min((caller.deadline - now for caller in covered), default=0.0)
+            if covered:
+                wait_seconds = min(WAIT_SECONDS_MAX, max(0.0, patience))
+                messages = await self._poll(limit, wait_seconds, interrupt)
+                await self._pass_on(messages)
+                if not messages and time.monotonic() - now < wait_seconds / 10:
+                    await sleep(EARLY_SECONDS)
+        except Exception as error:
+            if not interrupt.triggered:
+                self._fail(covered, error)
+        finally:
+            self._end(mine)
+
+    def _share(self, messages: Messages) -> Messages:
+        """Hand messages to those who wait, in the order they came; answers what is left over."""
+        with self._mutex:
+            while messages and self._waiting:
+                caller = self._waiting[0]
+                if not caller.done:
+                    caller.messages, messages = messages[: caller.limit], messages[caller.limit :]
+                    caller.done = True
+                caller.slot.set()
+                if caller.leading:
+                    self._end_poll()  # It waits for its own poll, and need not any more.
+                # Last, so that an interrupt before it leaves the caller for `_end` to wake.
+                del self._waiting[0]
+        return messages
+
+    async def _pass_on(self, messages: Messages) -> None:
+        left_over = self._share(messages)
+        if left_over:
+            await self._give_back(left_over)
+
+    def _fail(self, covered: list[Caller], error: Exception) -> None:
+        with self._mutex:
+            for caller in covered:
+                if not caller.done:
+                    caller.error = copy.copy(error)
+                    caller.done = True
+
+    def _end(self, mine: Caller) -> None:
+        """Of this one's poll, if it leads. Interrupted, it is to be called again and goes on."""
+        now = time.monotonic()
+        with self._mutex:
+            if mine.is_leader:
+                self._interrupt = None
+                for caller in self._waiting:
+                    if caller.covered and caller.deadline <= now:
+                        caller.done = True
+                    caller.covered = False
+                    if caller.done:
+                        caller.slot.set()
+                self._waiting = deque(caller for caller in self._waiting if not caller.done)
+            self._next_leads(mine)
+
+    def _next_leads(self, mine: Caller) -> None:
+        if mine.is_leader:
+            # Without a call: an interrupt finds all of it done, or nothing.
+            mine.successor = self._waiting[0] if self._waiting else None
+            mine.is_leader = mine.leading = False
+            if mine.successor is not None:
+                mine.successor.is_leader = self._gathering = True
+            else:
+                self._polling = self._gathering = False
+        if mine.successor is not None:
+            mine.successor.slot.set()
+            mine.successor = None
+
+    def _withdraw(self, mine: Caller, *, at_once: bool = False) -> None:
+        """Leave, answered or not. A poll that nobody waits for any more is ended; `at_once`, also the caller's own."""
+        with self._mutex:
+            mine.done = True
+            mine.slot.set()
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            if not mine.leading:
+                self._next_leads(mine)
+            if (at_once and mine.leading) or not any(caller.covered for caller in self._waiting):
+                self._end_poll()
+
+    def _end_poll(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.trigger()
+
+    async def _look(self, limits: list[int]) -> list[Messages]:
+        messages = await self._poll(min(BATCH_MAX, sum(limits)), 0.0, None)
+        shares: list[Messages] = []
+        for limit in limits:
+            shares.append(messages[:limit])
+            messages = messages[limit:]
+        return shares

@@ -1,0 +1,46 @@
+"""How often, and how long, to try again.
+
+This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from penstock.client._concurrency_async import sleep
+from penstock.errors import TryLater
+
+FIRST_SECONDS = 0.05
+LONGEST_SECONDS = 5.0
+
+
+class Retry:
+    """Exponential back-off with full jitter, never shorter than the server asked for, until the time is used up."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._attempt = 0
+
+    async def wait(
+        self,
+        error: Exception,
+        tell: Callable[[Exception, float], None] | None = None,
+        *,
+        after_ms: int | None = None,
+    ) -> None:
+        """Wait for the next attempt, or raise the error because there is none. `tell` gets the seconds left."""
+        longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2**self._attempt)
+        seconds = random.uniform(longest / 2, longest)
+        if isinstance(error, TryLater):
+            after_ms = error.retry_after_ms
+        if after_ms is not None:
+            seconds += after_ms / 1000
+        left = self._deadline - time.monotonic()
+        if seconds > left:
+            raise error
+        if tell is not None:
+            tell(error, left)
+        self._attempt = min(self._attempt + 1, 20)
+        await sleep(seconds)

@@ -1,0 +1,1 @@
+"""The client, asynchronous here and synchronous in `_sync`."""

@@ -1,0 +1,158 @@
+"""One request to a server and its answer: retried where that is safe, with the server's errors as exceptions.
+
+Made by tools/unasync.py from the asynchronous twin: change that.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.client._sync.retry import Retry
+from penstock.client.connection_threads import Connections
+from penstock.client.http11 import HttpResponse, encode_request
+from penstock.client.transport_errors import Interrupt, RequestFailed
+from penstock.errors import (
+    InvalidInput,
+    QueueFull,
+    RateLimited,
+    ServerFault,
+    StoreClosed,
+    TryLater,
+    Unreachable,
+)
+from penstock.wire import client_queues
+
+log = logging.getLogger("penstock.client")
+T = TypeVar("T")
+MAYBE = "an earlier attempt, whose answer was lost, may have been carried out"
+
+
+class Session:
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        where: str,
+        base_path: str,
+        headers: bytes,
+        timeout: float,
+        connect_timeout: float,
+        retry_for: float,
+    ) -> None:
+        self._connections = connections
+        self._where = where
+        self._base_path = base_path
+        self._headers = headers
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._retry_for = retry_for
+        self._is_lost = False
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        queue: str | None = None,
+        wait_seconds: float = 0.0,
+        retry_for: float | None = None,
+        repeatable: bool = True,
+        patient: bool = False,
+        share: bool = False,
+        interrupt: Interrupt | None = None,
+        headers: bytes = b"",
+        content_type: bytes = b"application/json",
+    ) -> tuple[HttpResponse, bool]:
+        """The answer, and whether an earlier attempt may have been carried out as well.
+
+        `repeatable`: carrying it out twice does no harm. `patient`: keep trying to reach the server for `retry_for`.
+        `share`: a full queue is for the caller to see, who then tries with fewer messages. `headers` stand before
+        those that every request has. A body of bytes is sent as it is.
+        """
+        headers += self._headers
+        request = encode_request(method, self._base_path + path, headers, _body(method, body), content_type)
+        retry_seconds = self._retry_for if retry_for is None else retry_for
+        retry = Retry(retry_seconds)
+        reach = retry if patient else Retry(min(self._connect_timeout, retry_seconds))
+        repeated = False
+        while True:
+            answer = self._try(request, self._timeout + wait_seconds, interrupt)
+            if isinstance(answer, RequestFailed):
+                repeated = repeated or answer.sent
+                lost = Unreachable(f"{self._where} does not answer: {answer}", maybe_done=repeated)
+                if self._connections.closed:
+                    closed = StoreClosed("the client is closed")
+                    closed.maybe_done = repeated
+                    raise closed
+                interrupted = interrupt is not None and interrupt.triggered
+                if interrupted or (repeated and not repeatable):
+                    raise lost
+                (retry if repeated else reach).wait(lost, self._log_lost)
+                continue
+            self._is_lost = False
+            if answer.status < 400:
+                return answer, repeated
+            error = client_queues.error_of(answer, queue)
+            if error.maybe_done:
+                repeated = True
+                if not repeatable:
+                    raise error
+            if repeated and _depends_on_the_moment(answer.status):
+                error.maybe_done, error.hint = True, MAYBE
+            if share and isinstance(error, QueueFull | RateLimited):
+                raise error
+            if isinstance(error, TryLater):
+                retry.wait(error)
+            elif answer.status == 503:
+                retry.wait(error, after_ms=client_queues.retry_after_ms(answer))
+            else:
+                raise error
+
+    def _log_lost(self, lost: Exception, seconds: float) -> None:
+        """Once for an outage, however many calls it concerns."""
+        if not self._is_lost:
+            self._is_lost = True
+            log.warning("%s; retrying for up to %g s", lost, round(seconds, 1))
+
+    def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> HttpResponse | RequestFailed:
+        try:
+            return self._connections.ask(request, seconds, interrupt)
+        except RequestFailed as failure:
+            return failure
+
+    def get(self, kind: msgspec.json.Decoder[T], method: str, path: str, body: Any = None, **how: Any) -> T:
+        answer, _ = self.ask(method, path, body, **how)
+        return self.read(kind, answer)
+
+    def read(self, kind: msgspec.json.Decoder[T], answer: HttpResponse) -> T:
+        try:
+            return kind.decode(answer.body)
+        except msgspec.MsgspecError as error:
+            raise ServerFault(
+                f"{self._where} answered what cannot be read: {error}",
+                status=answer.status,
+                hint="is that a Penstock server, and of this version?",
+            ) from None
+
+    def close(self) -> None:
+        self._connections.close()
+
+
+def _depends_on_the_moment(status: int) -> bool:
+    """An earlier attempt may have fared better."""
+    return status == 429 or status >= 500
+
+
+def _body(method: str, body: Any) -> bytes | None:
+    if isinstance(body, bytes):
+        return body
+    if body is not None:
+        try:
+            return client_queues.encode(body)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
+    return b"" if method == "POST" else None

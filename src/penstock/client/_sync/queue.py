@@ -1,0 +1,363 @@
+"""One queue: the verbs.
+
+Made by tools/unasync.py from the asynchronous twin: change that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+from penstock.client._sync.message import LeasedMessage, check_leased
+from penstock.client._sync.transaction import Transaction
+from penstock.client._sync.worker import Worker
+from penstock.client.types import (
+    NewMessage,
+    Options,
+    Page,
+    PeekedMessage,
+    Receipt,
+    Redriven,
+    Seconds,
+    Stats,
+    milliseconds,
+    peeked,
+)
+from penstock.core.commands import Settled, SettleItem
+from penstock.core.ids import DLQ_SUFFIX, ID_MAX, check_queue_name
+from penstock.core.limits import check_flag, check_many, check_range, check_text
+from penstock.core.model import BATCH_MAX, DELAY_MS_MAX, ERROR_TEXT_MAX, LEASE_MS_MAX, QueueInfo, State
+from penstock.core.model import PushItem as StoredNewMessage
+from penstock.errors import InvalidInput, WrongType
+
+if TYPE_CHECKING:
+    from penstock.client._sync.client import Client
+
+CONSUME_WAIT_SECONDS = 60.0
+
+
+class Queue:
+    """A queue by its name. Durations are in seconds. Made by `client.queue(name)`::
+
+    receipt = queue.push({"to": "ann"}, delay=60)
+    for message in queue.consume():
+        with message:
+            send(message.payload)
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.name = check_queue_name(name)
+        self._client = client
+        self._transport = client.transport
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    # Pushing
+
+    def push(
+        self,
+        payload: Any,
+        *,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        ttl: Seconds | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        conn: Any = None,
+    ) -> Receipt:
+        """Add a message: a JSON value, or bytes. Answered when it is on disk.
+
+        A repeated `key` adds nothing and answers the first message's id, with `duplicate` set. With `conn`, your own
+        connection to the same file or database, the message is part of your transaction: consumers get it after your
+        commit, and a rollback removes it.
+        """
+        message = NewMessage(payload=payload, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
+        return (self._push([message.to_store()], conn))[0]
+
+    def push_many(self, messages: Iterable[Any], *, conn: Any = None) -> list[Receipt]:
+        """Add messages, all or none: payloads, or `NewMessage` where one has options of its own. `conn`: see `push`."""
+        some = check_many("messages", messages, BATCH_MAX)
+        new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in some]
+        return self._push([each.to_store() for each in new], conn) if new else []
+
+    def _push(self, messages: list[StoredNewMessage], conn: Any) -> list[Receipt]:
+        if conn is None:
+            return self._transport.push(self.name, messages)
+        return self._transport.push_on(conn, self.name, messages)
+
+    # Consuming
+
+    def lease(self, limit: int = 1, *, lease: Seconds | None = None, wait: Seconds = 0) -> list[LeasedMessage]:
+        """Take up to `limit` messages for `lease` seconds (default: the queue's), waiting for the first up to `wait`.
+
+        They are yours to ack, nack, extend or release; nothing is extended for you here, as it is by `consume`.
+        """
+        _check_limit(limit, BATCH_MAX)
+        lease_ms = None if lease is None else milliseconds("lease", lease, 1, LEASE_MS_MAX)
+        wait_ms = milliseconds("wait", wait)
+        found = self._transport.lease(self.name, limit, lease_ms, wait_ms / 1000, None)
+        return [LeasedMessage(self._client, each) for each in found]
+
+    def consume(
+        self,
+        *,
+        batch: int = 1,
+        lease: Seconds | None = None,
+        idle: Seconds | None = None,
+        keep_alive_for: Seconds = 3600,
+    ) -> Iterator[LeasedMessage]:
+        """Messages as they come, for ever, or until none has come for `idle` seconds.
+
+        Nothing is acked by itself: use each message in a `with` block, or ack or nack it. Until then, and while you
+        hold on to it, its lease is extended in the background, `keep_alive_for` seconds at most. Leaving the loop gives
+        back what was leased ahead (`batch`) and not handed out.
+        """
+        _check_limit(batch, BATCH_MAX)
+        lease_ms = self.lease_ms(lease)
+        wait = CONSUME_WAIT_SECONDS if idle is None else milliseconds("idle", idle) / 1000
+        keep_seconds = milliseconds("keep_alive_for", keep_alive_for, 1) / 1000
+        ahead: deque[LeasedMessage] = deque()
+        try:
+            while True:
+                for each in self._transport.lease(
+                    self.name, batch, lease_ms, wait, None, self._client.worker_name
+                ):
+                    leased = LeasedMessage(self._client, each)
+                    self._client.keeper.keep(leased, lease_ms, keep_seconds)
+                    ahead.append(leased)
+                    del leased
+                if not ahead and idle is not None:
+                    return
+                while ahead:
+                    if ahead[0].lost:
+                        ahead.popleft()
+                    else:
+                        yield ahead.popleft()
+        finally:
+            for message in ahead:
+                self._client.keeper.end(message)
+            if ahead:
+                self._transport.settle("release", self.name, [message.item() for message in ahead])
+
+    def lease_ms(self, lease: Seconds | None) -> int:
+        """A lease's length: as asked for, or the queue's own."""
+        if lease is not None:
+            return milliseconds("lease", lease, 1, LEASE_MS_MAX)
+        return (self._transport.info(self.name.removesuffix(DLQ_SUFFIX), patient=True)).options.lease_ms
+
+    def ack(self, message: LeasedMessage) -> None:
+        """Done. LeaseLost when the message is no longer yours."""
+        check_leased(message).ack()
+
+    def ack_many(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
+        """Ack with one request; answers those whose lease was lost."""
+        return self._settle_many("ack", messages, LeasedMessage.item)
+
+    def nack(
+        self,
+        message: LeasedMessage,
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
+        dead: bool = False,
+        discard: bool = False,
+    ) -> None:
+        """Failed: comes back after `delay` (default: the queue's back-off), or dies.
+
+        With `dead` it is a dead letter now, whatever attempts are left; with `discard` it is dropped instead.
+        """
+        check_leased(message).nack(error, delay=delay, dead=dead, discard=discard)
+
+    def nack_many(
+        self,
+        messages: Iterable[LeasedMessage],
+        error: str | BaseException | None = None,
+        *,
+        delay: Seconds | None = None,
+        dead: bool = False,
+        discard: bool = False,
+    ) -> list[LeasedMessage]:
+        """Nack with one request; answers those whose lease was lost."""
+        return self._settle_many(
+            "nack", messages, lambda message: message.failed_item(error, delay, dead, discard)
+        )
+
+    def release(self, message: LeasedMessage) -> None:
+        """Give it back untouched: it keeps its place, and no attempt is used up."""
+        check_leased(message).release()
+
+    def extend(self, message: LeasedMessage, lease: Seconds | None = None) -> None:
+        """Keep the message for `lease` seconds from now (default: the queue's)."""
+        check_leased(message).extend(lease)
+
+    def _settle_many(
+        self, verb: str, many: Iterable[LeasedMessage], to_item: Callable[[LeasedMessage], SettleItem]
+    ) -> list[LeasedMessage]:
+        messages = check_many("messages", many, BATCH_MAX)
+        for message in map(check_leased, messages):
+            if message.queue != self.name:
+                raise InvalidInput(f"message {message.id} is of queue {message.queue!r}", field="messages")
+        items = [to_item(message) for message in messages]
+        results = self._transport.settle(verb, self.name, items, surely=True)
+        lost = []
+        for message, result in zip(messages, results, strict=True):
+            self._client.keeper.end(message)
+            if result is not Settled.OK:
+                message.lost = True
+                lost.append(message)
+        return lost
+
+    def transact(self) -> Transaction:
+        """Ack, nack and push (to any queue), all or nothing, at the end of a `with` block."""
+        return Transaction(self._client, self.name)
+
+    @overload
+    def worker(self, handler: Callable[[LeasedMessage], object], /) -> Worker: ...
+
+    @overload
+    def worker(
+        self,
+        /,
+        *,
+        concurrency: int = 1,
+        lease: Seconds | None = None,
+        time_limit: Seconds | None = None,
+        grace: Seconds = 30,
+    ) -> Callable[[Callable[[LeasedMessage], object]], Worker]: ...
+
+    def worker(
+        self,
+        handler: Callable[[LeasedMessage], object] | None = None,
+        /,
+        *,
+        concurrency: int = 1,
+        lease: Seconds | None = None,
+        time_limit: Seconds | None = None,
+        grace: Seconds = 30,
+    ) -> Worker | Callable[[Callable[[LeasedMessage], object]], Worker]:
+        """Make a function the queue's worker, with options or as plain `@queue.worker`::
+
+            @queue.worker(concurrency=8, time_limit=30)
+            def send(message):
+                mail(message.payload["to"])
+
+            send.run()  # until SIGTERM, SIGINT or send.stop()
+
+        Returning acks the message, an exception nacks it with its text and the queue's back-off.
+        """
+
+        def make(handler: Callable[[LeasedMessage], object]) -> Worker:
+            if not callable(handler):
+                raise WrongType(f"a worker is made of a function, not {type(handler).__name__}", field="handler")
+            return Worker(
+                self, self._client, handler, concurrency=concurrency, lease=lease, time_limit=time_limit, grace=grace
+            )
+
+        return make if handler is None else make(handler)
+
+    # Looking
+
+    def peek(self, limit: int = 1, *, state: str = "ready", after: str | None = None) -> Page[PeekedMessage]:
+        """Messages in the order they would be leased, left where they are. States: see `penstock.State`."""
+        try:
+            wanted = State(state)
+        except ValueError:
+            raise InvalidInput(f"state is one of {', '.join(State)}", field="state") from None
+        if type(limit) is not int:
+            raise WrongType(f"limit is an int, not {type(limit).__name__}", field="limit")
+        if after is not None:
+            check_text("after", after)
+        found = self._transport.peek(self.name, wanted, limit, after)
+        return Page([peeked(each) for each in found], found.next)
+
+    def get(self, message_id: int) -> PeekedMessage | None:
+        """One message, left where it is."""
+        check_range("message_id", message_id, 1, ID_MAX)
+        found = self._transport.get(self.name, message_id)
+        return None if found is None else peeked(found)
+
+    def stats(self) -> Stats:
+        return self._transport.stats(self.name)
+
+    def info(self) -> QueueInfo:
+        """Options and counters."""
+        return self._transport.info(self.name)
+
+    # Changing
+
+    def remove(self, message_id: int) -> bool:
+        """Remove one message; whether it was there."""
+        check_range("message_id", message_id, 1, ID_MAX)
+        return self._transport.remove(self.name, message_id)
+
+    def configure(self, **changes: Unpack[Options]) -> QueueInfo:
+        """Change options; the others stay."""
+        return self._transport.configure(self.name, dict(changes))
+
+    def pause(self) -> None:
+        """Stop leases, not pushes."""
+        self._transport.pause(self.name, True)
+
+    def resume(self) -> None:
+        self._transport.pause(self.name, False)
+
+    def purge(self) -> int:
+        """Remove all that is still to be leased; answers how many."""
+        return self._transport.purge(self.name, False)
+
+    def drop(self, *, force: bool = False) -> int:
+        """Remove the queue; with `force`, also what it holds."""
+        check_flag("force", force)
+        return self._transport.drop(self.name, force)
+
+    # Dead letters
+
+    def dead_letters(self, limit: int = 100, *, after: str | None = None) -> Page[PeekedMessage]:
+        """Messages that used up their attempts, newest first, with their errors."""
+        return self.peek(limit, state="dead", after=after)
+
+    def redrive(
+        self,
+        *,
+        ids: Sequence[int] | None = None,
+        error_contains: str | None = None,
+        older_than: Seconds | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Give dead letters a new life in their queue: all, or those that match."""
+        older_than_ms = None if older_than is None else milliseconds("older_than", older_than, 0, DELAY_MS_MAX)
+        if error_contains is not None:
+            check_text("error_contains", error_contains)
+            if len(error_contains) > ERROR_TEXT_MAX:
+                raise InvalidInput(f"error_contains has at most {ERROR_TEXT_MAX} characters", field="error_contains")
+        check_flag("dry_run", dry_run)
+        if rate_per_s is not None and type(rate_per_s) not in (int, float):
+            raise WrongType(f"rate_per_s is a number, not {type(rate_per_s).__name__}", field="rate_per_s")
+        return self._transport.redrive(
+            self.name,
+            ids=None if ids is None else _checked_ids(ids),
+            error_contains=error_contains,
+            older_than_ms=older_than_ms,
+            rate_per_s=rate_per_s,
+            dry_run=dry_run,
+        )
+
+    def purge_dead_letters(self) -> int:
+        return self._transport.purge(self.name, True)
+
+
+def _check_limit(limit: int, highest: int) -> None:
+    if type(limit) is not int:
+        raise WrongType(f"limit is an int, not {type(limit).__name__}", field="limit")
+    if not 1 <= limit <= highest:
+        raise InvalidInput(f"limit is {limit}, and must be 1 to {highest}", field="limit")
+
+
+def _checked_ids(ids: Iterable[int]) -> list[int]:
+    some = check_many("ids", ids, BATCH_MAX)
+    for each in some:
+        check_range("ids", each, 1, ID_MAX)
+    return some

@@ -1,0 +1,245 @@
+"""A function that works off a queue, several messages at a time, until it is told to stop.
+
+Made by tools/unasync.py from the asynchronous twin: change that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.client._sync.message import LeasedMessage
+from penstock.client._concurrency_threads import (
+    CAN_CANCEL,
+    HANDLES_SIGNALS,
+    BackgroundTasks,
+    ThreadsafeEvent,
+    sleep,
+    within,
+)
+from penstock.client.signals import on_signals
+from penstock.client.stop import StopSignal
+from penstock.client.types import Seconds, milliseconds
+from penstock.errors import (
+    DeadLetter,
+    Discard,
+    InvalidInput,
+    PenstockError,
+    ServerFault,
+    StoreError,
+    TryLater,
+    Unreachable,
+)
+
+if TYPE_CHECKING:
+    from penstock.client._sync.client import Client
+    from penstock.client._sync.queue import Queue
+
+log = logging.getLogger("penstock.worker")
+LEASE_WAIT_SECONDS = 60.0
+TROUBLE_SECONDS = 1.0
+RELEASE_SECONDS = 1.0
+# A signal that comes in the moment before a wait begins does not end it; the next step of the wait sees it.
+SIGNAL_SECONDS = 1.0
+KEEP_SECONDS_MAX = 86_400.0
+CONCURRENCY_MAX = 10_000
+
+
+class Worker:
+    """Made by `queue.worker`. Calling it calls the function itself, as a test may want to.
+
+    `time_limit`: a message that takes longer is nacked; an async function is cancelled then, a thread goes on, but what
+    comes of it no longer counts. `grace`: how long a stop waits for messages at work, before they are given back.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        client: Client,
+        handler: Callable[[LeasedMessage], object],
+        *,
+        concurrency: int,
+        lease: Seconds | None,
+        time_limit: Seconds | None,
+        grace: Seconds,
+    ) -> None:
+        if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidInput(f"concurrency is an int from 1 to {CONCURRENCY_MAX}", field="concurrency")
+        self.queue = queue
+        self.handler = handler
+        self._client = client
+        self._concurrency = concurrency
+        self._lease = lease
+        self._time_limit = None if time_limit is None else milliseconds("time_limit", time_limit, 1) / 1000
+        self._grace = milliseconds("grace", grace) / 1000
+        self._lease_ms = 0
+        self._in_hand: set[LeasedMessage] = set()
+        self._stop = StopSignal()
+        self._wake = ThreadsafeEvent()
+        self._stopping = False
+        self._hurrying = False
+        self._has_ended = False
+        self._error: BaseException | None = None
+
+    def __call__(self, message: LeasedMessage) -> object:
+        return self.handler(message)
+
+    def stop(self) -> None:
+        """Lease no more, finish what is at work, and let `run` return. From any thread, and from a signal handler."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self, *, handle_signals: bool = HANDLES_SIGNALS) -> None:
+        """Work until stopped.
+
+        With `handle_signals`, and in the main thread, SIGTERM or SIGINT stops it as `stop` does, and a second one
+        without waiting: what is still at work is given back. The previous handlers are restored at the end. A sync
+        worker handles signals unless told otherwise; an async worker leaves them to the application it runs in.
+        """
+        if self._has_ended:
+            # A stop that came since then was not meant for this run. One before the first run is.
+            self._wake = ThreadsafeEvent()
+            self._stopping = self._hurrying = self._has_ended = False
+        try:
+            self._lease_ms = self.queue.lease_ms(self._lease)
+            with on_signals(self._on_signal) if handle_signals else nullcontext():
+                self._run(SIGNAL_SECONDS if handle_signals else None)
+        finally:
+            self._has_ended = True
+
+    def _on_signal(self, is_second: bool) -> None:
+        self._hurrying = is_second
+        self.stop()
+
+    def _run(self, step_seconds: float | None) -> None:
+        stop = self._stop = StopSignal()
+        wake = self._wake
+        self._error = None
+        at_work = set(range(self._concurrency))
+
+        def work(number: int) -> None:
+            try:
+                self._lane(stop)
+            finally:
+                at_work.discard(number)
+                wake.set()
+
+        name = f"penstock-{self.queue.name}"
+        lanes = [BackgroundTasks(partial(work, number), f"{name}-{number}") for number in range(self._concurrency)]
+        try:
+            while not self._stopping:
+                wake.wait(step_seconds)
+        finally:
+            stop.set()
+            self._finish(lanes, at_work, wake)
+        if self._error is not None:
+            raise self._error
+
+    def _finish(self, lanes: list[BackgroundTasks], at_work: set[int], wake: ThreadsafeEvent) -> None:
+        deadline = time.monotonic() + self._grace
+        if self._in_hand:
+            log.info(
+                "%d messages of %r are finished first; a second signal gives them back",
+                len(self._in_hand),
+                self.queue.name,
+            )
+        while at_work and not self._hurrying and (left := deadline - time.monotonic()) > 0:
+            wake.wait(min(left, SIGNAL_SECONDS))
+        late = [lanes[number] for number in sorted(at_work)]
+        if not late:
+            return
+        if self._in_hand:
+            log.warning("%d messages of %r are given back unfinished", len(self._in_hand), self.queue.name)
+        self._give_back_all([message for message in self._in_hand if not message.settled])
+        for lane in late:
+            lane.cancel()
+        if CAN_CANCEL:
+            for lane in late:
+                lane.join(1 + (0 if self._hurrying else self._grace))
+
+    def _lane(self, stop: StopSignal) -> None:
+        try:
+            while not stop.is_set:
+                self._next(stop)
+        except BaseException as error:
+            # One that was cancelled after the stop ends as it should; any other end would leave nobody at work.
+            if stop is self._stop and (isinstance(error, Exception) or not stop.is_set):
+                self._error = error
+                self.stop()
+
+    def _next(self, stop: StopSignal) -> None:
+        try:
+            leases = self._client.transport.lease(
+                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, stop, self._client.worker_name
+            )
+        except (Unreachable, TryLater, StoreError, ServerFault) as error:
+            if self._client.closed and not stop.is_set:
+                raise
+            log.warning("no messages of %r for now: %s", self.queue.name, error)
+            sleep(TROUBLE_SECONDS)
+            return
+        for lease in leases:
+            message = LeasedMessage(self._client, lease)
+            if stop.is_set:
+                self._give_back(message)
+            else:
+                self._work(message)
+
+    def _work(self, message: LeasedMessage) -> None:
+        self._in_hand.add(message)
+        limit = self._time_limit
+        overdue = None if CAN_CANCEL or limit is None else f"TimeoutError: took longer than {limit:g} s"
+        self._client.keeper.keep(message, self._lease_ms, KEEP_SECONDS_MAX if overdue is None else limit or 0, overdue)
+        try:
+            within(limit, lambda: self.handler(message))
+        except (DeadLetter, Discard) as error:
+            log.warning("message %d of %r failed for good: %s", message.id, self.queue.name, error)
+            self._settle(message, error)
+        except Exception as error:
+            log.exception("message %d of %r failed", message.id, self.queue.name)
+            self._settle(message, error)
+        except BaseException:
+            self._give_back(message)
+            raise
+        else:
+            self._settle(message, None)
+        finally:
+            self._client.keeper.forget(message)
+            self._in_hand.discard(message)
+
+    def _settle(self, message: LeasedMessage, error: Exception | None) -> None:
+        if message.settled:
+            return
+        try:
+            if error is None:
+                message.ack()
+            else:
+                message.nack(error)
+        except PenstockError as trouble:
+            log.warning("message %d of %r is done, but could not be settled: %s", message.id, message.queue, trouble)
+
+    def _give_back_all(self, messages: list[LeasedMessage]) -> None:
+        """Release them in one call: a server that is away must not be waited for once for each message."""
+        if not messages:
+            return
+        items = [message.item() for message in messages]
+        try:
+            results = self._client.transport.settle(
+                "release", messages[0].queue, items, retry_for=RELEASE_SECONDS
+            )
+            for message, result in zip(messages, results, strict=True):
+                message._end(result)
+        except PenstockError as trouble:
+            log.warning("%d messages of %r could not be given back: %s", len(items), self.queue.name, trouble)
+
+    def _give_back(self, message: LeasedMessage) -> None:
+        if message.settled:
+            return
+        try:
+            message.release()
+        except PenstockError as trouble:
+            log.warning("message %d of %r could not be given back: %s", message.id, message.queue, trouble)

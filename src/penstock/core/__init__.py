@@ -1,0 +1,1 @@
+"""Types, limits and rules that every layer shares. Imports no other layer."""

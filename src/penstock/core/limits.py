@@ -1,0 +1,92 @@
+"""How large a push may be, and what a message may say: a limit on everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
+from msgspec import Struct
+
+from penstock.core.model import BATCH_MAX, DELAY_MS_MAX, HEADERS_BYTES_MAX, KEY_LENGTH_MAX, PRIORITY_MAX, PushItem
+from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
+
+T = TypeVar("T")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    payload_bytes: int = 512 << 10
+    batch_bytes: int = 64 << 20
+    batch_messages: int = BATCH_MAX
+    page: int = 1_000
+    steps: int = 1_500
+    """Of a window: a day has 1,440 minutes."""
+
+
+def check_message(message: PushItem, payload_bytes_max: int) -> None:
+    if len(message.payload) > payload_bytes_max:
+        raise PayloadTooLarge(
+            f"a payload of {len(message.payload)} bytes",
+            field="payload",
+            hint=f"at most {payload_bytes_max}; store large data elsewhere and push where it is",
+        )
+    if message.priority:
+        check_range("priority", message.priority, -PRIORITY_MAX, PRIORITY_MAX)
+    if message.delay_ms is not None:
+        check_range("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
+    if message.ttl_ms is not None:
+        check_range("ttl_ms", message.ttl_ms, 1, DELAY_MS_MAX)
+    if message.key is not None:
+        check_key(message.key)
+    if message.headers is not None:
+        check_headers(message.headers)
+
+
+def check_key(key: str) -> None:
+    if not isinstance(key, str):
+        raise WrongType(f"key is a str, not {type(key).__name__}", field="key")
+    if not (0 < len(key) <= KEY_LENGTH_MAX and key.isprintable()):
+        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
+
+
+def check_headers(headers: dict[str, str]) -> None:
+    if not isinstance(headers, dict):
+        raise WrongType(f"headers are a dict of str, not {type(headers).__name__}", field="headers")
+    size = 0
+    for header in headers.items():
+        for text in header:
+            check_text("headers", text)
+            size += len(text)
+    if size > HEADERS_BYTES_MAX:
+        raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
+
+
+def check_text(field: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise WrongType(f"{field}: a str is wanted, not {type(text).__name__}", field=field)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{field}: {text[:80]!r} is no valid Unicode text", field=field) from None
+
+
+def check_flag(field: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise WrongType(f"{field} is True or False, not {value!r:.80}", field=field)
+
+
+def check_many(field: str, values: Iterable[T], most: int) -> list[T]:
+    """As a list; never more are taken from it than one call may have, and one."""
+    if isinstance(values, str | bytes | bytearray | dict) or not isinstance(values, Iterable):
+        raise WrongType(f"{field} are given as a list or the like, not as {type(values).__name__}", field=field)
+    some = list(islice(values, most + 1))
+    if len(some) > most:
+        raise BatchTooLarge(f"more than {most} {field} in one call", field=field, hint="call with parts of them")
+    return some
+
+
+def check_range(field: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int:
+        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
+    if not low <= value <= high:
+        raise InvalidInput(f"{field} is {value}, and must be {low} to {high}", field=field)

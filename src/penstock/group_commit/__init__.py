@@ -1,0 +1,1 @@
+"""Batches concurrent commands into one transaction and one fsync."""

@@ -1,0 +1,1 @@
+"""The event journal: format, recording, draining and reading."""

@@ -1,0 +1,166 @@
+"""From the store to the log: what was committed is copied, synced, and only then forgotten by the store.
+
+Offsets are given by the store, in the transaction of the change. So whatever a crash interrupts, the log's own end
+tells what it still lacks, and nothing is copied twice or left out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from penstock.core.commands import CatchUpJournal, ForgetJournal
+from penstock.core.model import DAY_MS, Clock, system_clock
+from penstock.errors import PenstockError, StoreBusy, StoreError
+from penstock.journal.interface import JournalledStore, JournalRow
+from penstock.log.consumers import Consumers
+from penstock.log.files import DISK, typed_errors
+from penstock.log.manifest import STREAM
+from penstock.log.model import BATCH_BYTES_MAX, StreamOptions
+from penstock.log.reader import LogReader
+from penstock.log.record import sizes_of
+from penstock.log.retention import TrimRequest, trim
+from penstock.log.writer import Log
+
+NAME = "journal"
+STEP_BYTES = 4 << 20
+APPEND_BYTES = BATCH_BYTES_MAX // 2
+OPTIONS = StreamOptions(retention_bytes=4 << 30, retention_ms=30 * DAY_MS)
+
+
+def journal_folder(path: str | os.PathLike[str]) -> Path:
+    """Where the journal of a database file is kept: beside it."""
+    return Path(f"{os.fspath(path)}.journal")
+
+
+def log_end(path: str | os.PathLike[str]) -> int:
+    """The offset with which the log of a database file goes on; 0 where there is no log, or none that can be read."""
+    folder = journal_folder(path)
+    if (folder / STREAM).exists():
+        with suppress(PenstockError), closing(LogReader(folder)) as log:
+            return log.next_offset
+    return 0
+
+
+class Drain:
+    """Holds the log's write lock, so that there is one among all who share the store. Not for several threads."""
+
+    def __init__(self, store: JournalledStore, folder: Path, log: Log) -> None:
+        self._store = store
+        self.log = log
+        self._consumers = Consumers(folder, NAME, files=DISK, clock=log.clock)
+
+    @classmethod
+    def open(
+        cls, store: JournalledStore, folder: Path, *, options: StreamOptions = OPTIONS, clock: Clock = system_clock
+    ) -> Drain | None:
+        """None while another has it."""
+        first, last = store.journal_bounds()
+        if not (folder / STREAM).exists():
+            _create(folder, options, first, clock)
+        try:
+            log = Log(folder, clock=clock)
+        except StoreBusy:
+            return None
+        try:
+            if log.next_offset > last:
+                # An older state of the store was brought back since this process opened it.
+                store.apply([ForgetJournal(before=log.next_offset)])
+        except BaseException:
+            log.close()
+            raise
+        return cls(store, folder, log)
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.next_offset
+
+    @property
+    def waits(self) -> bool:
+        return self._store.journal_waits
+
+    def step(self, step_bytes: int = STEP_BYTES) -> ForgetJournal | None:
+        """Copy some of what the log lacks; answers what the store is to be told, or None if nothing was lacking."""
+        rows = self._store.journal_from(self.log.next_offset, step_bytes)
+        if not rows:
+            return None
+        # What did not wait for the disk may not be there yet, and the log must never know more than the store.
+        self._store.sync()
+        if rows[0].first_offset > self.log.next_offset:
+            self.log.skip_to(rows[0].first_offset)
+        for data, sizes in _appends(rows, self.log.next_offset):
+            self.log.append_encoded(data, sizes)
+        return ForgetJournal(before=self.log.next_offset)
+
+    def trim(self) -> None:
+        """Remove what the options no longer keep and no reader that is known still needs."""
+        trim(self.log, self._consumers.all().values(), TrimRequest(), self.log.clock())
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def _create(folder: Path, options: StreamOptions, first: int, clock: Clock) -> None:
+    """Whole or not at all, whoever else does the same at this moment."""
+    fresh = folder.with_name(f"{folder.name}.{uuid4().hex}.new")
+    Log.create(fresh, NAME, options, first=first, clock=clock).close()
+    try:
+        with typed_errors(f"making the folder {folder}"):
+            fresh.rename(folder)
+            DISK.sync_folder(folder.parent)
+    except StoreError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not (folder / STREAM).exists():
+            raise
+
+
+def _appends(rows: list[JournalRow], next_offset: int) -> list[tuple[bytes, list[int]]]:
+    """The rows' records from an offset on, in pieces that the log takes."""
+    pieces: list[tuple[bytes, list[int]]] = []
+    parts: list[bytes] = []
+    sizes: list[int] = []
+    size = 0
+    for row in rows:
+        row_sizes = sizes_of(row.bytes)
+        # A crash may have cut the log in the middle of a row.
+        done = max(0, next_offset - row.first_offset)
+        data = row.bytes[sum(row_sizes[:done]) :]
+        for part, part_sizes in _cut(data, row_sizes[done:]):
+            if size + len(part) > APPEND_BYTES and parts:
+                pieces.append((b"".join(parts), sizes))
+                parts, sizes, size = [], [], 0
+            parts.append(part)
+            sizes += part_sizes
+            size += len(part)
+    if parts:
+        pieces.append((b"".join(parts), sizes))
+    return pieces
+
+
+def _cut(data: bytes, sizes: list[int]) -> list[tuple[bytes, list[int]]]:
+    if len(data) <= APPEND_BYTES:
+        return [(data, sizes)]
+    pieces, start, first = [], 0, 0
+    end = 0
+    for number, size in enumerate(sizes):
+        if end + size - start > APPEND_BYTES and end > start:
+            pieces.append((data[start:end], sizes[first:number]))
+            start, first = end, number
+        end += size
+    pieces.append((data[start:end], sizes[first:]))
+    return pieces
+
+
+def drain_once(store: JournalledStore, path: str) -> None:
+    """All that is there now, by whoever has the file open; nothing if another is at it."""
+    store.apply([CatchUpJournal()])
+    drain = Drain.open(store, journal_folder(path))
+    if drain is not None:
+        try:
+            while told := drain.step():
+                store.apply([told])
+        finally:
+            drain.close()

@@ -1,0 +1,110 @@
+"""From the spool to the journal: what transactions noted gets its offsets, in one order, exactly once.
+
+Whatever a look sees was committed, and so was all that it could have depended on, which has lower numbers. So to append
+what is seen, by number, keeps causes before effects; no transaction that is still open is waited for.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import StoreError
+from penstock.journal.events import number
+from penstock.log.postgres.rows import cut
+from penstock.log.record import sizes_of
+from penstock.postgres.context import STREAM_LOCK, DatabaseContext
+from penstock.postgres.pipeline import PipelinedConnection, Rows, Statement, blobs, ints
+
+ROWS = 2_000
+BYTES = 4 << 20
+
+
+class JournalOutbox:
+    """For one thread at a time. Any number of these may be at work, in turn: the stream's lock is held throughout."""
+
+    def __init__(self, context: DatabaseContext) -> None:
+        self._context = context
+        self._stream_id: int | None = None
+        self._floor = 0
+        """No number up to this one can still come."""
+        self._given = (0, 0)
+        """A number up to which all had been taken, and a transaction that is later than all of their takers."""
+
+    def step(self, wire: PipelinedConnection, word: list[Statement]) -> int:
+        """Move some, in one transaction, and tell others by `word`; how many records. The caller rolls back."""
+        sql, clock = self._context.sql, self._context.clock
+        if self._stream_id is None:
+            (found,) = wire.run([Statement(sql["journal.find"])])
+            if not found:
+                return 0
+            self._stream_id = found[0][0]
+            assert self._stream_id is not None
+        key = self._context.lock_key(STREAM_LOCK, self._stream_id)
+        start = [Statement(sql["begin.begin"])]
+        if clock is not None:
+            start.append(Statement(sql["begin.move_clock"], (clock(),)))
+        answers = wire.run(
+            [
+                *start,
+                Statement(sql["stream.lock"], (key,)),
+                Statement(sql["journal.find"]),
+                Statement(sql["journal.given"]),
+                Statement(sql["journal.oldest"]),
+                Statement(sql["journal.take"], (self._floor, ROWS, BYTES)),
+                Statement(sql["journal.own"]),
+            ]
+        )
+        ((_, time_ms, now),), ((given,),), ((oldest,),), rows, ((own,),) = answers[len(start) + 1 :]
+        records = self._append(wire, key, max(time_ms, now), rows) if rows else 0
+        wire.run([*(word if rows else ()), Statement(sql["begin.commit"])])
+        if len(rows) < ROWS and sum(len(data) for _, _, data in rows) < BYTES:
+            self._raise_floor(given, oldest, own)
+        return records
+
+    def _append(self, wire: PipelinedConnection, key: int, time_ms: int, rows: Rows) -> int:
+        sql = self._context.sql
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        for _, base, data in sorted(rows):
+            row_sizes = sizes_of(data)
+            sizes += row_sizes
+            parts.append(data if base is None else _numbered(data, row_sizes, base))
+        batches = cut(b"".join(parts), sizes)
+        append = Statement(
+            sql["stream.append"],
+            (
+                key,
+                self._stream_id,
+                time_ms,
+                0,
+                0,
+                ints(batch.records for batch in batches),
+                ints(batch.sum for batch in batches),
+                blobs([batch.ends for batch in batches]),
+                blobs([batch.data for batch in batches]),
+            ),
+        )
+        # Not before it is known to be there: nothing is forgotten that was not appended.
+        (((refused, *_),),) = wire.run([append])
+        if refused:
+            raise StoreError(f"the journal took nothing more: {refused}")
+        return len(sizes)
+
+    def _raise_floor(self, given: int, oldest: int, own: int | None) -> None:
+        """After a look that took all it saw. A held snapshot keeps what was moved in the way of every look; numbers
+        that cannot come any more are passed over.
+
+        A snapshot's own upper bound would not do: transactions beyond it may have begun, and have taken numbers.
+        """
+        known, later = self._given
+        if oldest >= later:
+            self._floor = known
+            if own is not None:
+                # Given after `given` was read, and whoever takes a number has changed something before.
+                self._given = (given, own)
+
+
+def _numbered(data: bytes, sizes: list[int], first_id: int) -> bytes:
+    parts, at = [], 0
+    for size in sizes:
+        parts.append(number(data[at : at + size], first_id))
+        at += size
+    return b"".join(parts)

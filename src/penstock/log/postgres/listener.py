@@ -1,0 +1,69 @@
+"""Who listens to streams, and telling them: of appends here at once, of others' when it was looked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from penstock.errors import PenstockError
+from penstock.postgres.pipeline import Rows, texts
+
+Listener = Callable[[], None]
+
+
+class Asks(Protocol):
+    def ask(self, name: str, *params: object) -> Rows: ...
+
+
+class _Listened:
+    """A stream that someone listens to, and where it ended when last looked at."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None
+        self.listeners: tuple[Listener, ...] = ()
+
+
+class Listeners:
+    def __init__(self, database: Asks) -> None:
+        self._database = database
+        self.start_over()
+
+    def start_over(self) -> None:
+        """In a forked child: those who listen are the parent's."""
+        self._mutex = threading.Lock()
+        self._listened: dict[str, _Listened] = {}
+
+    def add(self, name: str, listener: Listener) -> Callable[[], None]:
+        with self._mutex:
+            listened = self._listened.setdefault(name, _Listened())
+            listened.listeners = (*listened.listeners, listener)
+
+        def stop() -> None:
+            with self._mutex:
+                left = [each for each in listened.listeners if each != listener]
+                listened.listeners = tuple(left)
+                if not left and self._listened.get(name) is listened:
+                    del self._listened[name]
+
+        return stop
+
+    def tell(self, name: str) -> None:
+        listened = self._listened.get(name)
+        if listened is not None:
+            for listener in listened.listeners:
+                listener()
+
+    def look_around(self) -> None:
+        """Others have appended, or may have: who listens is told, if it is true."""
+        with self._mutex:
+            known = dict(self._listened)
+        if not known:
+            return
+        with suppress(PenstockError):
+            ends: dict[str, int] = dict(self._database.ask("stream.ends", texts(list(known))))
+            for name, listened in known.items():
+                before, listened.next = listened.next, ends.get(name, -1)
+                if before != listened.next:
+                    self.tell(name)

@@ -1,0 +1,108 @@
+"""Segments' files that lie in the wrong place: found by their heads, and put back where they belong."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+from penstock.errors import Damaged
+from penstock.log.check_report import DamageKind, Finding
+from penstock.log.files import Files
+from penstock.log.index import owner_in
+from penstock.log.manifest import RESTORE, STREAM, Identity, load_manifest
+from penstock.log.segment import INDEX, LOG, SUMS, Handle, file_name, firsts_in, index_header, lies_elsewhere, owners_of
+from penstock.log.segment_header import Owner
+
+ASIDE = ".aside"
+"""The end of the name of a file that was found in another one's place and could not be put in its own."""
+
+
+def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int) -> list[Finding]:
+    """Move misplaced segments to where they belong, or aside. The caller holds the lock.
+
+    `kept_from` is the first offset that is kept: what lies before it has been trimmed.
+    """
+    misplaced = misplaced_in(folder, identity)
+    if misplaced:
+        check_identity(folder, identity)
+    # Also those that a crash has left aside on their way.
+    asides = dict.fromkeys(sorted(folder.glob(f"*{LOG}{ASIDE}")))
+    asides |= {_set_aside(files, folder, identity, first): None for first in misplaced}
+    findings = []
+    for aside in asides:
+        name = aside.name[:20] + LOG
+        home = _home_of(aside, identity)
+        if home is not None and home >= kept_from and not (folder / file_name(home)).exists():
+            _bring_home(files, folder, identity, aside, home)
+            text = f"it held the records from offset {home} on, and was moved to where they belong"
+        elif int(aside.name[:20]) in misplaced:
+            text = f"it belongs elsewhere, and is kept as {aside.name}"
+        else:
+            continue
+        findings.append(Finding(trouble=DamageKind.MISPLACED, text=text, segment=name, mended=True))
+    if findings:
+        files.sync_folder(folder)
+    return findings
+
+
+def misplaced_in(folder: Path, identity: Identity) -> list[int]:
+    """Return the first offsets under whose names another segment's file lies."""
+    return [first for first in firsts_in(folder) if lies_elsewhere(Handle(folder / file_name(first)), identity, first)]
+
+
+def check_identity(folder: Path, identity: Identity) -> None:
+    """Raise Damaged if all other files agree that they are another stream's: then `stream` is what is misplaced."""
+    uids = uids_in(folder)
+    if load_manifest(folder, identity.uid) is None and identity.uid not in uids and len(set(uids)) == 1:
+        raise Damaged(
+            f"{folder / STREAM} is another stream's: it has the id {identity.uid}, its segments have {uids[0]}",
+            hint=RESTORE,
+        )
+
+
+def uids_in(folder: Path) -> list[int]:
+    """Return the ids of the streams that the segments and indexes in a folder say they belong to."""
+    heads = [uid for first in firsts_in(folder) for uid, _ in owners_of(Handle(folder / file_name(first)))]
+    owners = [_owner_of_index(folder / file_name(first, INDEX)) for first in firsts_in(folder, INDEX)]
+    return heads + [owner[0] for owner in owners if owner is not None]
+
+
+def _owner_of_index(path: Path) -> Owner | None:
+    try:
+        index = Handle(path)
+    except FileNotFoundError:
+        return None
+    return owner_in(index.fd)
+
+
+def _set_aside(files: Files, folder: Path, identity: Identity, first: int) -> Path:
+    """Rename a misplaced file, and its index and sums if they came with it."""
+    path = folder / file_name(first)
+    home = _home_of(path, identity)
+    came_with_it = home is not None and _owner_of_index(path.with_suffix(INDEX)) == (identity.uid, home)
+    stems = (f"{path.stem}-{number}" for number in count(1))
+    stem = next(stem for stem in stems if not (folder / f"{stem}{LOG}{ASIDE}").exists())
+    for suffix in (INDEX, SUMS, LOG) if came_with_it else (LOG,):
+        if path.with_suffix(suffix).exists():
+            files.rename(path.with_suffix(suffix), folder / f"{stem}{suffix}{ASIDE}")
+    return folder / f"{stem}{LOG}{ASIDE}"
+
+
+def _bring_home(files: Files, folder: Path, identity: Identity, aside: Path, home: int) -> None:
+    stem = aside.name.removesuffix(LOG + ASIDE)
+    if index_header(folder, identity, home) is None:
+        for suffix in (INDEX, SUMS):
+            if (folder / f"{stem}{suffix}{ASIDE}").exists():
+                files.rename(folder / f"{stem}{suffix}{ASIDE}", folder / file_name(home, suffix))
+    files.rename(aside, folder / file_name(home))
+
+
+def _home_of(path: Path, identity: Identity) -> int | None:
+    """Return the offset that a segment's file belongs to; None if it is not this stream's, or cannot be told."""
+    owners = owners_of(Handle(path))
+    if not owners:
+        # Without a head, the index that came with it tells.
+        owner = _owner_of_index(path.with_name(path.name.replace(LOG, INDEX)))
+        owners = {owner} if owner is not None and not identity.start_of(owner[1]) else set()
+    homes = {first for uid, first in owners if uid == identity.uid}
+    return homes.pop() if len(homes) == 1 else None

@@ -1,0 +1,442 @@
+"""A log and its one writer: appends that wait at the same time share one write and one fsync."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from secrets import randbits
+from typing import Any
+
+import msgspec
+
+from penstock.core import fork_safety
+from penstock.core.commands import Command
+from penstock.core.model import Clock, system_clock
+from penstock.errors import (
+    BatchTooLarge,
+    CorruptRecord,
+    InvalidInput,
+    LogFailed,
+    PenstockError,
+    StoreClosed,
+    UnknownStream,
+)
+from penstock.group_commit.interface import SingleLane
+from penstock.group_commit.threads import ThreadCommitter
+from penstock.log.active_segment import ActiveSegment
+from penstock.log.check_report import Finding
+from penstock.log.files import DISK, PRIVATE_FOLDER, Files, FolderLock, as_typed, make_folder, typed_errors
+from penstock.log.manifest import (
+    HEADED_VERSION,
+    Identity,
+    Manifest,
+    load_identity,
+    save_identity,
+    save_manifest,
+    with_heads,
+)
+from penstock.log.model import BATCH_BYTES_MAX, AppendOutcome, LogRecord, Payload, StreamOptions, check_payloads
+from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
+from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
+from penstock.log.recovery import recover
+from penstock.log.segment import Segment
+
+CHECKPOINT_BYTES = 32 << 20
+CHECKPOINT_MS = 5_000
+
+
+class Append(Command[AppendOutcome]):
+    """Records of users, to be encoded when their turn comes, so that times grow with offsets."""
+
+    payloads: Sequence[Payload]
+    lengths: list[int]
+
+    @property
+    def size(self) -> int:
+        return sum(self.lengths) + HEADER_BYTES * len(self.lengths)
+
+    def encode(self, time_ms: int) -> tuple[bytes, list[int], int]:
+        return (*encode(self.payloads, time_ms, self.lengths), time_ms)
+
+
+class AppendEncoded(Command[AppendOutcome]):
+    """Records that have their bytes already; they are copied as they are."""
+
+    data: bytes
+    sizes: list[int]
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def encode(self, time_ms: int) -> tuple[bytes, list[int], int]:
+        return self.data, self.sizes, time_at(self.data, len(self.data) - self.sizes[-1])
+
+
+class Group:
+    """Appends that go to the disk together. `commit` on any thread, then `release`."""
+
+    waits_for_disk = True
+
+    def __init__(self, log: Log, commands: Sequence[Append | AppendEncoded]) -> None:
+        self._log = log
+        now = log.time_ms()
+        encoded = [command.encode(now) for command in commands]
+        self.data = encoded[0][0] if len(encoded) == 1 else b"".join(data for data, _, _ in encoded)
+        self.sizes = encoded[0][1] if len(encoded) == 1 else [size for _, sizes, _ in encoded for size in sizes]
+        self.last_time_ms = max(time_ms for _, _, time_ms in encoded)
+        self.outcomes: list[Any] = []
+        offset = log.next_offset
+        for _, sizes, time_ms in encoded:
+            self.outcomes.append(AppendOutcome(offset, offset + len(sizes) - 1, time_ms))
+            offset += len(sizes)
+
+    def commit(self) -> None:
+        self._log.commit(self)
+
+    def release(self) -> None:
+        self._log.turn.release()
+
+
+class Log(SingleLane, LogReader):
+    """The writer: there is one in all processes, and it reads too. Safe for threads."""
+
+    def __init__(
+        self, folder: Path | str, *, wait: bool = False, clock: Clock = system_clock, files: Files = DISK
+    ) -> None:
+        folder = Path(folder)
+        load_identity(folder)
+        self._lock = FolderLock(folder / LOCK, wait=wait)
+        self.turn = threading.Lock()
+        self.clock = clock
+        self._failed: BaseException | None = None
+        self._active: ActiveSegment | None = None
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        self.findings: list[Finding] = []
+        """What opening found, and mended as far as it could."""
+        self.checkpoint_error: OSError | None = None
+        """Why the manifest could not be renewed, if it could not."""
+        try:
+            super().__init__(folder, files=files)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._committer = ThreadCommitter(self)
+        fork_safety.register(self)
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path | str,
+        name: str,
+        options: StreamOptions | None = None,
+        *,
+        first: int = 0,
+        clock: Clock = system_clock,
+        files: Files = DISK,
+    ) -> Log:
+        """A new log in a folder that is empty or not there, whose first record will have the offset `first`."""
+        folder = Path(folder)
+        identity = Identity(
+            name=name,
+            uid=randbits(63),
+            created_ms=clock(),
+            options=options or StreamOptions(),
+            version=HEADED_VERSION,
+            headed_from=0,
+        )
+        with typed_errors(f"creating stream {name!r}"):
+            make_folder(folder, PRIVATE_FOLDER)
+            save_manifest(files, folder, Manifest(first=first, next=first, active=first, uid=identity.uid))
+            # Last: where it is, all of it is.
+            save_identity(files, folder, identity)
+            files.sync_folder(folder.parent)
+        return cls(folder, clock=clock, files=files)
+
+    def _look_again(self) -> None:
+        """Only to open it. The writer knows what is there, and what it writes must never be recovered meanwhile."""
+        if self._active is None and not self._closed:
+            super()._look_again()
+        elif not self.folder.is_dir():
+            raise UnknownStream(self.name)
+
+    def _look(self) -> bool:
+        with typed_errors(f"opening stream {self.name!r}"):
+            recovered = recover(self.files, self.folder, self.identity)
+        self._active = recovered.active
+        self.identity = recovered.identity
+        self.findings = recovered.findings
+        self._first, self._firsts = recovered.first, recovered.firsts
+        self._last = Segment(self.folder, self.identity, self._active.first)
+        self._next = self._active.next
+        self._checkpointed()
+        return True
+
+    def _drop(self, first: int) -> None:
+        with self._mutex:
+            self._open.pop(first, None)
+
+    @property
+    def next_offset(self) -> int:
+        return self._next
+
+    def _end_for(self, wanted: int) -> int:
+        self._last_segment()
+        return self._next
+
+    def _published(self, last: Segment) -> int:
+        return self._next - last.first
+
+    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[LogRecord]:
+        if segment is self._last and segment.count < self._published(segment):
+            # The index was cut short or replaced while the log is open.
+            raise CorruptRecord(self.name, offset, segment.path.name, None)
+        return super()._from(segment, offset, limit, bytes_max)
+
+    @property
+    def active(self) -> ActiveSegment:
+        if self._active is None:
+            raise StoreClosed(f"the log of stream {self.name!r} is closed")
+        if self._failed is not None:
+            raise LogFailed(
+                f"a write to stream {self.name!r} failed earlier: {self._failed}",
+                hint="nothing more is written until the log is opened again",
+            ) from self._failed
+        return self._active
+
+    def time_ms(self) -> int:
+        """Never before that of the last record, even if the clock was set back."""
+        return max(self.clock(), self.active.last_time_ms)
+
+    def append(self, payloads: Sequence[Payload]) -> AppendOutcome:
+        """Answered when all of it is on disk. Threads that wait at the same time share the fsync."""
+        return self._committer.submit(self.request(payloads))
+
+    def append_encoded(self, data: bytes, sizes: list[int] | None = None) -> AppendOutcome:
+        """Records that are encoded already, copied verbatim with one write and one fsync."""
+        return self._committer.submit(self.request_encoded(data, sizes))
+
+    def request(self, payloads: Sequence[Payload]) -> Append:
+        """What a committer takes; refuses what can never be appended."""
+        return Append(payloads=payloads, lengths=check_payloads(payloads, self.identity.options.record_bytes))
+
+    def request_encoded(self, data: bytes, sizes: list[int] | None = None) -> AppendEncoded:
+        if not data or (sizes is not None and sum(sizes) != len(data)):
+            raise InvalidInput("encoded records are whole, and at least one", field="records")
+        if len(data) > BATCH_BYTES_MAX:
+            raise BatchTooLarge(f"{len(data)} bytes in one append", field="records", hint=f"at most {BATCH_BYTES_MAX}")
+        return AppendEncoded(data=data, sizes=sizes or sizes_of(data))
+
+    def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Appends in their order; as many at once as fit into the segment."""
+        waiting = deque(commands)
+        outcomes: list[Any] = []
+        with self.turn:
+            while waiting:
+                try:
+                    group = self._write(self._take(waiting))
+                    self.commit(group)
+                except PenstockError as error:
+                    if not outcomes:
+                        raise
+                    return outcomes + [error] * (len(commands) - len(outcomes))
+                outcomes += group.outcomes
+        return outcomes
+
+    def prepare(self, commands: Sequence[Command[Any]]) -> Group | None:
+        """Write without waiting for the disk; None if that would mean waiting for something else."""
+        if not self.turn.acquire(blocking=False):
+            return None
+        group = None
+        try:
+            if self._room() >= sum(command.size for command in commands):  # type: ignore[attr-defined]
+                group = self._write(commands)  # type: ignore[arg-type]
+        finally:
+            if group is None:
+                self.turn.release()
+        return group
+
+    def _room(self) -> int:
+        return 0 if self.active.sealed else self.identity.options.segment_bytes - self.active.size
+
+    def _take(self, waiting: deque[Command[Any]]) -> list[Any]:
+        """Those that fit into the active segment, or into a new one; a batch that fits none has one of its own."""
+        first: Any = waiting[0]
+        if first.size > self._room() and (self.active.count or self.active.sealed):
+            self.roll()
+        taken, room = [waiting.popleft()], self._room() - first.size
+        while waiting and (size := waiting[0].size) <= room:  # type: ignore[attr-defined]
+            taken.append(waiting.popleft())
+            room -= size
+        return taken
+
+    def _write(self, commands: Sequence[Append | AppendEncoded]) -> Group:
+        active, group = self.active, Group(self, commands)
+        try:
+            active.write(group.data)
+        except OSError as error:
+            self._undo(error)
+            raise as_typed(error, f"appending to stream {self.name!r}") from error
+        return group
+
+    def commit(self, group: Group) -> None:
+        """Wait for the disk, then let readers see it. A sync that failed is not tried again."""
+        active = self.active
+        try:
+            active.sync()
+        except OSError as error:
+            self._failed = error
+            self._undo(error)
+            raise LogFailed(
+                f"stream {self.name!r} could not be synced: {error.strerror or error}",
+                hint="nothing of this request was kept; nothing more is written until the log is opened again",
+            ) from error
+        try:
+            active.publish(group.data, group.sizes, group.last_time_ms)
+        except OSError as error:
+            self._undo(error)
+            raise as_typed(error, f"appending to stream {self.name!r}") from error
+        self._next = active.next
+        for listener in self._listeners:
+            listener()
+        if active.size >= self._checkpoint_at or self.clock() >= self._checkpoint_ms:
+            self._checkpoint()
+
+    def _undo(self, error: OSError) -> None:
+        """What was written and is not promised must not turn up later; if it cannot be taken back, all stops."""
+        try:
+            if self._active is not None:
+                self._active.undo()
+        except OSError:
+            self._failed = self._failed or error
+
+    def _checkpoint(self) -> None:
+        try:
+            save_manifest(self.files, self.folder, self.active.manifest(self._first))
+        except OSError as error:
+            # The records are safe without it, and it is tried again with the next append.
+            self.checkpoint_error = error
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self._failed = error
+        else:
+            self._checkpointed()
+
+    def _checkpointed(self) -> None:
+        self.checkpoint_error = None
+        self._checkpoint_at = (self._active.size if self._active else 0) + CHECKPOINT_BYTES
+        self._checkpoint_ms = self.clock() + CHECKPOINT_MS
+
+    def skip_to(self, offset: int) -> None:
+        """Go on at a later offset; those between are lost, and reading them says so."""
+        with self.turn:
+            if offset > self.active.next:
+                self.roll(offset)
+                self._next = offset
+
+    def roll(self, first: int | None = None) -> None:
+        """Seal the active segment and begin another. The caller has the turn."""
+        active = self.active
+        with typed_errors(f"beginning a new segment of stream {self.name!r}"):
+            active.seal()
+            begin = active.next if first is None else first
+            self.identity = with_heads(self.files, self.folder, self.identity, begin)
+            fresh = ActiveSegment.create(self.files, self.folder, self.identity, begin)
+        fresh.last_time_ms = active.last_time_ms
+        last = Segment(self.folder, self.identity, fresh.first)
+        with self._mutex:
+            self._firsts = [*self._firsts, fresh.first]
+            self._last = last
+        self._active = fresh
+        active.close()
+        self._checkpoint()
+
+    def forget_before(self, first: int, removed: int) -> None:
+        """The first `removed` segments are no longer kept. The caller has the turn, and removes the files."""
+        with typed_errors(f"trimming stream {self.name!r}"):
+            save_manifest(self.files, self.folder, self.active.manifest(first))
+        with self._mutex:
+            self._first, self._firsts = first, self._firsts[removed:]
+            for each in [each for each in self._open if each < first]:
+                del self._open[each]
+
+    def last_time_ms(self, first: int) -> int:
+        """When the newest record of a segment was appended."""
+        segment = self.segment_of(first)
+        if segment.header is not None and segment.header.sealed:
+            return segment.header.last_time_ms
+        return segment.read(segment.count - 1, segment.count, 1)[0].time_ms
+
+    def configure(self, options: StreamOptions) -> None:
+        with self.turn, typed_errors(f"configuring stream {self.name!r}"):
+            identity = msgspec.structs.replace(self.identity, options=options)
+            save_identity(self.files, self.folder, identity)
+            self.identity = identity
+
+    def wait(self, offset: int, seconds: float) -> bool:
+        grown = threading.Event()
+        self.listen(grown.set)
+        try:
+            deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
+            while self._next <= offset:
+                grown.clear()
+                if self._next > offset:
+                    break
+                left = deadline - time.monotonic()
+                if left <= 0 or self._closed:
+                    return False
+                grown.wait(left)
+        finally:
+            self.unlisten(grown.set)
+        return True
+
+    def listen(self, listener: Callable[[], None]) -> bool:
+        with self._mutex:
+            self._listeners = (*self._listeners, listener)
+        return True
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        with self._mutex:
+            self._listeners = tuple(each for each in self._listeners if each != listener)
+
+    def close(self) -> None:
+        """Finish what is being written, note how far it came, and let another write."""
+        with self.turn:
+            if self._active is None:
+                return
+            try:
+                if self._failed is None:
+                    self._checkpoint()
+            finally:
+                self._let_go()
+
+    def abandon(self) -> None:
+        """Let go at once, as a process that dies would."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        active, self._active = self._active, None
+        if active is not None:
+            active.close()
+        super().close()
+        self._lock.close()
+        for listener in self._listeners:
+            listener()
+
+    def before_fork(self) -> None:
+        self.turn.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self.turn.release()
+
+    def after_fork_in_child(self) -> None:
+        """The log stays with the parent."""
+        self.turn = threading.Lock()
+        self._mutex = threading.Lock()
+        self.abandon()
+
+    def __enter__(self) -> Log:
+        return self

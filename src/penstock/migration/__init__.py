@@ -1,0 +1,1 @@
+"""Moves all data of one store to another: `penstock migrate-store`."""

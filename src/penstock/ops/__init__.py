@@ -1,0 +1,1 @@
+"""Backup, diagnosis and signals."""

@@ -1,0 +1,169 @@
+"""A file's queues, journal and streams, copied while they are in use, and put back.
+
+A backup is laid out as what it was made of: a database file, and beside it the folders of its journal and streams.
+docs/howto/back-up.md tells what is consistent with what, and why the parts are copied in this order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import Struct
+
+from penstock.core.model import Progress
+from penstock.errors import CannotOpen, Damaged, StoreBusy
+from penstock.journal.drainer import journal_folder
+from penstock.log.cut_records import cut_files
+from penstock.log.files import FolderLock, sync_path
+from penstock.log.manifest import STREAM
+from penstock.log.reader import LOCK
+from penstock.log.snapshot import copy_log, read_positions
+from penstock.log.streams import FLAT, TREE, streams_beside
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.connection import why_not
+from penstock.store.sqlite.transaction import JOURNAL
+
+PARTIAL = ".partial"
+
+
+class Copied(Struct):
+    bytes: int
+    journal_records: int
+    """Told by the log beside the file; what it lacks is in the file."""
+    streams: int
+    stream_records: int
+    damaged: list[str] = []
+    """What could not be read and was left out, or was copied as it stands: a line for each log."""
+
+
+def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) -> Copied:
+    for part in (target, journal_folder(target), streams_beside(target)):
+        if part.exists():
+            raise CannotOpen(f"{part} exists already", hint="a backup never overwrites; choose another name")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise CannotOpen(f"cannot write {target}: {why_not(str(target))}")
+    making = target.with_name(target.name + PARTIAL)
+    remove(making)
+    try:
+        positions = read_positions(journal_folder(store.path))
+        store.backup(making, progress)
+        copied = Copied(making.stat().st_size, 0, 0, 0)
+        _copy_logs(copied, Path(store.path), making, positions or b"")
+        put_in_place(making, target)
+    finally:
+        remove(making)
+    return copied
+
+
+def put_in_place(making: Path, target: Path) -> None:
+    """The file last: where it is, all of it is."""
+    for beside in (journal_folder, streams_beside):
+        if beside(making).exists():
+            beside(making).rename(beside(target))
+    making.rename(target)
+    sync_path(target.parent)
+
+
+def copy_back(source: Path, making: Path) -> Copied:
+    """The folders of a backup, beside a database that is being made."""
+    copied = Copied(making.stat().st_size, 0, 0, 0)
+    _copy_logs(copied, source, making)
+    return copied
+
+
+def _copy_logs(copied: Copied, source: Path, making: Path, positions: bytes | None = None) -> None:
+    """The journal, with the positions of its consumers, and the streams."""
+    journal = journal_folder(source)
+    if (journal / STREAM).exists():
+        end = _journal_end(making)
+        copied.journal_records = _copy_log(copied, journal, journal_folder(making), end, positions)
+    for folder in stream_folders(streams_beside(source)):
+        aim = streams_beside(making) / folder.relative_to(streams_beside(source))
+        copied.stream_records += _copy_log(copied, folder, aim)
+        copied.streams += 1
+
+
+def _copy_log(copied: Copied, source: Path, aim: Path, end: int | None = None, positions: bytes | None = None) -> int:
+    """Damage must not keep the rest from being saved."""
+    try:
+        log = copy_log(source, aim, end=end, positions=positions)
+    except Damaged as error:
+        # It cannot be told what log this is, so that nobody can be writing to it.
+        shutil.copytree(source, aim, copy_function=_copy_file)
+        copied.damaged.append(f"{error.args[0]}; all of {source} is copied as it stands")
+        return 0
+    if log.first_damage is not None:
+        copied.damaged.append(f"{log.first_damage.args[0]}; records left out of {source}: {log.damaged}")
+    return log.records
+
+
+def _copy_file(source: str, target: str) -> None:
+    shutil.copy2(source, target)
+    sync_path(Path(target))
+
+
+def swap_in(making: Path, target: Path) -> None:
+    """Put what was made in the place of what is there; nobody has any of it open.
+
+    The file first: a journal that is ahead of its file is known for what it is, one that is behind is not.
+    """
+    making.replace(target)
+    sync_path(target.parent)
+    for beside in (journal_folder, streams_beside):
+        if beside(making).exists():
+            old = beside(target).with_name(beside(target).name + ".old")
+            shutil.rmtree(old, ignore_errors=True)
+            if beside(target).exists():
+                beside(target).rename(old)
+            beside(making).rename(beside(target))
+            sync_path(target.parent)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def check_unused(target: Path) -> None:
+    """Whoever appends to the journal or to a stream holds its lock."""
+    for folder in (journal_folder(target), *stream_folders(streams_beside(target))):
+        if (folder / STREAM).exists():
+            try:
+                FolderLock(folder / LOCK).close()
+            except StoreBusy:
+                raise StoreBusy(f"another process writes to {folder}", hint="stop whatever uses it first") from None
+
+
+def stream_folders(root: Path) -> Iterator[Path]:
+    for pattern in (f"{FLAT}/*", f"{TREE}/*/*/*"):
+        for folder in sorted(root.glob(pattern)):
+            if (folder / STREAM).exists():
+                yield folder
+
+
+def logs_beside(database: Path) -> Iterator[Path]:
+    """The folders of a file's journal and streams."""
+    if journal_folder(database).is_dir():
+        yield journal_folder(database)
+    yield from stream_folders(streams_beside(database))
+
+
+def cuts_beside(database: Path) -> list[Path]:
+    """The files of whole records that were cut off a file's journal and streams."""
+    return [path for folder in logs_beside(database) for path in cut_files(folder)]
+
+
+def remove(making: Path) -> None:
+    """What an attempt has left."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        making.with_name(making.name + suffix).unlink(missing_ok=True)
+    for beside in (journal_folder, streams_beside):
+        shutil.rmtree(beside(making), ignore_errors=True)
+
+
+def _journal_end(database: Path) -> int:
+    """The offset of the next event, as of the moment that the copy shows: nothing beyond it has happened there."""
+    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?immutable=1", uri=True)) as connection:
+        _, following = connection.execute(JOURNAL["bounds"]).fetchone()
+    return following or 0

@@ -1,0 +1,163 @@
+"""Rows of Spark's tasks as Parquet files, with all that a table's commit must know of them.
+
+A file has a name of its own and counts only once it is committed, so an attempt that is killed or repeated leaves at
+most a file that `vacuum` removes.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.pipeline.lake.lake import NewFile
+from penstock.pipeline.lake.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW_GROUP_ROWS = 256 << 10
+ROW_GROUP_BYTES = 64 << 20
+FILE_BYTES = 512 << 20
+_TOLD = pa.schema([("file", pa.binary())])
+Batches = Iterator[pa.RecordBatch]
+
+
+def write_files(rows: DataFrame, folder: Path, table: Table, *, little: bool = False) -> list[NewFile]:
+    """What this data frame has, as files of that table. `little` is written here, which spares Python workers."""
+    if little:
+        return list(write_batches(rows.toArrow().to_batches(), folder, table))
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Batches:
+        yield from _told(write_batches(batches, folder, table))
+
+    return _files(rows.mapInArrow(write, "file binary").collect())
+
+
+def write_parts(
+    spark: SparkSession,
+    parts: Sequence[Any],
+    read: Callable[[Any], Batches],
+    folder: Path,
+    table: Table,
+    *,
+    little: bool = False,
+) -> list[NewFile]:
+    """What `read` makes of each part, as files of that table, a task for each. Rows never pass through the JVM."""
+    if little:
+        return list(write_batches(chain.from_iterable(map(read, parts)), folder, table))
+    if not parts:
+        return []
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _told(write_batches(read(parts[number]), folder, table))
+
+    tasks = spark.range(0, len(parts), 1, len(parts))
+    return _files(tasks.mapInArrow(write, "file binary").collect())
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], folder: Path, table: Table) -> Iterator[NewFile]:
+    writer: _Writer | None = None
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if writer is None:
+            writer = _Writer(folder, table)
+        writer.write(pa.Table.from_batches([batch]).select(table.schema.names).cast(table.schema))
+        if writer.bytes > FILE_BYTES:
+            yield writer.close()
+            writer = None
+    if writer is not None:
+        yield writer.close()
+
+
+class _Writer:
+    def __init__(self, folder: Path, table: Table) -> None:
+        self._name = f"part-{uuid.uuid4()}.parquet"
+        self._path = folder / self._name
+        self._ranged = table.ranged
+        self._writer = pq.ParquetWriter(
+            self._path,
+            table.schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[field.name for field in table.schema if field.name in _REPEATING],
+            column_encoding={"uuid": "DELTA_BYTE_ARRAY"} if "uuid" in table.schema.names else None,
+            write_statistics=list(table.ranged) or False,
+        )
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._rows = self.bytes = 0
+        self._least: dict[str, Any] = {}
+        self._greatest: dict[str, Any] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        self._rows += rows.num_rows
+        for name in self._ranged:
+            found = pc.min_max(rows[name]).as_py()
+            self._least[name] = _least(self._least.get(name), found["min"])
+            self._greatest[name] = _greatest(self._greatest.get(name), found["max"])
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=self._waiting_rows)
+        self.bytes += self._waiting_bytes
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def close(self) -> NewFile:
+        self._flush()
+        self._writer.close()
+        fd = os.open(self._path, os.O_RDONLY)
+        try:
+            size = os.fstat(fd).st_size
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        return NewFile(self._name, size, self._rows, self._least, self._greatest)
+
+
+_REPEATING = frozenset(
+    ("kind", "queue", "queue_id", "number", "outcome", "marks", "attempts", "priority", "content", "reason")
+)
+
+
+def _least(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _greatest(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else max(one, other)
+
+
+def _told(files: Iterable[NewFile]) -> Batches:
+    for file in files:
+        yield pa.RecordBatch.from_pylist([{"file": msgspec.json.encode(file)}], schema=_TOLD)
+
+
+def _files(rows: Sequence[Any]) -> list[NewFile]:
+    return [_with_times(msgspec.json.decode(row[0], type=NewFile)) for row in rows]
+
+
+def _with_times(file: NewFile) -> NewFile:
+    return msgspec.structs.replace(file, least=_parsed(file.least), greatest=_parsed(file.greatest))
+
+
+def _parsed(values: dict[str, Any]) -> dict[str, Any]:
+    """Only times are told as texts."""
+    return {name: datetime.fromisoformat(value) if isinstance(value, str) else value for name, value in values.items()}

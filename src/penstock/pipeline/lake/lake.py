@@ -1,0 +1,335 @@
+"""The lake: a folder of Delta tables. Spark's tasks write the files, the driver commits them here, without a JVM.
+
+Each table keeps its own position in the journal, set by the commit that adds what was read up to there (an application
+transaction of Delta). So whatever is killed, what is read again begins where the table ends: nothing twice, no gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
+from deltalake.transaction import AddAction
+from msgspec import Struct
+
+from penstock.errors import CannotOpen, Conflict
+from penstock.log.files import DISK, FolderLock, sync_path
+from penstock.pipeline.lake.tables import BRONZE, TABLES, Table
+from penstock.pipeline.paths import local_path
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+LOCK = "lock"
+NO_GLOBS = "__globPaths__"
+"""A folder may have brackets in its name."""
+CHECKPOINT_COMMITS = 50
+PUT_FILE_BYTES = 1 << 20
+"""Where rows are put in the place of others, whole files are written anew: old rows are soon in files of their own."""
+TIDY = (1_000, 24)
+TIDY_CHANGING = (100, 1)
+"""After so many commits a table is compacted, and files that were replaced so many hours ago are removed."""
+_CONFIGURATION = {
+    "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+    "delta.logRetentionDuration": "interval 2 days",
+}
+_PUT_CONFIGURATION = _CONFIGURATION | {"delta.targetFileSize": str(PUT_FILE_BYTES)}
+
+
+class NewFile(Struct, frozen=True):
+    """A Parquet file that a task has written, of which no table knows yet."""
+
+    path: str
+    """Within the table's folder."""
+    bytes: int
+    rows: int
+    least: dict[str, Any]
+    greatest: dict[str, Any]
+
+    def action(self) -> AddAction:
+        stats = {"numRecords": self.rows, "minValues": _told(self.least), "maxValues": _told(self.greatest)}
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        return AddAction(self.path, self.bytes, {}, now_ms, True, msgspec.json.encode(stats).decode())
+
+
+class Size(Struct, frozen=True, kw_only=True):
+    table: str
+    rows: int
+    files: int
+    bytes: int
+    version: int
+    position: int | None
+    """The offset up to which the journal is in it."""
+
+
+class LakeTable:
+    """One table, at the version that was newest when it was last looked at."""
+
+    def __init__(self, folder: Path, table: Table) -> None:
+        self.folder = folder
+        self.table = table
+
+    @cached_property
+    def delta(self) -> DeltaTable:
+        try:
+            return DeltaTable(self.folder)
+        except TableNotFoundError as error:
+            raise CannotOpen(
+                f"there is no table {self.table.name} in {self.folder.parent.parent}", hint="`penstock pipeline run`"
+            ) from error
+
+    def create(self) -> None:
+        """If it is not there; a column that this release added is added."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = _PUT_CONFIGURATION if self.table.changes else _CONFIGURATION
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            DeltaTable.create(
+                self.folder,
+                self.table.schema,
+                mode="ignore",
+                name=self.table.name,
+                description=self.table.about,
+                configuration=configuration,
+            )
+        elif not configuration.items() <= self.delta.metadata().configuration.items():
+            self.delta.alter.set_table_properties(configuration)
+        there = {field.name for field in self.delta.schema().fields}
+        missing = [field for field in self.table.schema if field.name not in there]
+        if missing:
+            from deltalake import Schema
+
+            self.delta.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+
+    def refresh(self) -> LakeTable:
+        self.delta.update_incremental()
+        return self
+
+    def position(self, app: str) -> int | None:
+        return self.delta.transaction_version(app)
+
+    def _entries(self, least: dict[str, Any]) -> pa.Table:
+        found = pa.table(self.delta.get_add_actions(flatten=True))
+        for column, value in least.items():
+            name = f"max.{column}"
+            if found.num_rows and name in found.column_names:
+                greatest = found[name]
+                wanted = pc.greater_equal(greatest, pa.scalar(value, greatest.type))
+                found = found.filter(pc.fill_null(wanted, True))
+        return found
+
+    def files(self, **least: Any) -> list[str]:
+        """Of the files that are in the table, those that may hold a value of a column that is at least so great.
+
+        Fails if one of them is not there: a reader without it would answer wrongly.
+        """
+        return self._present(self._entries(least)["path"].to_pylist())
+
+    def _present(self, paths: Sequence[str]) -> list[str]:
+        files = [str(self.folder / path) for path in paths]
+        missing = next((file for file in files if not Path(file).exists()), None)
+        if missing is not None:
+            raise self._misses(missing)
+        return files
+
+    def _misses(self, file: str) -> CannotOpen:
+        return CannotOpen(
+            f"{self.table.name} is missing the file {file}",
+            hint="if `penstock pipeline compact` has just removed it, ask again; otherwise restore the file, or rebuild"
+            " the lake with `penstock pipeline run` and a new --lake",
+        )
+
+    def least_of(self, column: str, **least: Any) -> Any:
+        """Of those files, the least value of a column; None if there is none."""
+        found = self._entries(least)
+        return pc.min(found[f"min.{column}"]).as_py() if found.num_rows else None
+
+    def greatest_of(self, column: str | None) -> Any:
+        """The greatest value of a column that the files tell of."""
+        found = self._entries({})
+        name = f"max.{column}"
+        return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
+
+    def read(self, spark: SparkSession, **least: Any) -> DataFrame:
+        """As Spark reads it; `least` passes over files, not over rows."""
+        return read_files(spark, self.table.schema, self.files(**least))
+
+    def dataset(self, **least: Any) -> ds.Dataset:
+        """As Arrow reads it by itself. Through delta-rs its threads call Python, perhaps while a program is ending."""
+        import pyarrow.dataset as ds  # It loads pandas, for a second.
+
+        # With the whole schema, so that files written before a column was added read as nulls.
+        try:
+            return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
+        except FileNotFoundError as error:
+            raise self._misses(str(error)) from error
+
+    def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
+        """Add these and move the position, both or neither."""
+        self.delta.create_write_transaction(
+            [file.action() for file in files],
+            mode="append",
+            schema=self.delta.schema(),
+            commit_properties=_moving(app, position),
+        )
+        self._sync()
+
+    def put(self, rows: pa.Table, app: str, position: int, **least: Any) -> None:
+        """Put these rows in the place of those with the same keys. `least` spares looking at older files."""
+        if rows.num_rows == 0:
+            self.append([], app, position)
+            return
+        # Files are cut in the order of rows: sorted, the older ones need not be looked at again.
+        rows = rows.cast(self.table.schema).sort_by(
+            [(key, "ascending") for key in self.table.ranged or self.table.keys]
+        )
+        same = [f"t.{key} = s.{key}" for key in self.table.keys]
+        newer = [f"t.{column} >= {_literal(value)}" for column, value in least.items()]
+        (
+            self.delta.merge(
+                rows,
+                " AND ".join(same + newer),
+                source_alias="s",
+                target_alias="t",
+                commit_properties=_moving(app, position),
+            )
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+        self._sync()
+
+    def _sync(self) -> None:
+        """The files of the newest commit are on disk before anyone is told of its position."""
+        self.delta.update_incremental()
+        log = self.folder / "_delta_log"
+        newest = log / f"{self.delta.version():020}.json"
+        for line in newest.read_bytes().splitlines():
+            if line.startswith(b'{"add"'):
+                sync_path(self.folder / msgspec.json.decode(line)["add"]["path"])
+        sync_path(newest)
+        DISK.sync_folder(self.folder)
+        DISK.sync_folder(log)
+
+    def compact(self) -> dict[str, Any]:
+        """Few large files in the place of many small ones; what a table says does not change."""
+        found = self.delta.optimize.compact()
+        self._sync()
+        return {"removed": found["numFilesRemoved"], "added": found["numFilesAdded"]}
+
+    def vacuum(self, hours: int) -> int:
+        """Remove files that no version of the last hours needs, and what killed tasks left behind."""
+        removed = self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        self.refresh()
+        return len(removed)
+
+    def tidy(self) -> None:
+        """Now and then, once a step is done: not between the tables that it is read from and those made of it."""
+        commits, hours = TIDY_CHANGING if self.table.changes else TIDY
+        if self.delta.version() % commits == 0:
+            self.compact()
+            self.vacuum(hours)
+
+    def size(self, app: str | None) -> Size:
+        found = pa.table(self.delta.get_add_actions(flatten=True))
+        self._present(found["path"].to_pylist())
+        return Size(
+            table=self.table.name,
+            rows=pc.sum(found["num_records"]).as_py() or 0,
+            files=found.num_rows,
+            bytes=pc.sum(found["size_bytes"]).as_py() or 0,
+            version=self.delta.version(),
+            position=None if app is None else self.position(app),
+        )
+
+
+class Lake:
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = local_path(folder, "lake")
+        self._tables: dict[str, LakeTable] = {}
+
+    def __getitem__(self, table: Table) -> LakeTable:
+        found = self._tables.get(table.name)
+        if found is None:
+            found = self._tables[table.name] = LakeTable(self.folder.joinpath(*table.name.split(".")), table)
+        return found
+
+    def tables(self) -> list[LakeTable]:
+        return [self[table] for table in TABLES.values()]
+
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(str(self[BRONZE].folder))
+
+    def create(self) -> None:
+        for table in self.tables():
+            table.create()
+
+    def lock(self) -> FolderLock:
+        """One pipeline at a time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return FolderLock(self.folder / LOCK)
+
+    def check_belongs(self, app: str) -> None:
+        """A lake is filled from one journal; another's offsets would not fit."""
+        bronze = self[BRONZE]
+        come_to = bronze.position(app) or 0
+        for table in self.tables():
+            if (table.position(app) or 0) > come_to:
+                raise Conflict(
+                    f"{table.table.name} is ahead of {BRONZE.name}, of which it is made: files of that were removed",
+                    hint="name another folder with --lake, or put the files back",
+                )
+        if bronze.position(app) is None and bronze.delta.get_add_actions().num_rows:
+            raise Conflict(
+                f"the lake in {self.folder} was filled from another journal",
+                hint="name a folder of its own with --lake",
+            )
+
+
+def app_of(uid: str) -> str:
+    """Under which name tables keep their position in this journal."""
+    return f"penstock:{uid}"
+
+
+def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> DataFrame:
+    """With the whole schema, so that files written before a column was added read as nulls."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    shape = from_arrow_schema(schema)
+    if not files:
+        return _nothing(spark, shape)
+    return spark.read.schema(shape).option(NO_GLOBS, "false").parquet(*files)
+
+
+def _nothing(spark: SparkSession, shape: StructType) -> DataFrame:
+    """As a plan of which Spark sees that it is empty: it then leaves out all that would be done with it."""
+    columns = [f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in shape]
+    return spark.range(1).where("false").selectExpr(columns)
+
+
+def _moving(app: str, position: int) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(app, position)])
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """As Delta writes times."""
+    return {name: _time(value) if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+def _time(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"arrow_cast('{_time(value)}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    return str(value)

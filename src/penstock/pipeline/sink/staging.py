@@ -1,0 +1,280 @@
+"""Rows on their way into a queue or a stream, each once, whatever is killed and however often Spark tries again.
+
+Tasks only stage: they write rows to files. The driver then decides which files a batch consists of, writes that down,
+and sends them in that order, every chunk under a key made from its place. A batch that comes again finds the decision
+of the first time, and goes on where that one had come to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.errors import Conflict, PayloadTooLarge
+from penstock.log.files import DISK, replace
+from penstock.pipeline.sink.rows import Row, checked_rows, rows_in
+from penstock.pipeline.sink.targets import Chunk, SinkTarget, target_of
+from penstock.pipeline.source.options import WriteOptions, check_write_name
+
+BATCHES_REMEMBERED = 16
+STALE_SECONDS = 7 * 86_400
+"""A file that no batch was decided to consist of for so long is one that a killed task left behind."""
+RATED_SECONDS = 0.1
+"""Under a rate, so much is pushed at once."""
+_MANIFEST = "manifest"
+_STAGED = ".arrow"
+
+Advance = Callable[[int], None]
+
+
+class StagedFiles(Struct):
+    """What a batch consists of, once decided, and how far it has come."""
+
+    into: str
+    files: list[str]
+    """In the order in which they are sent."""
+    rows: int
+    digest: str | None = None
+    """Of all rows, whatever their order; older releases kept none."""
+    done: int = 0
+    since: int | None = None
+    """Of a stream, the offset from which on to look for a chunk that was sent and is not known to be done."""
+    left_out: int = 0
+    """Of those that are done, the rows that were larger than the server, or the stream, takes."""
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.rows
+
+
+class Staged(Struct, frozen=True):
+    """What a task has staged."""
+
+    file: str | None
+    """None if there were no rows."""
+    rows: int
+    digest: str
+
+
+class RowsDigest:
+    """A digest of rows that does not depend on their order: Spark may cut the same rows into other tasks."""
+
+    def __init__(self, digests: Iterable[str] = ()) -> None:
+        self._sum = sum(int(each, 16) for each in digests)
+
+    def add(self, row: Row) -> None:
+        """Add a row as it would be sent: columns that are null, or absent, are the same."""
+        given = {name: value for name, value in row.items() if value is not None}
+        if isinstance(given.get("headers"), list):  # A map, whose order means nothing.
+            given["headers"] = dict(given["headers"])
+        self._sum += int.from_bytes(hashlib.sha256(_ordered.encode(given)).digest())
+
+    def __str__(self) -> str:
+        return f"{self._sum % 2**256:064x}"
+
+
+_ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=str)
+
+
+def stage(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Staged:
+    """Write one file of these rows, each checked, to disk."""
+    options.staging.mkdir(parents=True, exist_ok=True)
+    path = options.staging / f"{uuid.uuid4().hex}{_STAGED}"
+    try:
+        rows, digest = _write(path, batches, stream=options.stream is not None)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    if rows == 0:
+        path.unlink()
+    return Staged(path.name if rows else None, rows, digest)
+
+
+def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> tuple[int, str]:
+    rows, digest = 0, RowsDigest()
+    writer: pa.RecordBatchStreamWriter | None = None
+    with path.open("wb") as file:
+        for batch in batches:
+            for row in checked_rows(batch, stream=stream):
+                digest.add(row)
+            if writer is None:
+                writer = pa.ipc.new_stream(file, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    return rows, str(digest)
+
+
+class Batch:
+    """One batch of one run."""
+
+    def __init__(self, options: WriteOptions, run: str, batch: int = 0) -> None:
+        self._options = options
+        name = "run-" + quote(check_write_name(run), safe="")
+        self._key = f"{run}:{batch}"
+        self._batch = batch
+        self._runs = options.staging / name
+        self._folder = self._runs / f"{batch:020}"
+
+    def manifest(self) -> StagedFiles | None:
+        found = self._decided()
+        # Older ones say nothing of the place.
+        if found is not None and found.into not in (self._options.into, self._options.kind_and_name):
+            raise Conflict(f"a write of this name went into the {found.into}", hint="give this one a name of its own")
+        return found
+
+    def publish(self, staged: Sequence[Staged], *, checked: bool = False) -> None:
+        """Send these rows, unless this batch was decided before: that one is finished then.
+
+        If it is `checked`, it must have had the same rows. Spark computes a micro-batch again from the same input, and
+        what differs then (a random id) is no other write; a named write is what its user says it is.
+        """
+        if not any(each.rows for each in staged) and self.manifest() is None:
+            return
+        decided = self.decide(staged)
+        before = decided.left_out
+        left_out = self.send().left_out - before
+        if left_out:
+            # Asked again, it is done: a streaming query can go on without them.
+            what = "messages" if self._options.queue is not None else "records"
+            text = f"{left_out} {what} are larger than the {self._options.into} takes; all others are in it"
+            raise PayloadTooLarge(text, field="payload")
+        if checked:
+            self._check_same(decided, staged)
+
+    def _check_same(self, decided: StagedFiles, staged: Sequence[Staged]) -> None:
+        rows = sum(each.rows for each in staged)
+        digest = str(RowsDigest(each.digest for each in staged))
+        if rows != decided.rows or decided.digest not in (None, digest):
+            raise Conflict(
+                f"an earlier write of this name added {decided.rows} other rows; none of these {rows} were added",
+                hint="give this write a name of its own",
+            )
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        """Remove what was staged for nothing.
+
+        Spark asks for it after a failed push, too: what was decided on is still wanted.
+        """
+        decided = self._decided()
+        files = {each.file for each in staged if each.file is not None}
+        self._remove(files.difference(decided.files if decided else ()))
+
+    def forget(self) -> None:
+        shutil.rmtree(self._runs, ignore_errors=True)
+
+    def decide(self, staged: Sequence[Staged]) -> StagedFiles:
+        """Return the manifest of an earlier time, or one of these files, in their order."""
+        files = [each.file for each in staged if each.file is not None]
+        decided = self.manifest()
+        if decided is not None:
+            self._remove(set(files) - set(decided.files))
+            return decided
+        self._folder.mkdir(parents=True, exist_ok=True)
+        DISK.sync_folder(self._options.staging)
+        digest = str(RowsDigest(each.digest for each in staged))
+        decided = StagedFiles(self._options.into, files, sum(each.rows for each in staged), digest)
+        self._save(decided)
+        return decided
+
+    def send(self, *, rate: float | None = None, advance: Advance = lambda count: None) -> StagedFiles:
+        """All that is not yet there. At most `rate` messages a second, evenly; records of a stream have none, because
+        their chunks must be cut alike each time."""
+        manifest = self.manifest()
+        assert manifest is not None
+        if not manifest.finished:
+            with target_of(self._options) as target:
+                self._send_rest(target, manifest, rate, advance)
+        self._tidy(manifest)
+        return manifest
+
+    def _send_rest(self, target: SinkTarget, manifest: StagedFiles, rate: float | None, advance: Advance) -> None:
+        if manifest.since is None:
+            manifest.since = target.position()
+            self._save(manifest)
+        began, sent = time.monotonic(), 0
+        rows_max = target.rows_max if rate is None else max(1, min(target.rows_max, int(rate * RATED_SECONDS)))
+        for chunk in self._chunks(target, manifest, rows_max):
+            if rate is not None:
+                time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+            before = target.left_out
+            manifest.since = target.send(chunk, f"{self._key}:{manifest.done}", manifest.since)
+            manifest.done += len(chunk)
+            manifest.left_out += target.left_out - before
+            sent += len(chunk)
+            self._save(manifest)
+            advance(len(chunk))
+
+    def _chunks(self, target: SinkTarget, manifest: StagedFiles, rows_max: int) -> Iterator[Chunk]:
+        """What is left. From the same row on they are cut alike, so that one can be known again."""
+        chunk: Chunk = []
+        size = 0
+        for number, row in self._rows(manifest):
+            item, weight = target.item(row, f"{self._key}:{number}")
+            if chunk and (len(chunk) >= rows_max or size + weight > target.bytes_max):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(item)
+            size += weight
+        if chunk:
+            yield chunk
+
+    def _rows(self, manifest: StagedFiles) -> Iterator[tuple[int, Row]]:
+        number = 0
+        for file in manifest.files:
+            with pa.ipc.open_stream(self._options.staging / file) as reader:
+                for batch in reader:
+                    skip = min(batch.num_rows, max(0, manifest.done - number))
+                    number += skip
+                    for row in rows_in(batch, skip):
+                        number += 1
+                        yield number, row
+
+    def _decided(self) -> StagedFiles | None:
+        try:
+            return msgspec.json.decode((self._folder / _MANIFEST).read_bytes(), type=StagedFiles)
+        except FileNotFoundError:
+            return None
+
+    def _save(self, manifest: StagedFiles) -> None:
+        replace(DISK, self._folder / _MANIFEST, msgspec.json.encode(manifest))
+
+    def _tidy(self, manifest: StagedFiles) -> None:
+        self._remove(manifest.files)
+        for old in self._runs.iterdir():
+            if old.name < f"{max(0, self._batch - BATCHES_REMEMBERED):020}":
+                shutil.rmtree(old, ignore_errors=True)
+        self._remove_stale()
+
+    def _remove_stale(self) -> None:
+        staging = self._options.staging
+        now = time.time()
+        stale = {each.name for each in staging.glob(f"*{_STAGED}") if now - _changed(each, now) > STALE_SECONDS}
+        if stale:
+            for each in staging.glob(f"run-*/*/{_MANIFEST}"):
+                stale -= set(msgspec.json.decode(each.read_bytes(), type=StagedFiles).files)
+            self._remove(stale)
+
+    def _remove(self, files: Iterable[str]) -> None:
+        for file in files:
+            (self._options.staging / file).unlink(missing_ok=True)
+
+
+def _changed(path: Path, default: float) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return default

@@ -1,0 +1,111 @@
+"""The journal, or a stream, that a server hands out in pages of Arrow. A server that is away is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import OffsetTrimmed, ServerFault, UnknownStream
+from penstock.journal.arrow import SCHEMA as EVENTS
+from penstock.log.arrow import SCHEMA as RECORDS
+from penstock.log.consumers import Kind
+from penstock.log.model import SegmentInfo
+from penstock.pipeline.source.http_client import ARROW, JSON, ServerClient, ServerRefused
+from penstock.pipeline.source.offset_ranges import OffsetRange
+
+BIRTH_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
+"""A server that has just made its folder has a journal a moment later."""
+PAGE_RECORDS = 100_000
+"""At most; the server ends a page after some megabytes."""
+OFFSET = "offset"
+
+
+class ServerLog:
+    def __init__(self, url: str, stream: str | None, token: str | None) -> None:
+        self.name = "journal" if stream is None else stream
+        self._uid = "uid" if stream is None else "created_at"
+        self._path = "/journal" if stream is None else f"/streams/{quote(stream, safe='')}"
+        self._records = "/events" if stream is None else "/records"
+        self._schema = EVENTS if stream is None else RECORDS
+        self._server = ServerClient(url, token)
+
+    @property
+    def uid(self) -> str:
+        deadline = time.monotonic() + BIRTH_SECONDS_MAX
+        while not (uid := str(self._show()[self._uid])):
+            if time.monotonic() > deadline:
+                raise UnknownStream(self.name)
+            time.sleep(LOOK_SECONDS)
+        return uid
+
+    @property
+    def first_offset(self) -> int:
+        return int(self._show()["first"])
+
+    @property
+    def next_offset(self) -> int:
+        return int(self._show()["next"])
+
+    def segments(self) -> list[SegmentInfo]:
+        """As if all it keeps were one: how large records are in the mean is all that is needed."""
+        shown = self._show()
+        first, records = int(shown["first"]), int(shown["next"]) - int(shown["first"])
+        return [SegmentInfo(first=first, records=records, bytes=int(shown["bytes"]), sealed=False)]
+
+    def read(self, part: OffsetRange, columns: Sequence[str], *, skip_lost: bool = False) -> Iterator[pa.RecordBatch]:
+        shape = pa.schema([self._schema.field(name) for name in columns])
+        at = part.start
+        while at < part.end:
+            try:
+                body, following = self._page(at, min(PAGE_RECORDS, part.end - at), columns)
+            except OffsetTrimmed as error:
+                if not skip_lost:
+                    raise
+                at = error.first_offset
+                continue
+            if following <= at:
+                raise ServerFault(f"the server ends {self.name!r} at offset {at}", status=200)
+            for batch in pa.ipc.open_stream(body):
+                yield batch.select(list(columns)).cast(shape)
+            at = following
+
+    def _page(self, start: int, limit: int, columns: Sequence[str], wait_ms: int = 0) -> tuple[bytes, int]:
+        query = {"from": start, "limit": limit, "columns": ",".join({OFFSET: 0, **dict.fromkeys(columns)})}
+        if wait_ms:
+            query["wait_ms"] = wait_ms
+        try:
+            return self._ask("GET", f"{self._records}?{urlencode(query)}", accept=ARROW)
+        except ServerFault as error:
+            if error.status != 410:
+                raise
+            raise OffsetTrimmed(self.name, start, self.first_offset) from None
+
+    def report(self, consumer: str, offset: int, kind: Kind = "consumer") -> None:
+        body = msgspec.json.encode({"offset": offset, "force": True, "kind": kind})
+        self._ask("PUT", f"/consumers/{quote(consumer, safe='')}", body)
+
+    def wait(self, offset: int, seconds: float) -> None:
+        self._page(offset, 1, [OFFSET], wait_ms=max(1, round(seconds * 1000)))
+
+    def close(self) -> None:
+        """Nothing is kept open between calls."""
+
+    def _show(self) -> dict[str, Any]:
+        body, _ = self._ask("GET", "")
+        return msgspec.json.decode(body, type=dict[str, Any])
+
+    def _ask(self, method: str, path: str, body: bytes | None = None, accept: str = JSON) -> tuple[bytes, int]:
+        try:
+            answer, headers = self._server.ask(
+                method, self._path + path, body, {"Accept": accept} | ({} if body is None else {"Content-Type": JSON})
+            )
+        except ServerRefused as error:
+            if error.status == 404:
+                raise UnknownStream(self.name) from None
+            raise error.plain() from None
+        return answer, int(headers.get("x-penstock-next", 0))

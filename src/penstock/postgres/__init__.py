@@ -1,0 +1,1 @@
+"""Access to PostgreSQL: connections, pipelining, notifications, schema."""

@@ -1,0 +1,300 @@
+"""Statements on one connection, several to a round trip.
+
+psycopg's own cursors cost about as much processor time as PostgreSQL does for a short statement; so this talks to its
+libpq wrapper, with parameters in binary that are written here.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import errors, pq
+from psycopg.adapt import Transformer
+
+Row = tuple[Any, ...]
+Rows = list[Row]
+Param = bytes | bytearray | memoryview | None
+FAILED = frozenset({pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE, pq.ExecStatus.NONFATAL_ERROR})
+STATEMENTS_MAX = 1_000
+"""Prepared on one connection; beyond that the connection starts over."""
+INT8_OID, BYTEA_OID, TEXT_OID = 20, 17, 25
+NULL = (-1).to_bytes(4, "big", signed=True)
+
+_int8 = struct.Struct(">q").pack
+_float8 = struct.Struct(">d").pack
+_array = struct.Struct(">iiIii").pack
+_length = struct.Struct(">i").pack
+
+
+def ints(values: Iterable[int]) -> bytes:
+    values = list(values)
+    count = len(values)
+    if not count:
+        return _array(0, 0, INT8_OID, 0, 1)[:12]
+    flat = [8] * (2 * count)
+    flat[1::2] = values
+    return _array(1, 0, INT8_OID, count, 1) + struct.pack(">" + "iq" * count, *flat)
+
+
+def ints_or_nulls(values: Sequence[int | None]) -> bytes:
+    """Empty when all are NULL: in an unnest with longer arrays that is the same."""
+    if not any(value is not None for value in values):
+        return ints(())
+    parts = [NULL if value is None else b"\0\0\0\x08" + _int8(value) for value in values]
+    return _array(1, 1, INT8_OID, len(parts), 1) + b"".join(parts)
+
+
+def texts(values: Sequence[str | None]) -> bytes:
+    return _parts([None if value is None else value.encode() for value in values], TEXT_OID)
+
+
+def blobs(values: Sequence[bytes | None]) -> bytes:
+    return _parts(values, BYTEA_OID)
+
+
+def _parts(values: Sequence[bytes | None], oid: int) -> bytes:
+    if not any(value is not None for value in values):
+        return _array(0, 0, oid, 0, 1)[:12]
+    parts: list[bytes] = []
+    for value in values:
+        if value is None:
+            parts.append(NULL)
+        else:
+            parts.append(_length(len(value)))
+            parts.append(value)
+    return _array(1, 1, oid, len(values), 1) + b"".join(parts)
+
+
+def encode(value: Any) -> Param:
+    """One parameter in binary. Arrays come encoded already, as bytes do."""
+    if value is None or type(value) is bytes:
+        return value
+    if type(value) is int:
+        return _int8(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return b"\1" if value else b"\0"
+    if isinstance(value, float):
+        return _float8(value)
+    return bytes(value)
+
+
+class Statement(NamedTuple):
+    sql: bytes
+    params: Sequence[Any] = ()
+    then: Callable[[Rows], None] | None = None
+    """Given the rows when they come."""
+    needed: bool = True
+    """Whether the outcome lacks what `then` brings; statistics do without."""
+
+
+class PipelinedConnection:
+    """One connection. For one thread at a time."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        *,
+        lasting: bool = True,
+        life: str = "",
+        answer_ms: int | None = None,
+    ) -> None:
+        """`lasting`: a connection of ours, whose statements are prepared once and kept. `life`: the database's.
+
+        `answer_ms`: after so long without a word, in the middle of something, the connection is given up.
+        """
+        self.connection = connection
+        self.answer_ms = answer_ms
+        self.life = life
+        self._lasting = lasting
+        self._pq = connection.pgconn
+        self._names: dict[bytes, bytes] = {}
+        self._prepared = 0
+        self._transformer = Transformer(connection)
+        self._ready, self._ready_or_room = select.poll(), select.poll()
+        self._ready.register(self._pq.socket, select.POLLIN)
+        self._ready_or_room.register(self._pq.socket, select.POLLIN | select.POLLOUT)
+
+    @property
+    def socket(self) -> int:
+        return int(self._pq.socket)
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._pq.status != pq.ConnStatus.OK)
+
+    @property
+    def needs_recycle(self) -> bool:
+        return self._prepared > STATEMENTS_MAX
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._pq.transaction_status != pq.TransactionStatus.IDLE)
+
+    def check(self) -> None:
+        """An error if the other side has gone already: then nothing that is sent can be done."""
+        while not self.broken and self._ready.poll(0):
+            self._pq.consume_input()  # Its last words come before its end, which is an error.
+        if self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+
+    def run(self, statements: Sequence[Statement]) -> list[Rows]:
+        """All of them in one round trip; the first error is raised when all answers are in."""
+        if not statements:
+            return []
+        self.start(statements)
+        while not self.flush():
+            self._patiently(self._ready_or_room)
+        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+        while (answers := self.receive()) is None:
+            self._patiently(self._ready)
+        return answers
+
+    def _patiently(self, what: select.poll) -> None:
+        if not what.poll(self.answer_ms):
+            raise self.abandon()
+
+    def abandon(self) -> psycopg.OperationalError:
+        """A line that went silent says nothing, not even that it is gone."""
+        self.connection.close()
+        return psycopg.OperationalError(f"the connection was lost (no answer for {self.answer_ms} ms)")
+
+    def start(self, statements: Sequence[Statement]) -> None:
+        """The first of three steps of `run`, none of which waits."""
+        try:
+            if len(statements) == 1 and (name := self._names.get(statements[0].sql)) is not None:
+                self._execute(name, statements[0])
+                self._answers = self._collect_one(statements[0])
+                return
+            self._pq.enter_pipeline_mode()
+            expected: list[Statement | None] = []
+            fresh: list[bytes] = []
+            for statement in statements:
+                self._send(statement, expected, fresh)
+            self._pq.pipeline_sync()
+            self._answers = self._collect(expected, fresh)
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
+
+    def flush(self) -> bool:
+        """Whether all is sent. What comes meanwhile is taken in: the other side may have to be rid of it first."""
+        try:
+            if not self._pq.flush():
+                return True
+            if any(events & select.POLLIN for _, events in self._ready_or_room.poll(0)):
+                self._pq.consume_input()
+            return False
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
+
+    def receive(self) -> list[Rows] | None:
+        """The answers, when all of them have come."""
+        try:
+            if self._pq.is_busy():
+                self._pq.consume_input()
+            next(self._answers)
+            return None
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except psycopg.Error as error:
+            self._notice(error)
+            raise
+
+    def _notice(self, error: psycopg.Error) -> None:
+        if self.broken and error.sqlstate is None:
+            raise psycopg.OperationalError(f"the connection was lost ({error})") from error
+
+    def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
+        if not self._lasting:
+            params = [encode(value) for value in statement.params]
+            self._pq.send_query_params(statement.sql, params, None, [1] * len(params), 1)
+            expected.append(statement)
+            return
+        name = self._names.get(statement.sql)
+        if name is None:
+            self._prepared += 1
+            name = self._names[statement.sql] = b"penstock_%d" % self._prepared
+            self._pq.send_prepare(name, statement.sql)
+            expected.append(None)
+            fresh.append(statement.sql)
+        self._execute(name, statement)
+        expected.append(statement)
+
+    def _execute(self, name: bytes, statement: Statement) -> None:
+        params = [encode(value) for value in statement.params]
+        self._pq.send_query_prepared(name, params, [1] * len(params), 1)
+
+    def _receive(self) -> Generator[None, None, pq.abc.PGresult | None]:
+        while self._pq.is_busy():
+            yield
+        return self._pq.get_result()
+
+    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> Generator[None, None, list[Rows]]:
+        """Goes on whenever something has come."""
+        receive = self._receive
+        answers: list[Rows] = []
+        error: psycopg.Error | None = None
+        for statement in expected:
+            result = yield from receive()
+            if result is None:
+                raise psycopg.OperationalError("the connection was lost")
+            if result.status in FAILED:
+                error = error or errors.error_from_result(result)
+            elif statement is not None and error is None:
+                answers.append(self._rows(result))
+            while (yield from receive()) is not None:
+                pass
+            if self.broken:
+                raise psycopg.OperationalError("the connection was lost")
+        result = yield from receive()
+        if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+            raise psycopg.OperationalError("the connection was lost")
+        self._pq.exit_pipeline_mode()
+        if error is not None:
+            for sql in fresh:
+                # Which of them were prepared before the error does not matter: they get new names.
+                self._names.pop(sql, None)
+            raise error
+        for statement, rows in zip((each for each in expected if each is not None), answers, strict=True):
+            if statement.then is not None:
+                statement.then(rows)
+        return answers
+
+    def _collect_one(self, statement: Statement) -> Generator[None, None, list[Rows]]:
+        """Of a statement that was sent alone, without a pipeline: that is fewer calls, and one answer less."""
+        while self._pq.is_busy():
+            yield
+        result = self._pq.get_result()
+        last = result
+        while last is not None:
+            while self._pq.is_busy():
+                yield
+            last = self._pq.get_result()
+        if result is None or self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status in FAILED:
+            raise errors.error_from_result(result)
+        rows = self._rows(result)
+        if statement.then is not None:
+            statement.then(rows)
+        return [rows]
+
+    def _rows(self, result: pq.abc.PGresult) -> Rows:
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            return []
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Restart(Exception):
+    """What was known of a queue is no longer so: the batch is carried out again, from the start."""

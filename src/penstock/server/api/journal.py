@@ -1,0 +1,217 @@
+"""The journal, `/journal`: all that happened to messages and queues, in order, as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.config import Settings
+from penstock.core.model import Content
+from penstock.journal.drainer import NAME
+from penstock.journal.events import Event
+from penstock.journal.reader import EARLIEST, JournalPage
+from penstock.log.consumers import Kind
+from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, LogPage, SegmentInfo
+from penstock.server.api.streams.pages import ARROW, PAGE_BYTES, answer_page, arrow_page, chosen, wants_arrow
+from penstock.server.http.messages import Request, Response, reply
+from penstock.server.log_waiters import LogWaiters, WaitableLog
+from penstock.server.routing import Route
+from penstock.wire.payloads import show
+from penstock.wire.queues import Done
+from penstock.wire.streams import Columns, ConsumerView, Position, consumer_view
+
+T = TypeVar("T")
+ARROW_RECORDS_MAX = 100_000
+LIMIT_DEFAULT = 1_000
+_position = msgspec.json.Decoder(Position)
+
+
+class EventsQuery(Struct, forbid_unknown_fields=True):
+    from_: Annotated[int, Meta(ge=0, le=2**53)] | None = msgspec.field(name="from", default=None)
+    """The first offset; without it, the earliest that is kept."""
+    limit: Annotated[int, Meta(ge=1, le=ARROW_RECORDS_MAX)] | None = None
+    """Of records: each tells of one thing that happened, to one message or to many at once."""
+    wait_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
+    queue: str | None = None
+    kind: str | None = None
+    """Several, separated by commas."""
+    columns: Columns | None = None
+    """In Arrow: those wanted, separated by commas; `offset` is always there."""
+
+
+class EventView(Struct, kw_only=True, omit_defaults=True):
+    offset: int
+    number: int
+    """Among the events of its record."""
+    at: int
+    kind: str
+    queue: str
+    id: int | None = None
+    uuid: str | None = None
+    pushed_at: int | None = None
+    first_leased_at: int | None = None
+    leased_at: int | None = None
+    until: int | None = None
+    attempts: int = 0
+    priority: int = 0
+    marks: list[str] = []
+    details: dict[str, Any] = {}
+    payload: Any = None
+    encoding: str | None = None
+
+
+class EventPage(Struct):
+    events: list[EventView]
+    next: int
+
+
+class JournalView(Struct):
+    uid: str
+    """The same for as long as offsets mean the same events; empty before the first."""
+    first: int
+    next: int
+    bytes: int
+    segments: int
+    consumers: list[ConsumerView]
+
+
+class Journal(WaitableLog, Protocol):
+    """Where it is read: the log beside a file, or tables."""
+
+    @property
+    def uid(self) -> str:
+        """The same for as long as offsets mean the same events; empty before the first."""
+
+    @property
+    def first_offset(self) -> int: ...
+
+    def next_offset(self, name: str = NAME) -> int: ...
+
+    def segments(self) -> list[SegmentInfo]: ...
+
+    def read(
+        self,
+        offset: int = EARLIEST,
+        *,
+        limit: int = 1_000,
+        bytes_max: int = MIB,
+        queue: str | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> JournalPage: ...
+
+    def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage: ...
+
+    def read_arrow(self, offset: int, end: int, columns: Sequence[str] | None = None) -> Iterator[Any]: ...
+
+    def consumers(self) -> list[Consumer]: ...
+
+    def commit(self, consumer: str, offset: int, *, force: bool = False, kind: Kind = "consumer") -> Consumer: ...
+
+    def forget(self, consumer: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JournalFace:
+    def __init__(
+        self, reader: Journal, settings: Settings, call: Callable[[Callable[[], Any]], Awaitable[Any]]
+    ) -> None:
+        self.reader = reader
+        self._settings = settings
+        self._call = call
+        self.log_waiters = LogWaiters(reader, call)
+
+    def routes(self) -> list[Route]:
+        def at(method: str, path: str, handler: Any, summary: str, **rest: Any) -> Route:
+            return Route(
+                method=method, path=path, handler=handler, summary=summary, right="admin", tag="journal", **rest
+            )
+
+        one = "/journal/consumers/{consumer}"
+        return [
+            at("GET", "/journal", self.show, "How far it goes, and who reads it", answers={200: JournalView}),
+            at(
+                "GET",
+                "/journal/events",
+                self.events,
+                "Events in order, from any offset still kept; waits for new ones with wait_ms",
+                query=EventsQuery,
+                answers={200: (EventPage, ARROW)},
+                errors=(406, 410),
+            ),
+            at("PUT", one, self.commit, "Commit a position", body=Position, answers={200: ConsumerView}, errors=(409,)),
+            at("DELETE", one, self.forget, "Forget a consumer", answers={200: Done}),
+        ]
+
+    async def show(self, request: Request) -> Response:
+        reader = self.reader
+
+        def look() -> Response:
+            segments = reader.segments()
+            size = sum(segment.bytes for segment in segments)
+            consumers = [consumer_view(each) for each in reader.consumers()]
+            return reply(
+                JournalView(reader.uid, reader.first_offset, reader.next_offset(), size, len(segments), consumers)
+            )
+
+        answer: Response = await self._call(look)
+        return answer
+
+    async def events(self, request: Request) -> Response:
+        query = request.query(EventsQuery)
+        offset = EARLIEST if query.from_ is None else query.from_
+        look = partial(self._arrow if wants_arrow(request) else self._json, offset, query)
+        return await answer_page(request, self.log_waiters, self._settings, NAME, look, query.wait_ms)
+
+    def _json(self, offset: int, query: EventsQuery) -> tuple[Response, int | None]:
+        limit = min(query.limit or LIMIT_DEFAULT, READ_RECORDS_MAX)
+        kinds = None if query.kind is None else query.kind.split(",")
+        page = self.reader.read(offset, limit=limit, bytes_max=PAGE_BYTES, queue=query.queue, kinds=kinds)
+        nothing_new = page.next == max(offset, 0) and not page.events
+        view = EventPage([event_view(event) for event in page.events], page.next)
+        return reply(view, rows=len(page.events)), page.next if nothing_new else None
+
+    def _arrow(self, offset: int, query: EventsQuery) -> tuple[Response, int | None]:
+        from penstock.journal.arrow import SCHEMA
+
+        if offset == EARLIEST:
+            offset = self.reader.first_offset
+        end = max(offset, min(self.reader.next_offset(), offset + (query.limit or ARROW_RECORDS_MAX)))
+        shape = chosen(SCHEMA, query.columns)
+        return arrow_page(shape, partial(self.reader.read_arrow, columns=shape.names), offset, end)
+
+    async def commit(self, request: Request) -> Response:
+        body, consumer = await request.json(_position), request.params["consumer"]
+        commit = partial(self.reader.commit, consumer, body.offset, force=body.force, kind=body.kind)
+        return reply(consumer_view(await self._call(commit)))
+
+    async def forget(self, request: Request) -> Response:
+        await self._call(partial(self.reader.forget, request.params["consumer"]))
+        return reply(Done())
+
+
+def event_view(event: Event) -> EventView:
+    payload, encoding = (None, None) if event.body is None else show(event.body, event.content or Content.BYTES)
+    return EventView(
+        offset=event.offset,
+        number=event.number,
+        at=event.at,
+        kind=event.kind,
+        queue=event.queue,
+        id=event.id,
+        uuid=event.uuid,
+        pushed_at=event.pushed_at,
+        first_leased_at=event.first_leased_at,
+        leased_at=event.leased_at,
+        until=event.until,
+        attempts=event.attempts,
+        priority=event.priority,
+        marks=event.marks,
+        details=event.details,
+        payload=payload,
+        encoding=encoding,
+    )

@@ -1,0 +1,205 @@
+"""For operators and machines: liveness, readiness, metrics, and the description of all faces."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from penstock import __version__
+from penstock.broker.broker import Broker
+from penstock.config import Settings
+from penstock.errors import PenstockError
+from penstock.server.auth import ANYONE, Principal
+from penstock.server.http.messages import Request, Response, reply
+from penstock.server.openapi_page import docs_page
+from penstock.server.routing import Route
+from penstock.server.telemetry import Metrics, disk_free_bytes
+from penstock.store.sqlite import SqliteStore
+
+DISK_BYTES_LOW = 64 << 20
+OBSTACLE_LOOKS = 10
+OBSTACLE_PAUSE_SECONDS = 0.05
+
+
+class Liveness(Struct):
+    status: Literal["ok"]
+
+
+class Ready(Struct):
+    ready: bool
+    checks: dict[str, str]
+
+
+class ServerView(Struct, kw_only=True):
+    """What a client of this server can expect of it."""
+
+    version: str
+    store: Literal["sqlite", "postgresql"]
+    durability: str
+    role: Literal["admin", "reader", "key"]
+    """What this credential allows: all, looking, or what a key of one queue does."""
+    queue: str | None
+    """Of a key."""
+    stream: str | None
+    """Of a key."""
+    guarded: bool
+    """Whether it wants a token."""
+    journal: bool
+    """Whether there are live events, lives of messages, and something for a pipeline to read."""
+    streams: bool
+    now: int
+
+
+class Operations:
+    def __init__(
+        self, broker: Broker, settings: Settings, metrics: Metrics, *, journal: bool = False, streams: bool = False
+    ) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._metrics = metrics
+        self._journal = journal
+        self._streams = streams
+        self.document: dict[str, Any] = {}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/healthz",
+                handler=self.live,
+                summary="The process answers",
+                right="public",
+                answers={200: Liveness},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                handler=self.ready,
+                summary="The store answers and takes writes, and has room to",
+                right="public",
+                answers={200: Ready, 503: Ready},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/server",
+                handler=self.server,
+                summary="What this server is, and what you may do here",
+                right="known",
+                answers={200: ServerView},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/metrics",
+                handler=self.metrics,
+                summary="Prometheus metrics",
+                right="admin",
+                answers={200: "text/plain"},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/openapi.json",
+                handler=self.openapi,
+                summary="This description",
+                right="public",
+                answers={200: dict[str, Any]},
+                tag="operations",
+            ),
+            Route(
+                method="GET",
+                path="/docs",
+                handler=self.docs,
+                summary="This description, to read",
+                right="public",
+                answers={200: "text/html"},
+                tag="operations",
+            ),
+        ]
+
+    async def server(self, request: Request) -> Response:
+        principal: Principal = request.principal
+        return reply(
+            ServerView(
+                version=__version__,
+                store="sqlite" if isinstance(self._broker.store, SqliteStore) else "postgresql",
+                durability=self._settings.durability,
+                role="admin" if principal.is_admin else "reader" if principal.reads_only else "key",
+                queue=principal.queue,
+                stream=principal.stream,
+                guarded=self._settings.auth_token is not None,
+                journal=self._journal,
+                streams=self._streams,
+                now=self._broker.store.clock(),
+            )
+        )
+
+    async def live(self, request: Request) -> Response:
+        return reply(Liveness("ok"))
+
+    async def ready(self, request: Request) -> Response:
+        checks = {
+            "store": await self._store_check(),
+            "writes": await self._write_check(),
+            "disk": self._disk_check(),
+            "wal": self._wal_check(),
+        }
+        ready = all(verdict == "ok" for verdict in checks.values())
+        if request.principal is ANYONE:
+            # The causes name hosts, databases and sizes.
+            checks = {name: verdict if verdict == "ok" else "failed" for name, verdict in checks.items()}
+        # What was cut off a log keeps nobody from working, but somebody should know.
+        checks["logs"] = await self._log_check()
+        response = reply(Ready(ready, checks), 200 if ready else 503)
+        if not ready:
+            response.headers.append((b"retry-after", b"1"))
+        return response
+
+    async def _store_check(self) -> str:
+        try:
+            await self._broker.list_queues(limit=1)
+        except PenstockError as error:
+            return str(error)
+        return "ok"
+
+    async def _write_check(self) -> str:
+        """Look a few times: a lock that others take and give back keeps nobody out."""
+        store = self._broker.store
+        try:
+            before = await self._broker.read(store.commits)
+            for _ in range(OBSTACLE_LOOKS):
+                obstacle = await self._broker.read(store.write_obstacle)
+                if obstacle is None or await self._broker.read(store.commits) != before:
+                    return "ok"
+                await asyncio.sleep(OBSTACLE_PAUSE_SECONDS)
+        except PenstockError as error:
+            return str(error)
+        return f"pushes cannot be taken: {obstacle}"
+
+    def _disk_check(self) -> str:
+        free = disk_free_bytes(self._broker.store)
+        return "ok" if free is None or free > DISK_BYTES_LOW else f"only {free} bytes free"
+
+    async def _log_check(self) -> str:
+        count = await self._broker.read(self._metrics.cuts.count)
+        return "ok" if not count else f"{count} files of cut records; `penstock doctor` names them"
+
+    def _wal_check(self) -> str:
+        pressure = self._broker.pressure
+        return "ok" if pressure is None else pressure
+
+    async def metrics(self, request: Request) -> Response:
+        text = await self._broker.read(self._metrics.text)
+        return Response(200, text, content_type=b"text/plain; version=0.0.4; charset=utf-8")
+
+    async def openapi(self, request: Request) -> Response:
+        return reply(self.document)
+
+    async def docs(self, request: Request) -> Response:
+        headers = [(b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")]
+        page = docs_page(self.document)
+        return Response(200, page.encode(), content_type=b"text/html; charset=utf-8", headers=headers)

@@ -1,0 +1,1 @@
+"""The queue API: `/queues`."""

@@ -1,0 +1,156 @@
+"""Between the queue face's shapes and the broker's: what was sent becomes messages, results become answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.core.commands import SettleItem
+from penstock.core.ids import DLQ_SUFFIX
+from penstock.core.model import Delivery, PushItem, PushReceipt, State
+from penstock.server.http.messages import Request, Response, reply
+from penstock.server.http_errors import HttpError
+from penstock.server.signatures import SIGNATURE_NAME, check_signature
+from penstock.wire import payloads
+from penstock.wire.payloads import TRANSACTION_ID
+from penstock.wire.queues import PolledMessage, PushBody, PushedMany, PushOne, SettledItems, SettledOne
+
+
+def option_changes(body: Any) -> tuple[dict[str, Any], Any]:
+    """The options that were sent, by our names; and the secret, which is no option."""
+    changes = {key: value for key, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
+    changes.pop("name", None)
+    secret = changes.pop("secret", msgspec.UNSET)
+    if "visibility_ms" in changes:
+        if "lease_ms" in changes:
+            raise HttpError(422, "invalid_value", "visibility_ms is lease_ms; send one", field="visibility_ms")
+        changes["lease_ms"] = changes.pop("visibility_ms")
+    return changes, secret
+
+
+def check_dlq(request: Request, queue: str, dlq: Any) -> None:
+    """Refuse to send dead letters to a queue that the caller may not push to."""
+    if isinstance(dlq, str) and dlq.removesuffix(DLQ_SUFFIX) != queue and not request.principal.may("push", dlq):
+        raise HttpError(403, "forbidden", f"permission denied for queue {dlq!r}", field="dlq")
+
+
+def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str | None) -> PushItem:
+    assert isinstance(sent.payload, msgspec.Raw)
+    payload, content = payloads.read(sent.payload, sent.encoding)
+    headers = without_transaction_id(sent.headers)
+    if traceparent is not None and (headers is None or "traceparent" not in headers):
+        headers = {**(headers or {}), "traceparent": traceparent}
+    if secret is not None:
+        check_signature(secret, payload, sent.signature)
+    if sent.signature is not None:
+        headers = {**(headers or {}), SIGNATURE_NAME: sent.signature}
+    return PushItem(
+        payload=payload,
+        content=content,
+        priority=sent.priority,
+        delay_ms=sent.delay_ms,
+        ttl_ms=sent.ttl_ms,
+        key=sent.idempotency_key,
+        headers=headers,
+    )
+
+
+def without_transaction_id(headers: dict[str, str] | None) -> dict[str, str] | None:
+    """The tree face's own: a message that was not pushed there is settled by its UUID."""
+    if headers is None or TRANSACTION_ID not in headers:
+        return headers
+    return {name: value for name, value in headers.items() if name != TRANSACTION_ID} or None
+
+
+def pushed_many(receipts: Sequence[PushReceipt]) -> PushedMany:
+    return PushedMany(
+        [receipt.id for receipt in receipts],
+        [position for position, receipt in enumerate(receipts) if receipt.duplicate],
+    )
+
+
+def polled(message: Delivery) -> PolledMessage:
+    payload, encoding = payloads.show(message.payload, message.content)
+    return PolledMessage(
+        id=message.id,
+        uuid=message.uuid,
+        payload=payload,
+        encoding=encoding,
+        content=message.content,
+        priority=message.priority,
+        attempts=message.attempts,
+        created_at=message.created_at,
+        lease_expires_at=message.leased_until,
+        token=message.token,
+        idempotency_key=message.key,
+        headers=message.headers,
+    )
+
+
+def settle_item(sent: Any) -> SettleItem:
+    """From an ack or extend, which have only id and token, or from a nack."""
+    if not hasattr(sent, "error"):
+        return SettleItem(sent.id, sent.token)
+    return SettleItem(sent.id, sent.token, sent.delay_ms, sent.error, sent.traceback, sent.dead, sent.discard)
+
+
+def settle_items(request: Request, body: Any) -> list[SettleItem]:
+    """One, or those under `items`."""
+    if body.items is msgspec.UNSET:
+        if body.id is msgspec.UNSET:
+            raise HttpError(422, "invalid_value", "an id, or items, is missing", field="id")
+        sent = [body]
+    elif body.id is not msgspec.UNSET:
+        raise HttpError(422, "invalid_value", "send id or items, not both", field="items")
+    else:
+        sent = body.items
+    items = [settle_item(each) for each in sent]
+    check_tokens(request, items)
+    return items
+
+
+def check_tokens(request: Request, items: Sequence[SettleItem]) -> None:
+    """Settling without a token means settling another's lease: that takes the admin right."""
+    if any(item.token is None for item in items) and not request.principal.may("admin", request.params["queue"]):
+        raise HttpError(403, "forbidden", "a token is missing", field="token", hint="only an admin may do without")
+
+
+def settled(
+    body: Any,
+    items: Sequence[SettleItem],
+    results: Sequence[Any],
+    *,
+    states: Sequence[State | None] = (),
+    leased_until: int | None = None,
+) -> Response:
+    """One that failed is an error; of many under `items`, each has its result."""
+    if body.items is msgspec.UNSET:
+        if results[0] == "stale":
+            raise HttpError(409, "lease_lost", f"the lease on message {items[0].id} is no longer yours")
+        if results[0] == "unknown":
+            raise HttpError(404, "unknown_message", f"there is no message {items[0].id} here")
+    shown = [
+        SettledOne(item.id, result, states[number] if states else None)
+        for number, (item, result) in enumerate(zip(items, results, strict=True))
+    ]
+    return reply(SettledItems(shown, leased_until), rows=len(shown))
+
+
+def by_queue(request: Request, home: str, items: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Items in groups of one queue each, all of which the caller may use."""
+    groups: dict[str, list[Any]] = {}
+    for item in items:
+        groups.setdefault(item.queue or home, []).append(item)
+    for queue in groups:
+        if not request.principal.may("read", queue):
+            raise HttpError(403, "forbidden", f"no right on {queue!r}")
+    yield from groups.items()
+
+
+def message_id(request: Request) -> tuple[str, int]:
+    text = request.params["id"]
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise HttpError(422, "invalid_value", "a message id is a whole number", field="id")
+    return request.params["queue"], int(text)

@@ -1,0 +1,1 @@
+"""The stream API: `/streams`."""

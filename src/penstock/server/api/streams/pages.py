@@ -1,0 +1,98 @@
+"""Pages of a log as answers, in JSON or Arrow, and the long poll for them: for streams, and any other log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.config import Settings
+from penstock.errors import CorruptRecord, MissingExtra
+from penstock.server.api.polling import check_polls, while_here
+from penstock.server.http.messages import Request, Response
+from penstock.server.http_errors import Disconnected, HttpError
+from penstock.server.log_waiters import LogWaiters, Look
+from penstock.wire.arrow_records import check_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW = "application/vnd.apache.arrow.stream"
+NEXT_HEADER = b"x-penstock-next"
+"""Where to read on after a page in Arrow, which has no place for it."""
+PAGE_BYTES = 4 << 20
+ARROW_PAGE_BYTES = 16 << 20
+Batches = Callable[[int, int], Iterable["pa.RecordBatch"]]
+"""Record batches, with a column `offset`, from one offset up to another."""
+
+
+async def answer_page(
+    request: Request, log_waiters: LogWaiters, settings: Settings, name: str, look: Look[Response], wait_ms: int
+) -> Response:
+    """What `look` finds, on a thread; with `wait_ms`, not before there is something, unless the client hangs up."""
+    if request.exchange.peer_closed:
+        raise Disconnected
+    wait_ms = min(wait_ms, settings.wait_ms_max)
+    if not wait_ms:
+        return await log_waiters.read(name, look, 0)
+
+    def check() -> None:
+        check_polls(log_waiters.waiting, settings)
+
+    return await while_here(request, log_waiters.read(name, look, wait_ms / 1000, check))
+
+
+def wants_arrow(request: Request) -> bool:
+    if ARROW.encode() not in (request.header(b"accept") or b""):
+        return False
+    require_arrow(406)
+    return True
+
+
+def require_arrow(status: int) -> None:
+    """Refuse with this status where there is no Arrow."""
+    try:
+        check_arrow()
+    except MissingExtra as error:
+        raise HttpError(status, error.code, "this server does not speak Arrow", hint=f"{error.hint} there") from None
+
+
+def chosen(schema: pa.Schema, columns: str | None) -> pa.Schema:
+    """The columns that were asked for, and that of the offsets, from which a page knows where it ends."""
+    import pyarrow as pa
+
+    if columns is None:
+        return schema
+    names = list(dict.fromkeys(["offset", *columns.split(",")]))
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        hint = ", ".join(schema.names)
+        raise HttpError(422, "invalid_value", f"there is no column {unknown[0]!r}", field="columns", hint=hint)
+    return pa.schema([schema.field(name) for name in names])
+
+
+def arrow_page(schema: pa.Schema, batches: Batches, first: int, end: int) -> tuple[Response, int | None]:
+    """The records from `first` up to `end`, as many as one page holds. A damaged one ends it; as the first, it is
+    raised."""
+    try:
+        body, stop = _write(schema, batches, first, end)
+    except CorruptRecord as error:
+        if error.offset == first:
+            raise
+        body, stop = _write(schema, batches, first, error.offset)
+    headers = [(NEXT_HEADER, str(stop).encode())]
+    response = Response(200, body, content_type=ARROW.encode(), headers=headers, rows=stop - first)
+    return response, stop if stop == first else None
+
+
+def _write(schema: pa.Schema, batches: Batches, first: int, end: int) -> tuple[bytes, int]:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    stop = end
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches(first, end):
+            writer.write_batch(batch)
+            if len(batch) and sink.tell() >= ARROW_PAGE_BYTES:
+                stop = int(batch["offset"][-1].as_py()) + 1
+                break
+    return sink.getvalue().to_pybytes(), stop

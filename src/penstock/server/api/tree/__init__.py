@@ -1,0 +1,1 @@
+"""The tree API: `/api/v1`."""

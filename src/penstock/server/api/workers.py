@@ -1,0 +1,88 @@
+"""Who works here: servers of the fleet, and consumers that give their names when they lease."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from penstock.broker.broker import Broker
+from penstock.core.model import WorkerInfo
+from penstock.server.http.messages import Request, Response, reply
+from penstock.server.routing import Route
+from penstock.store.workers import cursor
+
+
+class WorkersQuery(Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    after: Annotated[str, Meta(max_length=300)] | None = None
+
+
+class HeldView(Struct):
+    queue: str
+    """Or the scope that it leases from, with a slash at its end."""
+    leases: int
+
+
+class WorkerView(Struct, kw_only=True):
+    kind: Literal["server", "consumer"]
+    name: str
+    host: str | None
+    pid: int | None
+    version: str | None
+    server: str | None
+    """Through which a consumer leases; null if it uses the store itself."""
+    started_at: int
+    seen_at: int
+    """Its last heartbeat."""
+    stale_at: int
+    """When it is taken off the list, if there is no other."""
+    leases: int
+    """Messages that it holds now."""
+    queues: list[HeldView]
+
+
+class WorkerPage(Struct):
+    workers: list[WorkerView]
+    next: str | None = None
+
+
+class Workers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/workers",
+                handler=self.list_all,
+                summary="Servers and named consumers, what they hold, and when they were last heard of",
+                right="admin",
+                query=WorkersQuery,
+                answers={200: WorkerPage},
+                tag="operations",
+            )
+        ]
+
+    async def list_all(self, request: Request) -> Response:
+        query = request.query(WorkersQuery)
+        found = await self._broker.workers(after=query.after, limit=query.limit)
+        following = cursor(found[-1]) if len(found) == query.limit else None
+        return reply(WorkerPage([worker_view(each) for each in found], following), rows=len(found))
+
+
+def worker_view(worker: WorkerInfo) -> WorkerView:
+    return WorkerView(
+        kind=worker.kind,
+        name=worker.name,
+        host=worker.host,
+        pid=worker.pid,
+        version=worker.version,
+        server=worker.server,
+        started_at=worker.started_at,
+        seen_at=worker.seen_at,
+        stale_at=worker.stale_at,
+        leases=worker.leases,
+        queues=[HeldView(queue, leases) for queue, leases in sorted(worker.queues.items())],
+    )

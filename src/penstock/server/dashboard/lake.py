@@ -1,0 +1,145 @@
+"""How fresh the lake's tables are, for a dashboard: `/pipeline`. Reads what Delta's log says, with no JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import datetime
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from penstock.errors import PenstockError
+from penstock.server.api.journal import Journal
+from penstock.server.dashboard.overview import Shared
+from penstock.server.http.messages import Request, Response, reply
+from penstock.server.routing import Route
+from penstock.wire.streams import ConsumerView, consumer_view
+
+LOG_TAIL_BYTES = 64 << 10
+LOGGED_ERROR = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}) (?:ERROR|FATAL) (?P<text>.*)")
+
+
+class TableView(Struct, kw_only=True):
+    table: str
+    about: str
+    rows: int
+    files: int
+    bytes: int
+    position: int | None
+    """The offset up to which the journal is in it."""
+    lag: int | None
+    """Records of the journal that are not yet in it."""
+    newest_ms: int | None
+
+
+class PipelineView(Struct, kw_only=True):
+    installed: bool
+    """Whether the tables can be looked at here: the extra `spark`."""
+    exists: bool
+    lake: str
+    running: bool
+    next: int
+    """The journal's end."""
+    tables: list[TableView]
+    readers: list[ConsumerView]
+    last_error: str | None = None
+    """The newest at the end of Spark's log."""
+    last_error_at: int | None = None
+
+
+class LakeFace:
+    def __init__(self, lake: Path, reader: Journal) -> None:
+        self._lake = lake
+        self._reader = reader
+        self._shared = Shared(self._look)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/pipeline",
+                handler=self.show,
+                summary="What is in each table of the lake, and how fresh it is",
+                right="read",
+                tag="journal",
+                answers={200: PipelineView},
+            )
+        ]
+
+    async def show(self, request: Request) -> Response:
+        return await self._shared(None)
+
+    async def _look(self, _: Any) -> Response:
+        return await asyncio.to_thread(partial(_view, self._lake, self._reader))
+
+
+def _view(folder: Path, reader: Journal) -> Response:
+    end = reader.next_offset()
+    view = PipelineView(
+        installed=find_spec("deltalake") is not None and find_spec("pyarrow") is not None,
+        exists=False,
+        lake=str(folder),
+        running=False,
+        next=end,
+        tables=[],
+        readers=[consumer_view(each) for each in reader.consumers()],
+    )
+    view.last_error, view.last_error_at = _last_error(folder / "logs" / "spark.log")
+    if view.installed and (folder / "bronze").is_dir():
+        from penstock.pipeline.lake.lake import Lake
+
+        lake = Lake(folder)
+        view.exists = lake.exists()
+        view.tables = _tables(lake, reader, end) if view.exists else []
+        view.running = view.exists and _is_locked(lake)
+    return reply(view)
+
+
+def _tables(lake: Any, reader: Journal, end: int) -> list[TableView]:
+    from penstock.pipeline.lake.lake import app_of
+
+    app = app_of(reader.uid)
+    return [_table(table, app, end) for table in lake.tables()]
+
+
+def _table(table: Any, app: str | None, end: int) -> TableView:
+    size = table.size(app)
+    newest = table.greatest_of(next(iter(reversed(table.table.ranged)), None))
+    return TableView(
+        table=size.table,
+        about=table.table.about,
+        rows=size.rows,
+        files=size.files,
+        bytes=size.bytes,
+        position=size.position,
+        lag=None if size.position is None else max(0, end - size.position),
+        newest_ms=None if newest is None else int(newest.timestamp() * 1000),
+    )
+
+
+def _is_locked(lake: Any) -> bool:
+    try:
+        lake.lock().close()
+    except PenstockError:
+        return True
+    return False
+
+
+def _last_error(log: Path) -> tuple[str | None, int | None]:
+    """Return the last line that Spark logged as an error, and its time, if the end of its log has one."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None, None
+    for line in reversed(lines):
+        if found := LOGGED_ERROR.match(line):
+            # As Spark writes it: the time of this machine, with a comma before the milliseconds.
+            logged_at = datetime.fromisoformat(found["at"].replace(",", "."))
+            return found["text"][:500], int(logged_at.timestamp() * 1000)
+    return None, None

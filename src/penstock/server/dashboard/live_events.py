@@ -1,0 +1,298 @@
+"""The tree face's live events, `WS /ws/dashboard`: all that happens, told from the journal.
+
+Every dashboard reads the journal at its own pace and holds nothing back in memory; those that are abreast share what
+was read. So one that is slow costs the others nothing, and one that comes back goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.broker.broker import Broker
+from penstock.config import Settings
+from penstock.core.model import QueueInfo
+from penstock.errors import PenstockError
+from penstock.journal.drainer import NAME
+from penstock.journal.events import Event
+from penstock.server.api.journal import Journal
+from penstock.server.api.polling import while_here
+from penstock.server.dashboard.activity_feed import ActivityFeed
+from penstock.server.http.messages import Request, Response
+from penstock.server.http.websocket import Socket, TooSlow
+from penstock.server.http_errors import Disconnected, HttpError
+from penstock.server.log_waiters import LogWaiters
+from penstock.server.routing import Route
+from penstock.wire.payloads import TRANSACTION_ID, rfc3339
+
+PAGE_RECORDS = 20
+"""Each may tell of a thousand messages."""
+PAGE_BYTES = 4 << 20
+"""Of what is told: a long error that a record holds once is told of each of its messages."""
+PAGES_KEPT = 64
+PAGES_BYTES_KEPT = 32 << 20
+SENT_AT_ONCE = 200
+NAMES_MAX = 20_000
+DEPTHS_MAX = 100
+"""Queues whose depth is told at once."""
+CLOSING_SECONDS = 1.0
+"""How long it takes to notice that the server stops."""
+GOING_AWAY, POLICY, TROUBLE = 1001, 1008, 1011
+LAPSED = "the lease ran out"
+KINDS = {
+    "pushed": "message.pushed",
+    "leased": "message.processing",
+    "acked": "message.completed",
+    "nacked": "message.failed",
+    "lapsed": "message.failed",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class DashboardQuery(Struct, forbid_unknown_fields=True):
+    since: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """The `offset` of the last event that was seen; without it, from now on."""
+    digest: bool = False
+    """Instead of every event, once a second what happened in it."""
+
+
+class Told(Struct, omit_defaults=True):
+    event: str
+    data: dict[str, Any]
+    offset: int | None = None
+    """Where to go on from when one comes back: what a record tells at once, it tells again."""
+
+
+class EventPage(Struct):
+    frames: list[bytes]
+    next: int
+    bytes: int
+
+
+class Feed:
+    """Reads the journal for all dashboards."""
+
+    def __init__(self, reader: Journal, log_waiters: LogWaiters) -> None:
+        self._reader = reader
+        self.log_waiters = log_waiters
+        self.changed: set[str] = set()
+        """Queues of which something was told since it was last looked at."""
+        self._lock = threading.Lock()
+        self._names: dict[str, str] = {}
+        self._pages: dict[int, asyncio.Future[EventPage]] = {}
+
+    async def end(self) -> int:
+        return await asyncio.to_thread(self._reader.next_offset)
+
+    async def page(self, offset: int) -> EventPage:
+        """What is told from this offset on; those who ask for the same share it."""
+        reading = self._pages.get(offset)
+        if reading is None:
+            reading = self._pages[offset] = asyncio.ensure_future(asyncio.to_thread(self._read, offset))
+            reading.add_done_callback(partial(self._keep, offset))
+            while len(self._pages) > PAGES_KEPT:
+                del self._pages[next(iter(self._pages))]
+        return await asyncio.shield(reading)
+
+    def _keep(self, offset: int, reading: asyncio.Future[EventPage]) -> None:
+        failed = reading.cancelled() or reading.exception() is not None
+        if (failed or reading.result().next == offset) and self._pages.get(offset) is reading:
+            del self._pages[offset]
+        while len(self._pages) > 1 and sum(map(_bytes, self._pages.values())) > PAGES_BYTES_KEPT:
+            del self._pages[next(iter(self._pages))]
+
+    def _read(self, offset: int) -> EventPage:
+        with self._lock:
+            page = self._reader.read(offset, limit=PAGE_RECORDS)
+            frames: list[bytes] = []
+            size = 0
+            for offset, events in groupby(page.events, attrgetter("offset")):
+                if size >= PAGE_BYTES:
+                    return EventPage(frames, offset, size)
+                told = [_encode(each) for each in self._told(list(events), offset + 1)]
+                size += sum(map(len, told))
+                frames += told
+        return EventPage(frames, page.next, size)
+
+    def _told(self, events: Sequence[Event], end: int) -> Iterator[Told]:
+        for position, event in enumerate(events):
+            following = events[position + 1].offset if position + 1 < len(events) else end
+            if event.kind == "worker":
+                data = {"workerId": event.details["worker"], "kind": event.details["role"]}
+                yield Told(f"worker.{event.details['what']}", data | {"timestamp": rfc3339(event.at)}, following)
+                continue
+            self.changed.add(event.queue)
+            if event.kind in KINDS:
+                yield Told(KINDS[event.kind], self._message(event), following)
+            elif event.kind == "queue" and event.details.get("what") == "created":
+                *path, name = event.queue.split("/")
+                ns, task = path or (None, None)
+                data = {"ns": ns, "task": task, "queue": name, "timestamp": rfc3339(event.at)}
+                yield Told("queue.created", data, following)
+
+    def _message(self, event: Event) -> dict[str, Any]:
+        uuid = event.uuid or ""
+        if event.kind == "pushed" and (name := event.details.get("headers", {}).get(TRANSACTION_ID)):
+            self._names[uuid] = name
+            if len(self._names) > NAMES_MAX:
+                del self._names[next(iter(self._names))]
+        data: dict[str, Any] = {"queue": event.queue, "id": uuid, "transactionId": self._names.get(uuid, uuid)}
+        if event.kind == "leased":
+            data["workerId"] = event.details.get("worker")
+        elif event.kind == "nacked":
+            data["error"] = event.details.get("error", "")
+        elif event.kind == "lapsed":
+            data["error"] = LAPSED
+        elif event.kind == "acked":
+            self._names.pop(uuid, None)
+        data["timestamp"] = rfc3339(event.at)
+        return data
+
+
+class Watcher:
+    """One dashboard, and what it is still to be told of depths."""
+
+    def __init__(self) -> None:
+        self.depths: deque[bytes] = deque(maxlen=DEPTHS_MAX)
+
+
+class Dashboard:
+    def __init__(self, broker: Broker, settings: Settings, reader: Journal, log_waiters: LogWaiters) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._feed = Feed(reader, log_waiters)
+        self._digester = ActivityFeed(broker, reader)
+        self._watchers: set[Watcher] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/ws/dashboard",
+                handler=self.follow,
+                summary="A WebSocket that tells all that happens, as {event, data}",
+                right="read",
+                tag="tree",
+                query=DashboardQuery,
+                answers={101: None},
+                errors=(410, 426),
+                safe=False,
+            )
+        ]
+
+    async def follow(self, request: Request) -> Response:
+        query = request.query(DashboardQuery)
+        if query.digest:
+            return await self._digests(request)
+        self._check_room()
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_at_depths())
+        try:
+            offset = await self._feed.end() if query.since is None else query.since
+            await self._feed.page(offset)
+            socket = await request.exchange.upgrade(request, self._settings.ws_slow_ms / 1000)
+            await self._tell(request, socket, offset, watcher.depths)
+        finally:
+            self._watchers.discard(watcher)
+            if not self._watchers and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+        return Response(101)
+
+    def _check_room(self) -> None:
+        if len(self._watchers) + self._digester.watchers >= self._settings.ws_connections_max:
+            raise HttpError(
+                429, "too_many_connections", "too many dashboards are connected", headers={"retry-after": "5"}
+            )
+
+    async def _digests(self, request: Request) -> Response:
+        self._check_room()
+        socket = await request.exchange.upgrade(request, self._settings.ws_slow_ms / 1000)
+        frames = self._digester.join()
+        beat = self._settings.ws_heartbeat_ms / 1000
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time() + beat
+        try:
+            while not self._feed.log_waiters.closed:
+                if frames:
+                    await socket.send([frames.popleft()])
+                elif (left := beat_at - loop.time()) > 0:
+                    await while_here(request, self._digester.wait(min(left, CLOSING_SECONDS)))
+                elif socket.ping():
+                    beat_at = loop.time() + beat
+                else:
+                    raise Disconnected
+        except TooSlow:
+            await socket.close(POLICY, "too slow")
+        else:
+            await socket.close(GOING_AWAY, "the server stops")
+        finally:
+            self._digester.leave(frames)
+        return Response(101)
+
+    async def _tell(self, request: Request, socket: Socket, offset: int, depths: deque[bytes]) -> None:
+        loop, heartbeat = asyncio.get_running_loop(), self._settings.ws_heartbeat_ms / 1000
+        beat_at = loop.time() + heartbeat
+        log_waiters = self._feed.log_waiters
+        try:
+            while not log_waiters.closed:
+                page = await self._feed.page(offset)
+                for start in range(0, len(page.frames), SENT_AT_ONCE):
+                    await socket.send(page.frames[start : start + SENT_AT_ONCE])
+                while depths:
+                    await socket.send([depths.popleft()])
+                left = beat_at - loop.time()
+                if page.next == offset and left > 0:
+                    await while_here(request, log_waiters.wait(NAME, offset, left))
+                elif left <= 0:
+                    if not socket.ping():
+                        raise Disconnected
+                    beat_at = loop.time() + heartbeat
+                offset = page.next
+        except TooSlow:
+            await socket.close(POLICY, "too slow", _dropped("what is told is not taken", offset))
+        except PenstockError as error:
+            await socket.close(TROUBLE, "trouble", _dropped(str(error), offset))
+        else:
+            await socket.close(GOING_AWAY, "the server stops")
+
+    async def _look_at_depths(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.metrics_ms / 1000)
+            changed = self._feed.changed
+            names = [changed.pop() for _ in range(min(len(changed), DEPTHS_MAX))]
+            for name in names:
+                try:
+                    info = await self._broker.find_queue(name)
+                except PenstockError:
+                    continue
+                if info is not None:
+                    frame = _encode(_depth(info, self._broker.store.clock()))
+                    for watcher in self._watchers:
+                        watcher.depths.append(frame)
+            if names:
+                self._feed.log_waiters.wake(NAME)
+
+
+def _bytes(reading: asyncio.Future[EventPage]) -> int:
+    return reading.result().bytes if reading.done() and not reading.cancelled() and not reading.exception() else 0
+
+
+def _depth(info: QueueInfo, now: int) -> Told:
+    return Told("queue.depth", {"queue": info.name, "depth": info.ready + info.scheduled, "timestamp": rfc3339(now)})
+
+
+def _dropped(reason: str, offset: int) -> bytes:
+    return _encode(Told("dropped", {"reason": reason}, offset))

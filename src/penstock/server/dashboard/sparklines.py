@@ -1,0 +1,89 @@
+"""A few queues as a line each: what a list shows of those that are in sight."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from penstock.broker.broker import Broker
+from penstock.core.ids import check_queue_name
+from penstock.core.model import RollUp, Window
+from penstock.server.api.tree.routes import API
+from penstock.server.dashboard.overview import MINUTES_MAX
+from penstock.server.http.messages import Request, Response, reply
+from penstock.server.http_errors import HttpError
+from penstock.server.routing import Route
+from penstock.wire.queues import QueueView, queue_view
+
+QUEUES_MAX = 100
+
+
+class SparklineQuery(Struct, forbid_unknown_fields=True):
+    queues: Annotated[str, Meta(max_length=QUEUES_MAX * 256)]
+    """Names, separated by commas."""
+    minutes: Annotated[int, Meta(ge=1, le=MINUTES_MAX)] = 60
+    step_minutes: Annotated[int, Meta(ge=1, le=MINUTES_MAX)] = 2
+
+
+class Sparkline(Struct):
+    queue: QueueView
+    pushed: list[int]
+    """Of each step, oldest first."""
+    completed: list[int]
+    failed: list[int]
+    pending: list[int]
+
+
+class SparklineList(Struct):
+    sparks: list[Sparkline]
+    """Of those queues that exist."""
+
+
+class Sparklines:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path=f"{API}/analytics/sparks",
+                handler=self.sparks,
+                summary="Some queues by name, each with a short history",
+                right="read",
+                tag="tree",
+                query=SparklineQuery,
+                answers={200: SparklineList},
+            )
+        ]
+
+    async def sparks(self, request: Request) -> Response:
+        query = request.query(SparklineQuery)
+        names = [check_queue_name(name) for name in query.queues.split(",")]
+        points = -(-query.minutes // query.step_minutes)
+        if len(names) > QUEUES_MAX or points * len(names) > 100 * QUEUES_MAX:
+            raise HttpError(422, "invalid_value", f"at most {QUEUES_MAX} queues of 100 steps", field="queues")
+        to = self._broker.store.clock() // 60_000 + 1
+        window = Window(to - query.minutes, to, query.step_minutes)
+        found = []
+        for name in names:
+            # A name is the first of all that begin with it.
+            rolled = await self._broker.roll_ups(window, prefix=name, limit=1)
+            found += [_sparkline(each, window) for each in rolled if each.info.name == name]
+        return reply(SparklineList(found), rows=len(found))
+
+
+def _sparkline(each: RollUp, window: Window) -> Sparkline:
+    spark = Sparkline(queue_view(each.info), [], [], [], [])
+    spans = {span.minute: span for span in each.spans}
+    depth = each.before
+    for start in window.starts:
+        span = spans.get(start)
+        depth = depth if span is None else span.depth
+        happened = None if span is None else span.happened
+        spark.pushed.append(0 if happened is None else happened.pushed)
+        spark.completed.append(0 if happened is None else happened.acked)
+        spark.failed.append(0 if happened is None else happened.nacked + happened.lapsed)
+        spark.pending.append(depth.ready + depth.scheduled)
+    return spark

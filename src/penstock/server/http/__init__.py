@@ -1,0 +1,1 @@
+"""HTTP/1.1, WebSockets and ASGI."""

@@ -1,0 +1,286 @@
+"""A request and a response, as every face sees them, whichever server brought them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from re import compile as pattern
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock.core.model import Delivery
+from penstock.server.http_errors import HttpError
+from penstock.wire.strict_json import QUICK_BYTES, decode, invalid
+
+if TYPE_CHECKING:
+    from penstock.server.http.websocket import Socket
+
+T = TypeVar("T")
+# One thread, so that many large bodies at once do not take the processor, or the other threads, from everyone else.
+_json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
+LOOKED_UP = ("prefix", "after", "contains")
+"""What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one."""
+REMEMBERED_BYTES_MAX = 256
+TREE = ("ns", "task", "name")
+JSON_TYPES = (b"application/json", b"text/json")
+REQUEST_ID = pattern(rb"[!-~]{1,128}")
+TRACEPARENT = pattern(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of a call that takes no parameters."""
+
+
+class Response:
+    __slots__ = ("body", "content_type", "headers", "rows", "status", "stream", "stream_bytes")
+
+    def __init__(
+        self,
+        status: int = 200,
+        body: bytes = b"",
+        *,
+        content_type: bytes = b"application/json",
+        headers: list[tuple[bytes, bytes]] | None = None,
+        rows: int | None = None,
+        stream: AsyncGenerator[bytes, None] | None = None,
+        stream_bytes: int = 0,
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers or []
+        self.rows = rows
+        self.stream = stream
+        self.stream_bytes = stream_bytes
+        """What the stream keeps in memory while its reader is slow."""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def reply(value: Any, status: int = 200, *, rows: int | None = None) -> Response:
+    return Response(status, _encode(value), rows=rows)
+
+
+class Exchange(Protocol):
+    """One request and its answer on a connection: of our own server (`protocol`), or of any other's (`asgi`)."""
+
+    @property
+    def client(self) -> str | None:
+        """The address at the other end of the connection: the client's, or a proxy's."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client is known to have hung up."""
+
+    @property
+    def peer_closed(self) -> bool:
+        """As `gone`, but asking the kernel too."""
+
+    @property
+    def half_closed(self) -> bool:
+        """True if the client has closed its side, for all that is known only that, and no answer has begun."""
+
+    def leaving(self) -> asyncio.Future[None]:
+        """Done when the client hangs up."""
+
+    async def read(self) -> bytes:
+        """What has come of the body since; empty at its end. Raises Disconnected."""
+
+    async def send(self, request: Request, response: Response) -> None: ...
+
+    async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
+        """Make it a WebSocket, whose client has `slow_seconds` to take what it is sent. Raises if it asks for none.
+
+        When it is over, what is sent as the answer goes nowhere."""
+
+    async def sent(self) -> bool:
+        """Wait until the whole answer has left for the kernel; False if it never did."""
+
+
+class Request:
+    """What is asked, and what is said of it in the log."""
+
+    __slots__ = (
+        "_request_id",
+        "body_max",
+        "delivered",
+        "exchange",
+        "headers",
+        "is_safe",
+        "leased",
+        "method",
+        "named_queue",
+        "params",
+        "principal",
+        "query_string",
+        "raw_path",
+        "route",
+        "rows",
+        "started",
+        "status",
+        "value_max",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        method: str,
+        raw_path: bytes,
+        query_string: bytes,
+        headers: dict[bytes, bytes],
+        body_max: int,
+    ) -> None:
+        self.exchange = exchange
+        self.method = method
+        self.raw_path = raw_path
+        self.query_string = query_string
+        self.headers = headers
+        """By lower-case name; of a repeated one, the first."""
+        self.body_max = body_max
+        self.value_max: int | None = None
+        """Bytes of one value in a JSON body: a member, or an element of a member that is a list."""
+        self.params: Mapping[str, str] = {}
+        self.is_safe = True
+        """False if the route hands messages out."""
+        self.principal: Any = None
+        self.named_queue: str | None = None
+        """The queue that the body or the query names, where the path names none."""
+        self.leased: list[Delivery] = []
+        """What was leased for this client, to be given back unless it is known to have left."""
+        self.started = time.perf_counter()
+        self.route = "unmatched"
+        self.status = 500
+        self.rows: int | None = None
+        self.delivered: list[str] = []
+        """Traces of the producers whose messages it hands over."""
+        self._request_id: bytes | None = None
+
+    @property
+    def queue(self) -> str | None:
+        """The queue that is asked about, for the log; in the tree also a task or a namespace."""
+        params = self.params
+        return params.get("queue") or "/".join(params[name] for name in TREE if name in params) or self.named_queue
+
+    def header(self, name: bytes) -> bytes | None:
+        return self.headers.get(name)
+
+    @property
+    def request_id(self) -> bytes:
+        """The client's, if it is usable."""
+        if self._request_id is None:
+            given = self.headers.get(b"x-request-id")
+            usable = given is not None and REQUEST_ID.fullmatch(given)
+            self._request_id = given if given and usable else b"%016x" % random.getrandbits(64)
+        return self._request_id
+
+    @property
+    def traceparent(self) -> str | None:
+        """The caller's trace, if it is one."""
+        value = self.headers.get(b"traceparent")
+        return value.decode("ascii") if value is not None and TRACEPARENT.fullmatch(value) else None
+
+    def query(self, kind: type[T]) -> T:
+        """The query string as a struct, which others may share: a name that is not asked for, or given twice, is
+        refused."""
+        parse: Any = _remembered_query if len(self.query_string) <= REMEMBERED_BYTES_MAX else _parse_query
+        parsed: T = parse(self.query_string, kind)
+        return parsed
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, not limited in sum."""
+        while chunk := await self.exchange.read():
+            yield chunk
+
+    async def body(self) -> bytes:
+        """The whole body, refused as soon as it is too large."""
+        declared = self.headers.get(b"content-length")
+        if declared is not None and declared.isdigit() and int(declared) > self.body_max:
+            raise too_large(self.body_max)
+        first = await self.exchange.read()
+        body = bytearray()
+        chunk = first
+        while chunk:
+            if len(body) + len(chunk) > self.body_max:
+                raise too_large(self.body_max)
+            body += chunk
+            chunk = await self.exchange.read()
+        return first if len(first) == len(body) else bytes(body)
+
+    def content_type(self) -> bytes:
+        value = self.headers.get(b"content-type")
+        return b"" if value is None else value.partition(b";")[0].strip().lower()
+
+    async def json(self, decoder: msgspec.json.Decoder[T], default: T | None = None) -> T:
+        """The body as a struct; with a `default`, it may be missing."""
+        if default is None:
+            self._check_json_type()
+        body = await self.body()
+        if default is not None:
+            if not body:
+                return default
+            self._check_json_type()
+        return await decode_fairly(body, decoder, self.value_max)
+
+    def _check_json_type(self) -> None:
+        content_type = self.content_type()
+        if content_type and content_type not in JSON_TYPES and not content_type.endswith(b"+json"):
+            raise HttpError(
+                415, "wrong_content_type", f"cannot read {content_type.decode('latin-1')}", hint="send application/json"
+            )
+
+
+async def decode_fairly(body: bytes, decoder: msgspec.json.Decoder[T], value_bytes_max: int | None = None) -> T:
+    """Decode strict JSON, if it is large on a thread, so that others are served meanwhile."""
+    if len(body) <= QUICK_BYTES:
+        return decode(body, decoder, value_bytes_max=value_bytes_max)
+    work = partial(decode, body, decoder, value_bytes_max=value_bytes_max)
+    return await asyncio.get_running_loop().run_in_executor(_json_thread, work)
+
+
+def _parse_query(query_string: bytes, kind: Any) -> Any:
+    pairs: list[tuple[str, str]] = []
+    if query_string:
+        try:
+            pairs = parse_qsl(
+                query_string.decode("ascii"),
+                keep_blank_values=True,
+                strict_parsing=True,
+                max_num_fields=32,
+                errors="strict",
+            )
+        except ValueError:
+            raise HttpError(400, "malformed_query", "the query string cannot be read") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise HttpError(422, "invalid_value", "a query parameter is given twice")
+    if any("\0" in values.get(name, "") for name in LOOKED_UP):
+        raise HttpError(422, "invalid_value", "a query parameter holds a NUL")
+    known = sorted(kind.__struct_encode_fields__)
+    for name in values:
+        if name not in known:
+            raise HttpError(
+                422,
+                "invalid_value",
+                f"unknown query parameter {name[:64]!r}",
+                field=name[:64],
+                hint=f"this call takes {', '.join(known)}" if known else "this call takes none; see /docs for its body",
+            )
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error, status=422) from None
+
+
+_remembered_query = lru_cache(maxsize=1_024)(_parse_query)
+"""A consumer asks the same again and again."""
+
+
+def too_large(limit: int) -> HttpError:
+    return HttpError(413, "body_too_large", "the request body is too large", hint=f"at most {limit} bytes")

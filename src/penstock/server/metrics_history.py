@@ -1,0 +1,176 @@
+"""Queues over a window of time: from the store's roll-ups, and for what is older from the lake. They meet at a minute,
+the seam: what happened before it is told by the lake alone, what happened since by the roll-ups alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from penstock.broker.broker import Broker
+from penstock.config import Settings
+from penstock.core.latency import Counts, merged
+from penstock.core.model import Latencies, RollUp, Span, Totals, Window
+from penstock.pipeline.paths import local_path
+from penstock.server.background import CANARY_QUEUE
+from penstock.store.interface import Store
+from penstock.store.sqlite import SqliteStore
+from penstock.wire.payloads import rfc3339
+
+if TYPE_CHECKING:
+    from penstock.pipeline.lake.gold_history import GoldHistory, QueueHistory
+
+DAY_MINUTES = 1_440
+MARGIN_MINUTES = 2
+"""The sweeper may forget a minute while an answer is made."""
+
+
+def lake_folder(settings: Settings, store: Store) -> Path:
+    """Return the setting, or where `penstock pipeline` keeps it by default: beside the file, or in the data folder."""
+    if settings.lake is not None:
+        return local_path(settings.lake, "lake")
+    return Path(store.path).parent / "lake" if isinstance(store, SqliteStore) else Path(settings.data, "lake")
+
+
+class Source(Struct, rename="camel", kw_only=True, omit_defaults=True):
+    """Where a window's history comes from, if it begins before the roll-ups do."""
+
+    rollups_since: str
+    lake_until: str | None = None
+    """How far the lake goes that tells of what is older."""
+    note: str | None = None
+
+
+class History:
+    def __init__(self, broker: Broker, *, days_kept: int, lake: Path, uid: Callable[[], str]) -> None:
+        self._broker = broker
+        self._days_kept = days_kept
+        self._lake = lake
+        self._uid = uid
+        self._past: GoldHistory | None = None
+
+    async def source(self, window: Window | None) -> Source | None:
+        if window is None or window.from_minute >= self._seam():
+            return None
+        since = rfc3339(self._seam() * 60_000)
+        past = await asyncio.to_thread(self._open)
+        if isinstance(past, str):
+            return Source(rollups_since=since, note=past)
+        until = await asyncio.to_thread(past.until)
+        if until is None:
+            return Source(rollups_since=since, note="nothing older is known: there is no lake of this journal")
+        until_ms = round(until.timestamp() * 1000)
+        short = until_ms // 60_000 < self._seam()
+        note = "what happened between the lake's end and the roll-ups is not known" if short else None
+        return Source(rollups_since=since, lake_until=rfc3339(until_ms), note=note)
+
+    def _seam(self) -> int:
+        """The first minute of which the roll-ups tell all."""
+        return self._broker.store.clock() // 60_000 - self._days_kept * DAY_MINUTES + MARGIN_MINUTES
+
+    def _open(self) -> GoldHistory | str:
+        """The lake, or why there is none."""
+        if self._past is None:
+            try:
+                from penstock.pipeline.lake.gold_history import GoldHistory
+            except ImportError:
+                return "nothing older is known: reading the lake takes penstock-mq[lake]"
+            uid = self._uid()
+            if not uid:
+                return "nothing older is known: there is no journal"
+            self._past = GoldHistory(self._lake, uid)
+        return self._past
+
+    async def _ask(self, window: Window, look: Callable[[GoldHistory, int], Any]) -> tuple[int, Any]:
+        """The seam, and what the lake tells of what was before it; None if the window begins later."""
+        cutover = self._seam()
+        if window.from_minute >= cutover:
+            return cutover, None
+
+        def ask() -> Any:
+            past = self._open()
+            return None if isinstance(past, str) else look(past, cutover)
+
+        return cutover, await asyncio.to_thread(ask)
+
+    async def roll_ups(self, window: Window, *, prefix: str, after: str | None, limit: int) -> list[RollUp]:
+        ask = partial(self._broker.roll_ups, prefix=prefix, after=after, limit=limit)
+        if window.from_minute >= self._seam():
+            return await ask(window)
+        cutover = self._seam()
+        live = [await ask(each) for each in live_windows(window, cutover)]
+        names = [each.info.name for each in live[0]]
+        _, past = await self._ask(window, lambda lake, _: lake.roll_ups(window, cutover, names))
+        rest = [{each.info.name: each for each in found} for found in live[1:]]
+        found = []
+        for each in live[0]:
+            name = each.info.name
+            more = [later[name] for later in rest if name in later]
+            found.append(joined(window, (past or {}).get(name), [each, *more]))
+        return found
+
+    async def completed(self, window: Window) -> dict[int, int]:
+        """By step, in all queues but the canary's."""
+        done = dict.fromkeys(window.starts, 0)
+        cutover, past = await self._ask(window, lambda lake, cutover: lake.completed(window, cutover))
+        windows = [window] if window.from_minute >= cutover else live_windows(window, cutover)
+        for each in windows:
+            async for page in self._pages(each):
+                for span in (span for roll_up in page for span in roll_up.spans if span.minute < window.to_minute):
+                    done[window.start_of(span.minute)] += span.happened.acked
+        for step, count in (past or {}).items():
+            done[step] += count
+        return done
+
+    async def _pages(self, window: Window) -> AsyncIterator[list[RollUp]]:
+        after: str | None = None
+        limit = self._broker.limits.page
+        while True:
+            found = await self._broker.roll_ups(window, after=after, limit=limit)
+            yield [each for each in found if each.info.name != CANARY_QUEUE]
+            if len(found) < limit:
+                return
+            after = found[-1].info.name
+
+    async def latencies(self, window: Window, *, after: str | None, limit: int) -> list[Latencies]:
+        ask = partial(self._broker.latencies, after=after, limit=limit)
+        cutover = self._seam()
+        if window.from_minute >= cutover:
+            return await ask(window)
+        live = [await ask(each) for each in live_windows(window, cutover)]
+        names = [each.queue for each in live[0]]
+        _, past = await self._ask(window, lambda lake, _: lake.latencies(window, cutover, names))
+        parts: dict[str, list[dict[int, dict[int, Counts]]]] = {name: [] for name in names}
+        for found in live:
+            for each in found:
+                for minute, kinds in each.counts.items():
+                    if minute < window.to_minute and each.queue in parts:
+                        parts[each.queue].append({window.start_of(minute): kinds})
+        return [merged(name, [*parts[name], (past or {}).get(name, {})]) for name in names]
+
+
+def live_windows(window: Window, cutover: int) -> list[Window]:
+    """What of a window lies after the seam, which may cut a step in two; of one that lies before it, a minute that
+    tells what the queues held then."""
+    if cutover >= window.to_minute:
+        return [Window(cutover, cutover + 1, 1)]
+    head_end = min(window.to_minute, window.start_of(cutover + window.step_minutes - 1))
+    found = [Window(cutover, head_end, head_end - cutover)] if cutover < head_end else []
+    if head_end < window.to_minute:
+        found.append(Window(head_end, window.to_minute, window.step_minutes))
+    return found
+
+
+def joined(window: Window, past: QueueHistory | None, live: Sequence[RollUp]) -> RollUp:
+    older = {} if past is None else past.spans
+    spans = {step: span for step, span in older.items() if step < window.to_minute}
+    for span in (span for each in live for span in each.spans if span.minute < window.to_minute):
+        step = window.start_of(span.minute)
+        earlier = spans[step].happened if step in spans else Totals()
+        spans[step] = Span(step, earlier.plus(span.happened), span.depth)
+    before = live[0].before if past is None else past.before
+    return RollUp(live[0].info, before, [spans[step] for step in sorted(spans)])

@@ -1,0 +1,46 @@
+"""The list of busy queues of the tree is kept short: a lease from a namespace looks at every queue on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.postgres.pipeline import Rows, ints, texts
+from penstock.store.postgres.transaction import PUSHING, PostgresTransaction
+
+LISTED_MANY = 64
+"""From here on a lease asks first which of the listed hold anything: cheaper than to look at each."""
+IDLE_AT_ONCE = 20_000
+
+
+def has_messages(tx: PostgresTransaction, listed: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
+    """The names of those that hold messages, and the ids of those that do not."""
+    if len(listed) <= LISTED_MANY:
+        return [name for name, _ in listed], []
+    undone = {queue_id for (queue_id,) in tx.fetch("lease.holding", ints(queue_id for _, queue_id in listed))}
+    names = [name for name, queue_id in listed if queue_id in undone]
+    return names, [queue_id for _, queue_id in listed if queue_id not in undone]
+
+
+def rebuild_list(tx: PostgresTransaction, queues: Rows) -> None:
+    """Of rows that begin with name, id, and how much the queue holds."""
+    tree = [row for row in queues if "/" in row[0]]
+    if not tree:
+        return
+    listed = {queue_id for (queue_id,) in tx.fetch("admin.busy_ids", ints(row[1] for row in tree))}
+    # A push in a user's own transaction takes no lock, and may have found its queue listed just before it was not.
+    missing = [row for row in tree if row[2] and row[1] not in listed]
+    if missing:
+        tx.write("push.busy", ints(row[1] for row in missing), texts([row[0] for row in missing]))
+        tx.wakes.update(row[0] for row in missing)
+    forget_idle(tx, [row[1] for row in tree if not row[2] and row[1] in listed])
+
+
+def forget_idle(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
+    """Unless someone is pushing to them at this moment. Last of all: nothing is waited for under these locks."""
+    by_lock: dict[int, list[int]] = {}
+    for queue_id in queue_ids[:IDLE_AT_ONCE]:
+        by_lock.setdefault(tx.context.lock_key(PUSHING, queue_id), []).append(queue_id)
+    if not by_lock:
+        return
+    locked = [key for key, got in tx.fetch("admin.try_locks", ints(by_lock)) if got]
+    tx.write("admin.idle", ints(queue_id for key in locked for queue_id in by_lock[key]))

@@ -1,0 +1,141 @@
+"""What time moves: due messages become ready, lapsed leases come back, expired messages go. In bounded steps.
+
+Each row is claimed by whoever deletes it, so this needs no lock: any number of servers may do it at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from penstock.journal.events import EventFlag, Kind
+from penstock.postgres.pipeline import Rows, ints
+from penstock.store.common import CLOCK_SKEW_MS, LEASE_CHECK_STEP, NEVER, NO_TRANSITIONS, Transitions
+from penstock.store.postgres.journal import note_dead, note_ended, note_expired
+from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.settlement import (
+    EndedLease,
+    FailedDelivery,
+    dead_letter,
+    forget,
+    remember_failures,
+    requeue,
+    return_to_dead,
+)
+from penstock.store.postgres.transaction import PostgresTransaction
+
+STEP = 1_000
+PATIENCE_MS = 1_000
+PATIENCE_FACTOR = 50
+LAPSED = "the lease expired"
+
+
+def advance(tx: PostgresTransaction, queue: PostgresQueue, step: int = STEP) -> Transitions:
+    moved = Transitions()
+    if tx.context.lease_checks.is_due(queue.id, tx.now):
+        _expire_far_leases(tx, queue, moved)
+    if not moved.lapsed and tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
+        return NO_TRANSITIONS
+    far, far_more = moved.lapsed, moved.more
+    due_floor, lapse_floor = tx.context.floor(queue.id)
+    if queue.lapse_at <= tx.now:
+        _expire_leases(tx, queue, step, lapse_floor, moved)
+    if queue.due_at <= tx.now:
+        moved.due = len(tx.fetch("transitions.due", queue.id, due_floor, tx.now, step))
+        queue.count(scheduled=-moved.due, ready=moved.due)
+    if queue.expiry_at <= tx.now or (moved.lapsed and queue.expiry_at < NEVER):
+        _expire(tx, queue, step, moved)
+    ((due_at, lapse_at, expiry_at),) = tx.fetch("transitions.bounds", queue.id, due_floor, lapse_floor, tx.now)
+    queue.due_at = NEVER if due_at is None else due_at
+    queue.lapse_at = NEVER if lapse_at is None else lapse_at
+    queue.expiry_at = NEVER if expiry_at is None else expiry_at
+    full = step in (moved.due, moved.lapsed - far) or moved.expired >= step
+    # What another server is moving at this moment is still there to see, but nothing to ask for again.
+    moved.more = far_more or (full and min(queue.due_at, queue.lapse_at, queue.expiry_at) <= tx.now)
+    return moved
+
+
+def wake_at(tx: PostgresTransaction, queue: PostgresQueue) -> int | None:
+    """When something of this queue may become ready without a push."""
+    return wakes(tx, [queue])[queue.id]
+
+
+def wakes(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> dict[int, int | None]:
+    """The same of many, by their ids."""
+    context = tx.context
+    ids = [queue.id for queue in queues]
+    if not ids:
+        return {}
+    if time.monotonic() < context.patient_until:
+        return dict.fromkeys(ids, tx.now + PATIENCE_MS)
+    begun = time.monotonic()
+    floors = [context.floor(queue_id) for queue_id in ids]
+    rows = tx.fetch("transitions.wakes", ints(ids), ints(due for due, _ in floors), ints(lapse for _, lapse in floors))
+    took = time.monotonic() - begun
+    if took > context.slow_seconds:
+        # A held snapshot keeps all that was leased since in the way. Whoever waits may look a little too often instead.
+        context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
+    return dict(rows)
+
+
+def _expire_leases(tx: PostgresTransaction, queue: PostgresQueue, step: int, floor: int, moved: Transitions) -> None:
+    _end_expired_leases(tx, queue, tx.fetch("transitions.lapsed", queue.id, floor, tx.now, step, queue.noted), moved)
+
+
+def record_far(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> None:
+    """Find out, for many at once, which have leases that may be from before the clock was set back."""
+    checks = tx.context.lease_checks
+    due = {queue.id: queue for queue in queues if checks.is_due(queue.id, tx.now)}
+    if due:
+        after = [tx.now + queue.options.lease_ms + CLOCK_SKEW_MS for queue in due.values()]
+        far = {queue_id for (queue_id,) in tx.fetch("transitions.far_queues", ints(due), ints(after))}
+        for queue_id in due.keys() - far:
+            checks.skip(queue_id, tx.now)
+
+
+def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Transitions) -> None:
+    """Leases that would last for as long as the clock was set back."""
+    checks = tx.context.lease_checks
+    after = checks.start(queue.id, tx.now, queue.options.lease_ms)
+    seen = tx.fetch("transitions.far", queue.id, *after, LEASE_CHECK_STEP)
+    over, moved.more = checks.choose(queue.id, tx.now, seen)
+    if over:
+        untils, ids = zip(*over, strict=True)
+        _end_expired_leases(
+            tx, queue, tx.fetch("transitions.end_far", queue.id, ints(untils), ints(ids), queue.noted), moved
+        )
+
+
+def _end_expired_leases(tx: PostgresTransaction, queue: PostgresQueue, rows: Rows, moved: Transitions) -> None:
+    """What becomes of messages whose leases ran out, and are deleted."""
+    leases = sorted(map(EndedLease._make, rows))
+    moved.lapsed += len(leases)
+    if not leases:
+        return
+    extended = [lease.id for lease in leases if lease.extended]
+    if extended:
+        tx.write("settle.forget_extensions", ints(extended))
+    dead = [lease for lease in leases if lease.from_dead]
+    delivered = [lease for lease in leases if not lease.from_dead]
+    note_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
+    note_ended(tx, queue, Kind.LAPSED, delivered, untils=[lease.leased_until for lease in delivered])
+    return_to_dead(tx, queue, dead)
+    attempts_max = queue.options.max_attempts
+    exhausted = [FailedDelivery(lease, LAPSED) for lease in delivered if lease.attempts >= attempts_max]
+    again = [lease for lease in delivered if lease.attempts < attempts_max]
+    note_dead(tx, queue, exhausted, "lapsed")
+    dead_letter(tx, queue, exhausted, "lapsed")
+    remember_failures(tx, [FailedDelivery(lease, LAPSED) for lease in again])
+    requeue(tx, queue, again)
+    queue.count(leased=-len(leases), n_lapsed=len(delivered))
+
+
+def _expire(tx: PostgresTransaction, queue: PostgresQueue, step: int, moved: Transitions) -> None:
+    ready, scheduled = tx.fetch_all(
+        ("transitions.expired_ready", queue.id, tx.now, step, queue.noted),
+        ("transitions.expired_scheduled", queue.id, tx.now, step, queue.noted),
+    )
+    note_expired(tx, queue, [*ready, *scheduled])
+    forget(tx, [row[:3] for row in (*ready, *scheduled)])
+    moved.expired = len(ready) + len(scheduled)
+    queue.count(ready=-len(ready), scheduled=-len(scheduled), n_expired=moved.expired)

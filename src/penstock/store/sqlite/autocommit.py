@@ -1,0 +1,135 @@
+"""One plain message pushed, leased or acked by itself, where nobody else has written: one statement, which commits
+itself.
+
+A transaction of such a command is mostly what surrounds it: begin, look whether others wrote, write counters, commit.
+Here the statement itself asks whether this process is still the file's last writer, and does nothing if not; the
+four parts of an ack are a trigger's. Each function answers None where there is more to do than that.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from penstock.core.commands import Ack, Command, Lease, Leased, Push, PushOutcome, Settled, SettledAll
+from penstock.core.ids import ID_MAX
+from penstock.core.latency import SERVICE, TOTAL, WAIT
+from penstock.core.model import Content, PushReceipt
+from penstock.core.sql_files import load_sql
+from penstock.journal.events import Kind
+from penstock.journal.recording import record_leased, record_pushed
+from penstock.store.common import CONTENT_CODES, new_token
+from penstock.store.sqlite.lease import PLAIN, from_plain
+from penstock.store.sqlite.transaction import FORGET_EVERY, SqliteTransaction
+
+SQL = load_sql("penstock.store.sqlite", "autocommit")
+PUSH, LEASE, ACK = SQL["push"], SQL["lease"], SQL["ack"]
+OK = Settled.OK
+NOTHING_TOLD = (0, 0, None)
+
+
+def prepare_acks(connection: sqlite3.Connection) -> None:
+    """What an ack needs, on this connection only; the file's own schema stays as it is."""
+    connection.executescript(SQL["acks"])
+
+
+def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
+    queue = tx.ahead(command.queue)
+    if queue is None or len(command.messages) != 1 or command.request_key is not None or tx.last_id < 0:
+        return None
+    message, options = command.messages[0], queue.options
+    if message.priority or message.key is not None or message.headers is not None or message.ttl_ms is not None:
+        return None
+    if options.ttl_ms is not None or options.max_size is not None or options.push_rate is not None:
+        return None
+    if options.delay_ms if message.delay_ms is None else message.delay_ms:
+        return None
+    now, payload = tx.now, message.payload
+    if not queue.may_push_uncounted(now) or not tx.journal.can_wait(queue.id, len(payload)):
+        return None
+    message_id = tx.last_id + 1
+    content = 0 if message.content is Content.BYTES else CONTENT_CODES[message.content]
+    place = queue.plain_start | message_id
+    if not tx.execute(PUSH, (place, now, content, payload, tx.writer)).rowcount:
+        return None
+    row = (place, now, None, 0, content, None, None, payload)
+    queue.only = None if queue.ready else row
+    tx.last_id = queue.last_id = message_id
+    queue.newest_at = now
+    queue.ready += 1
+    queue.n_pushed += 1
+    queue.uncounted_pushes += 1
+    tx.defer_counts(queue)
+    if queue.noted:
+        record_pushed(tx, queue, [row])
+    return PushOutcome([PushReceipt(message_id, now, tx.salt)])
+
+
+def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
+    queue = None if command.queue is None else tx.ahead(command.queue)
+    if queue is None or command.limit != 1 or queue.filed or queue.paused or not queue.ready:
+        return None
+    now, options = tx.now, queue.options
+    if options.max_in_flight is not None or options.window_ms:
+        return None
+    if queue.leased and tx.lease_checks.is_due(queue.id, now):
+        return None
+    if not queue.may_lease_uncounted(now) or not tx.journal.can_wait(queue.id):
+        return None
+    row, queue.only = queue.only, None
+    if row is None or queue.ready > 1 or row[0] != queue.plain_start | queue.last_id:
+        row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
+        if row is None:
+            return None
+    place: int = row[0]
+    message_id, worker = place & ID_MAX, command.worker
+    until = now + (options.lease_ms if command.lease_ms is None else command.lease_ms)
+    token = new_token(until)
+    lease = (message_id, place, queue.id, token, now, until, now, worker, tx.writer)
+    if not tx.execute(LEASE, lease).rowcount:
+        return None
+    tx.remember(message_id, (until, token, now, row[1]))
+    queue.count_leased(place, 1, until)
+    queue.uncounted_leases += 1
+    tx.defer_counts(queue)
+    tx.latencies.add_one(queue.id, WAIT, now - row[1])
+    messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
+    if queue.noted:
+        record_leased(tx, queue, messages, [worker], {})
+    return Leased(messages)
+
+
+def ack_autocommit(tx: SqliteTransaction, command: Ack) -> SettledAll | None:
+    """Of a lease that was given out here just now."""
+    queue = tx.ahead(command.queue)
+    if queue is None or len(command.items) != 1 or queue.options.archive_ms != 0 or tx.remembered >= FORGET_EVERY:
+        return None
+    item, now = command.items[0], tx.now
+    message_id = item.id
+    fresh = tx.fresh.get(message_id)
+    if fresh is None or fresh[0] <= now or item.token != fresh[1].hex() or not queue.may_ack_alone(now):
+        return None
+    until, token, leased_at, pushed_at = fresh
+    del tx.fresh[message_id]
+    queue.leased -= 1
+    queue.n_acked += 1
+    told = None
+    if queue.noted:
+        tx.journal.note(Kind.ACKED, queue, [(message_id, pushed_at, leased_at, leased_at, 0, 1, 0, 0)])
+        told = tx.next_journal_row()
+    ended = (until, message_id, token, queue.plain_start | message_id)
+    before = tx.connection.total_changes
+    tx.execute(ACK, (*queue.counts(), *ended, *(told or NOTHING_TOLD), now // 60_000, tx.writer))
+    if tx.connection.total_changes == before:
+        tx.forget()
+        return None
+    tx.remembered += 1
+    queue.all_counted()
+    tx.latencies.add_one(queue.id, SERVICE, now - leased_at)
+    tx.latencies.add_one(queue.id, TOTAL, now - pushed_at)
+    return SettledAll([OK])
+
+
+Alone = Callable[[SqliteTransaction, Any], Any]
+ALONE: dict[type[Command[Any]], Alone] = {Push: push_autocommit, Lease: lease_autocommit, Ack: ack_autocommit}

@@ -1,0 +1,143 @@
+"""Which function carries out which command, alone or together with others of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from penstock.core.commands import (
+    Ack,
+    AddKey,
+    AddStreamKey,
+    Beat,
+    CatchUp,
+    CatchUpJournal,
+    Command,
+    Configure,
+    Drop,
+    Extend,
+    ForgetJournal,
+    Lease,
+    Move,
+    Nack,
+    Pause,
+    Purge,
+    Push,
+    Redrive,
+    Release,
+    Remove,
+    RemoveKey,
+    RemoveStreamKeys,
+    SetSecret,
+    Settled,
+    SettledAll,
+    Sweep,
+    SwitchJournal,
+    Take,
+    Transact,
+    TransactOutcome,
+)
+from penstock.errors import LeaseLost, PenstockError, UnknownMessage
+from penstock.store.sqlite import access
+from penstock.store.sqlite.admin import purge, redrive, remove, sweep
+from penstock.store.sqlite.configure import configure, drop, pause
+from penstock.store.sqlite.journal import catch_up_journal, forget_journal, switch_journal
+from penstock.store.sqlite.lease import catch_up, lease, lease_together, take
+from penstock.store.sqlite.move import move
+from penstock.store.sqlite.push import push, push_together
+from penstock.store.sqlite.settle import ack, ack_together, extend, nack, release
+from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.workers import beat
+
+Together = Callable[[SqliteTransaction, str, list[Any]], Sequence[Any] | None]
+
+
+def execute_batch(tx: SqliteTransaction, commands: Sequence[Command[Any]]) -> list[Any]:
+    """Each command's outcome. An error is one too, and changed nothing."""
+    if len(commands) == 1:
+        return [_attempt(tx, commands[0])]
+    outcomes: list[Any] = []
+    for (kind, queue), run in groupby(commands, _likeness):
+        alike = list(run)
+        join = TOGETHER.get(kind)
+        joined = join(tx, queue, alike) if join and queue and len(alike) > 1 else None
+        outcomes += joined or [_attempt(tx, each) for each in alike]
+    return outcomes
+
+
+def _likeness(command: Command[Any]) -> tuple[type[Command[Any]], str | None]:
+    return type(command), getattr(command, "queue", None)
+
+
+def _attempt(tx: SqliteTransaction, command: Command[Any]) -> Any:
+    try:
+        return HANDLERS[type(command)](tx, command)
+    except PenstockError as error:
+        return error
+
+
+def execute(tx: SqliteTransaction, command: Command[Any]) -> Any:
+    return HANDLERS[type(command)](tx, command)
+
+
+def transact(tx: SqliteTransaction, command: Transact) -> TransactOutcome:
+    tx.count()
+    mark = tx.mark()
+    tx.execute("SAVEPOINT transact")
+    tx.fenced = True
+    try:
+        outcomes = [execute(tx, each) for each in command.commands]
+        for each, outcome in zip(command.commands, outcomes, strict=True):
+            if isinstance(outcome, SettledAll):
+                _require_settled(each, outcome)
+    except PenstockError:
+        tx.execute("ROLLBACK TO transact")
+        tx.execute("RELEASE transact")
+        tx.go_back(mark)
+        raise
+    finally:
+        tx.fenced = False
+    tx.write_counters()
+    tx.execute("RELEASE transact")
+    return TransactOutcome(outcomes)
+
+
+def _require_settled(command: Any, outcome: SettledAll) -> None:
+    for item, result in zip(command.items, outcome.results, strict=True):
+        if result is Settled.STALE:
+            raise LeaseLost(item.id)
+        if result is Settled.UNKNOWN:
+            raise UnknownMessage(command.queue, item.id)
+
+
+HANDLERS: dict[type[Command[Any]], Callable[[SqliteTransaction, Any], Any]] = {
+    Push: push,
+    Lease: lease,
+    Take: take,
+    CatchUp: catch_up,
+    Ack: ack,
+    Nack: nack,
+    Extend: extend,
+    Release: release,
+    Remove: remove,
+    Purge: purge,
+    Move: move,
+    Redrive: redrive,
+    Sweep: sweep,
+    Configure: configure,
+    Pause: pause,
+    Drop: drop,
+    AddKey: access.add_key,
+    RemoveKey: access.remove_key,
+    AddStreamKey: access.add_stream_key,
+    RemoveStreamKeys: access.remove_stream_keys,
+    SetSecret: access.set_secret,
+    Transact: transact,
+    SwitchJournal: switch_journal,
+    ForgetJournal: forget_journal,
+    CatchUpJournal: catch_up_journal,
+    Beat: beat,
+}
+TOGETHER: dict[type[Command[Any]], Together] = {Push: push_together, Lease: lease_together, Ack: ack_together}
+"""For neighbours that concern one queue. None where they have to be carried out one by one after all."""

@@ -1,0 +1,159 @@
+"""The looks at a SQLite file: each sees one moment of it, on a connection of its own beside the writer's."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from penstock.core.model import (
+    Ages,
+    ApiKey,
+    Clock,
+    DeadError,
+    Latencies,
+    QueueInfo,
+    QueueStats,
+    RollUp,
+    State,
+    StoredMessage,
+    Window,
+    WorkerInfo,
+)
+from penstock.errors import StoreClosed
+from penstock.journal.interface import JournalRow
+from penstock.store.sqlite import access
+from penstock.store.sqlite.connection import MEMORY, connect, mapping_errors, retry_while_busy
+from penstock.store.sqlite.queries import SqliteQueries
+from penstock.store.sqlite.transaction import JOURNAL
+from penstock.store.sqlite.workers import list_workers
+
+T = TypeVar("T")
+
+
+class ReadMixin:
+    """The half of the store that writes nothing. A store in memory has but one connection, which serves both."""
+
+    path: str
+    salt: int
+    _clock: Clock
+    _busy_ms: int
+    _closed: bool
+    _writer: sqlite3.Connection
+    _reader: sqlite3.Connection
+    _reader_open: bool
+    _read_lock: threading.RLock
+
+    def _open_reader(self) -> None:
+        self._check_open()
+        if not self._reader_open:
+            self._reader = self._writer if self.path == MEMORY else connect(self.path, busy_ms=self._busy_ms)
+            self._reader_open = True
+
+    def peek(
+        self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
+    ) -> tuple[list[StoredMessage], str | None]:
+        return self._read(lambda reader: reader.peek(queue, state, limit, after))
+
+    def dead_errors(
+        self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
+    ) -> tuple[list[DeadError], str | None]:
+        return self._read(lambda reader: reader.dead_errors(queue, contains, limit, after))
+
+    def get(self, queue: str, message_id: int) -> StoredMessage | None:
+        return self._read(lambda reader: reader.get(queue, message_id))
+
+    def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return self._read(lambda reader: [reader.locate(name) for name in names])
+
+    def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
+        return self._read(lambda reader: reader.held(queue, uuids))
+
+    def find_queue(self, queue: str) -> QueueInfo | None:
+        found = self._read(lambda reader: reader.find(queue))
+        return None if found is None else found.info()
+
+    def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]:
+        return self._read(lambda reader: reader.list_queues(prefix, after, limit))
+
+    def forwarders(self, target: str | None = None) -> list[str]:
+        return self._read(lambda reader: reader.forwarders(target))
+
+    def stats(self, queue: str) -> QueueStats:
+        return self._read(lambda reader: reader.stats(queue))
+
+    def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
+        return self._read(lambda reader: reader.ages(queues))
+
+    def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
+        return self._read(lambda reader: reader.roll_ups(window, prefix, after, limit))
+
+    def latencies(
+        self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[Latencies]:
+        return self._read(lambda reader: reader.latencies(window, prefix, after, limit))
+
+    def find_key(self, key_id: str) -> ApiKey | None:
+        return self._with_snapshot(lambda connection: access.find_key(connection, key_id))
+
+    def list_stream_keys(self, stream: str) -> list[ApiKey]:
+        return self._with_snapshot(lambda connection: access.list_stream_keys(connection, stream))
+
+    def list_keys(self, queue: str) -> list[ApiKey]:
+        return self._with_snapshot(lambda connection: access.list_keys(connection, queue))
+
+    def find_secret(self, queue: str) -> str | None:
+        return self._with_snapshot(lambda connection: access.find_secret(connection, queue))
+
+    def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
+        return self._with_snapshot(lambda connection: list_workers(connection, self._clock(), after, limit))
+
+    def _read(self, look: Callable[[SqliteQueries], T]) -> T:
+        return self._with_snapshot(lambda connection: look(SqliteQueries(connection, self.salt, self._clock())))
+
+    def _with_snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Look at one moment of the file."""
+
+        def at_one_moment() -> T:
+            self._reader.execute("BEGIN")
+            try:
+                return look(self._reader)
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("ROLLBACK")
+
+        with self._read_lock, mapping_errors(self.path):
+            self._open_reader()
+            return retry_while_busy(at_one_moment, self._busy_ms)
+
+    def journal_bounds(self) -> tuple[int, int]:
+        first, following = self._with_snapshot(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
+        return first or 0, following or 0
+
+    def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
+        def look(connection: sqlite3.Connection) -> list[JournalRow]:
+            rows: list[JournalRow] = []
+            size = 0
+            for row in connection.execute(JOURNAL["from"], (offset,)):
+                rows.append(JournalRow._make(row))
+                size += len(rows[-1].bytes)
+                if size >= max_bytes:
+                    break
+            return rows
+
+        return self._with_snapshot(look)
+
+    def export(self, queue: str) -> Generator[StoredMessage, None, None]:
+        if self.path == MEMORY:
+            yield from self._read(lambda reader: list(reader.export(queue)))
+            return
+        self._check_open()
+        with closing(connect(self.path, busy_ms=self._busy_ms)) as connection, mapping_errors(self.path):
+            connection.execute("BEGIN")
+            yield from SqliteQueries(connection, self.salt, self._clock()).export(queue)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the queue on {self.path} has been closed", hint="open it again")

@@ -1,0 +1,245 @@
+"""What time moves: due messages become ready, lapsed leases come back, expired messages go. In bounded steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from penstock.core.model import ERROR_TEXT_MAX
+from penstock.core.sql_files import load_sql
+from penstock.journal.events import EventFlag, Kind, encode_detail
+from penstock.store.common import LEASE_CHECK_STEP, NEVER, NO_TRANSITIONS, Transitions
+from penstock.store.sqlite.journal import error_details, failures, pushed_times
+from penstock.store.sqlite.queues import SqliteQueue
+from penstock.store.sqlite.transaction import SqliteTransaction
+
+SQL = load_sql("penstock.store.sqlite", "transitions")
+SETTLE = load_sql("penstock.store.sqlite", "settle")
+
+STEP = 1_000
+FAILURES_MAX = 20
+
+
+class EndedLeaseRow(NamedTuple):
+    """The row of a lease that is over."""
+
+    id: int
+    place: int
+    attempts: int
+    first_leased_at: int | None
+    leased_at: int
+    expires_at: int | None
+    from_dead: int
+    extended: int
+    pushed_at: int | None = None
+    """If that is known without looking."""
+    token: bytes = b""
+    """If a consumer ended it."""
+
+
+def advance(tx: SqliteTransaction, queue: SqliteQueue, step: int = STEP) -> Transitions:
+    far = bool(queue.leased) and tx.lease_checks.is_due(queue.id, tx.now)
+    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at and not far:
+        return NO_TRANSITIONS
+    moved = Transitions()
+    if far:
+        _expire_far_leases(tx, queue, moved)
+    if queue.lapse_at <= tx.now:
+        _expire_leases(tx, queue, step, moved)
+    if queue.due_at <= tx.now:
+        _make_due(tx, queue, step, moved)
+    if queue.expiry_at <= tx.now:
+        _expire(tx, queue, step, moved)
+    return moved
+
+
+def wake_at(queue: SqliteQueue) -> int | None:
+    """When something of this queue may become ready without a push."""
+    at: int = min(queue.due_at, queue.lapse_at)
+    return at if at < NEVER else None
+
+
+def _first(tx: SqliteTransaction, statement: str, queue: SqliteQueue) -> int:
+    row = tx.execute(SQL[statement], (queue.id,)).fetchone()
+    return NEVER if row is None or row[0] is None else int(row[0])
+
+
+def _make_due(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transitions) -> None:
+    rows = tx.execute(SQL["due"], (queue.id, tx.now, step)).fetchall()
+    if rows:
+        through = (queue.id, *rows[-1])
+        tx.execute(SQL["file_due"], through)
+        tx.execute(SQL["unschedule_due"], through)
+        queue.scheduled -= len(rows)
+        queue.ready += len(rows)
+        queue.filed = True
+        tx.touch(queue)
+        moved.due = len(rows)
+    queue.due_at = _first(tx, "first_due", queue)
+    moved.more |= queue.due_at <= tx.now
+
+
+def _expire_far_leases(tx: SqliteTransaction, queue: SqliteQueue, moved: Transitions) -> None:
+    """Leases that would last for as long as the clock was set back."""
+    after = tx.lease_checks.start(queue.id, tx.now, queue.options.lease_ms)
+    seen = tx.execute(SQL["far"], (queue.id, *after, LEASE_CHECK_STEP)).fetchall()
+    over, more = tx.lease_checks.choose(queue.id, tx.now, seen)
+    rows = [tx.execute(SQL["lease"], (queue.id, *each)).fetchone() for each in over]
+    for until, message_id in over:
+        tx.execute(SETTLE["end_lease"], (queue.id, until, message_id))
+        tx.fresh.pop(message_id, None)
+    _end_expired_leases(tx, queue, rows, moved)
+    if over:
+        queue.lapse_at = _first(tx, "first_lapse", queue)
+    moved.more |= more
+
+
+def _expire_leases(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transitions) -> None:
+    rows = tx.execute(SQL["lapsed"], (queue.id, tx.now, step)).fetchall()
+    if rows:
+        tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
+    _end_expired_leases(tx, queue, rows, moved)
+    queue.lapse_at = _first(tx, "first_lapse", queue)
+    moved.more |= queue.lapse_at <= tx.now
+
+
+def _end_expired_leases(
+    tx: SqliteTransaction, queue: SqliteQueue, rows: list[tuple[Any, ...]], moved: Transitions
+) -> None:
+    """What becomes of messages whose leases ran out, and are deleted."""
+    for row in rows:
+        lease = EndedLeaseRow(*row[1:])
+        if lease.extended:
+            tx.execute(SETTLE["forget_extension"], (lease.id,))
+        if lease.from_dead:
+            return_to_dead(tx, queue, lease)
+            continue
+        queue.n_lapsed += 1
+        if queue.noted:
+            record_ended(tx, queue, Kind.LAPSED, lease, until=row[0])
+        if lease.attempts >= queue.options.max_attempts:
+            dead_letter(tx, queue, lease, "lapsed", "the lease expired")
+        else:
+            remember_failure(tx, lease.id, lease.attempts, "the lease expired")
+            requeue(tx, queue, lease)
+    if rows:
+        queue.leased -= len(rows)
+        tx.touch(queue)
+        moved.lapsed += len(rows)
+
+
+def _expire(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transitions) -> None:
+    ready = tx.execute(SQL["expired_ready"], (queue.id, tx.now, step)).fetchall()
+    scheduled = tx.execute(SQL["expired_scheduled"], (queue.id, tx.now, step)).fetchall()
+    if queue.noted:
+        _record_expired(tx, queue, [row[-4:] for row in ready + scheduled])
+    for rank, available_at, message_id, place, attempts, _ in ready:
+        tx.execute(SQL["drop_ready"], (queue.id, rank, available_at, message_id))
+        forget_message(tx, message_id, place, attempts)
+    for available_at, message_id, place, attempts, _ in scheduled:
+        tx.execute(SQL["drop_scheduled"], (queue.id, available_at, message_id))
+        forget_message(tx, message_id, place, attempts)
+    moved.expired = len(ready) + len(scheduled)
+    if moved.expired:
+        queue.ready -= len(ready)
+        queue.scheduled -= len(scheduled)
+        queue.n_expired += moved.expired
+        tx.touch(queue)
+    queue.expiry_at = _first(tx, "first_expiry", queue)
+    moved.more |= queue.expiry_at <= tx.now
+
+
+def _record_expired(tx: SqliteTransaction, queue: SqliteQueue, gone: list[tuple[Any, ...]]) -> None:
+    """Of rows of id, place, attempts and first_leased_at."""
+    if gone:
+        pushed = pushed_times(tx, [place for _, place, _, _ in gone])
+        rows = [
+            (message_id, pushed_at, first_leased_at or 0, 0, 0, attempts, 0, 0)
+            for (message_id, _, attempts, first_leased_at), pushed_at in zip(gone, pushed, strict=True)
+        ]
+        details = error_details(tx, [(message_id, attempts > 0) for message_id, _, attempts, _ in gone])
+        tx.journal.note(Kind.EXPIRED, queue, rows, 0, details)
+
+
+def record_ended(
+    tx: SqliteTransaction,
+    queue: SqliteQueue,
+    kind: Kind,
+    lease: EndedLeaseRow,
+    *,
+    until: int = 0,
+    marks: int = 0,
+    **detail: Any,
+) -> None:
+    """That a lease is over, and why."""
+    (pushed_at,) = pushed_times(tx, [lease.place])
+    row = (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, until, lease.attempts, 0, 0)
+    tx.journal.note(kind, queue, [row], marks, [encode_detail(**detail)] if detail else None)
+
+
+def forget_message(tx: SqliteTransaction, message_id: int, place: int, attempts: int) -> None:
+    tx.execute(SETTLE["delete"], (place,))
+    if attempts:
+        tx.execute(SETTLE["forget_failures"], (message_id,))
+
+
+def requeue(tx: SqliteTransaction, queue: SqliteQueue, lease: EndedLeaseRow) -> None:
+    """Back among the ready, where it was."""
+    row = (lease.attempts, lease.first_leased_at, lease.expires_at, queue.id, lease.id, lease.place)
+    tx.execute(SETTLE["file"], row)
+    queue.filed = True
+    queue.ready += 1
+    if lease.expires_at is not None:
+        queue.expiry_at = min(queue.expiry_at, lease.expires_at)
+
+
+def return_to_dead(tx: SqliteTransaction, queue: SqliteQueue, lease: EndedLeaseRow, error: str | None = None) -> None:
+    """End the lease of a dead letter; the journal keeps the error that a consumer gave."""
+    tx.execute(SETTLE["return_dead"], (lease.id,))
+    queue.dead += 1
+    if queue.noted:
+        detail: dict[str, Any] = {"error": error} if error else {}
+        record_ended(tx, queue, Kind.RELEASED, lease, marks=EventFlag.DEAD_LETTER, **detail)
+
+
+def dead_letter(
+    tx: SqliteTransaction,
+    queue: SqliteQueue,
+    lease: EndedLeaseRow,
+    reason: str,
+    error: str,
+    traceback: str | None = None,
+    *,
+    discard: bool = False,
+) -> None:
+    """Into the queue's dead letters; gone, where it keeps none or the message is discarded."""
+    queue.n_dead += 1
+    keep = queue.options.dlq and not discard
+    remember_failure(tx, lease.id, lease.attempts, error, traceback)
+    if queue.noted:
+        marks = 0 if keep else EventFlag.GONE
+        record_ended(tx, queue, Kind.DEAD, lease, marks=marks, reason=reason, errors=failures(tx, lease.id))
+    if not keep:
+        forget_message(tx, lease.id, lease.place, lease.attempts)
+        return
+    ttl_left_ms = None if lease.expires_at is None else max(0, lease.expires_at - tx.now)
+    row: tuple[Any, ...] = (
+        lease.id,
+        lease.place,
+        queue.id,
+        tx.now,
+        lease.attempts,
+        lease.first_leased_at,
+        ttl_left_ms,
+        reason,
+        error[:ERROR_TEXT_MAX],
+    )
+    tx.execute(SETTLE["die"], row)
+    queue.dead += 1
+
+
+def remember_failure(
+    tx: SqliteTransaction, message_id: int, attempts: int, error: str, traceback: str | None = None
+) -> None:
+    tx.execute(SETTLE["remember_failure"], (message_id, attempts, tx.now, error[:ERROR_TEXT_MAX], traceback))
+    if attempts > FAILURES_MAX:
+        tx.execute(SETTLE["trim_failures"], (message_id, FAILURES_MAX))

@@ -1,0 +1,1 @@
+"""JSON schemas and encodings of the HTTP APIs, shared by server, client and CLI."""

@@ -1,0 +1,142 @@
+"""What the tree face's analytics are asked and answer. A series is newest first."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from penstock.server.metrics_history import Source
+from penstock.wire.tree import Options
+
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Interval = Annotated[str, Meta(pattern="^([1-9][0-9]{0,4}[mhd]|minute|hour|day)$")]
+
+
+class HistoryQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """With any of these, what is answered comes from the roll-ups, and for what is older from the lake."""
+
+    from_: Time | None = field(default=None, name="from")
+    """By default an hour before `to`."""
+    to: Time | None = None
+    """By default now."""
+    interval: Interval | None = None
+
+
+class PageQuery(HistoryQuery, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    after: Annotated[str, Meta(max_length=1_000)] | None = None
+    """The `next` of an earlier page."""
+
+
+class Stats(Struct, rename="camel", kw_only=True):
+    pending: int
+    processing: int
+    completed: int
+    failed: int
+    """Deliveries that failed, or whose lease ran out."""
+    dead_letter: int
+    total: int
+    """All that were pushed."""
+
+
+class StatsPoint(Stats, kw_only=True):
+    timestamp: str
+
+
+class QueueStats(Struct, kw_only=True, omit_defaults=True):
+    """Over a window: pending, processing and deadLetter at its end, the others within it."""
+
+    queue: str
+    ns: str | None
+    task: str | None
+    name: str
+    options: Options
+    stats: Stats
+    series: list[StatsPoint] | None = None
+
+
+class AllQueues(Struct, kw_only=True, omit_defaults=True):
+    queues: list[QueueStats]
+    next: str | None = None
+    source: Source | None = None
+
+
+class NamespaceStats(Struct, kw_only=True, omit_defaults=True):
+    namespace: str
+    totals: Stats
+    """Of all its queues, also those on other pages."""
+    queues: list[QueueStats]
+    next: str | None = None
+    source: Source | None = None
+
+
+class TaskStats(Struct, kw_only=True, omit_defaults=True):
+    namespace: str
+    task: str
+    totals: Stats
+    queues: list[QueueStats]
+    next: str | None = None
+    source: Source | None = None
+
+
+class DepthPoint(Struct):
+    timestamp: str
+    depth: int
+    processing: int
+
+
+class QueueDepth(Struct, kw_only=True, omit_defaults=True):
+    queue: str
+    depth: int
+    processing: int
+    series: list[DepthPoint] | None = None
+
+
+class Depths(Struct, kw_only=True, omit_defaults=True):
+    depths: list[QueueDepth]
+    next: str | None = None
+    source: Source | None = None
+
+
+class ThroughputPoint(Struct, rename="camel"):
+    timestamp: str
+    messages_per_minute: float
+    messages_per_second: float
+
+
+class Throughput(Struct, omit_defaults=True):
+    """Messages completed, in all queues."""
+
+    throughput: list[ThroughputPoint]
+    source: Source | None = None
+
+
+class Percentiles(Struct):
+    p50: int | None
+    p95: int | None
+    p99: int | None
+
+
+class LatencyPoint(Struct, kw_only=True):
+    timestamp: str
+    wait: Percentiles
+    service: Percentiles
+    total: Percentiles
+
+
+class QueueLatency(Struct, kw_only=True, omit_defaults=True):
+    """Milliseconds: from push to first lease, from lease to completion, and from push to completion."""
+
+    queue: str
+    wait: Percentiles
+    service: Percentiles
+    total: Percentiles
+    series: list[LatencyPoint] | None = None
+    """Those steps in which any were counted."""
+
+
+class Latencies(Struct, kw_only=True, omit_defaults=True):
+    latency: list[QueueLatency]
+    next: str | None = None
+    source: Source | None = None

@@ -1,0 +1,476 @@
+"""What the queue face reads and answers. Times are milliseconds since 1970."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.core.commands import Settled
+from penstock.core.error_groups import ERROR_SHOWN_MAX
+from penstock.core.model import (
+    BATCH_MAX,
+    DELAY_MS_MAX,
+    LEASE_MS_MAX,
+    PRIORITY_MAX,
+    ApiKey,
+    Content,
+    Failure,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    StoredMessage,
+    Totals,
+)
+from penstock.wire import payloads
+
+Key = Annotated[str, Meta(min_length=1, max_length=512)]
+MessageId = Annotated[int, Meta(ge=1, le=2**44)]
+DelayMs = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
+LeaseMs = Annotated[int, Meta(ge=1, le=LEASE_MS_MAX)]
+ErrorText = Annotated[str, Meta(max_length=65_536)]
+
+_options = [(field.name, field.type | UnsetType, UNSET) for field in msgspec.structs.fields(QueueOptions)]
+OptionChanges: Any = msgspec.defstruct(
+    "OptionChanges",
+    [
+        *_options,
+        ("visibility_ms", LeaseMs | UnsetType, UNSET),
+        ("secret", Annotated[str, Meta(min_length=16, max_length=512)] | None | UnsetType, UNSET),
+    ],
+    forbid_unknown_fields=True,
+    kw_only=True,
+)
+CreateQueue: Any = msgspec.defstruct(
+    "CreateQueue", [("name", str)], bases=(OptionChanges,), forbid_unknown_fields=True, kw_only=True
+)
+
+
+class QueueView(Struct, kw_only=True):
+    name: str
+    max_attempts: int
+    visibility_ms: int
+    dlq: str | None
+    """The name under which its dead letters are leased and looked at."""
+    options: QueueOptions
+    paused: bool
+    created_at: int
+    ready: int
+    scheduled: int
+    leased: int
+    dead: int
+    archived: int
+    totals: Totals
+
+
+class QueueList(Struct):
+    queues: list[QueueView]
+    next: str | None = None
+
+
+class PushOne(Struct, forbid_unknown_fields=True, kw_only=True):
+    payload: msgspec.Raw
+    encoding: Literal["base64", "text"] | None = None
+    """Of a payload that is no JSON: bytes as base64, or text as a string."""
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    delay_ms: DelayMs | None = None
+    ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
+    idempotency_key: Key | None = None
+    headers: dict[str, str] | None = None
+    signature: str | None = None
+
+
+class PushMany(Struct, forbid_unknown_fields=True, kw_only=True):
+    messages: Annotated[list[PushOne], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """One message, or many under `messages`."""
+
+    payload: msgspec.Raw | UnsetType = UNSET
+    encoding: Literal["base64", "text"] | None = None
+    """Of a payload that is no JSON: bytes as base64, or text as a string."""
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    delay_ms: DelayMs | None = None
+    ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
+    idempotency_key: Key | None = None
+    headers: dict[str, str] | None = None
+    signature: str | None = None
+    messages: Annotated[list[PushOne], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
+    request_key: Key | None = None
+    """With `messages`: sent again within 15 minutes, those without keys of their own add nothing."""
+
+
+class PushedOne(Struct):
+    message_id: int
+    id: int
+    uuid: str
+    duplicate: bool
+
+
+class PushedMany(Struct):
+    message_ids: list[int]
+    duplicates: list[int]
+    """Positions of those that were there already; their ids are the first ones'."""
+
+
+class PollQuery(Struct, forbid_unknown_fields=True):
+    batch: Annotated[int, Meta(ge=1, le=BATCH_MAX)] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=600_000)] | None = None
+    visibility_ms: LeaseMs | None = None
+    worker: Annotated[str, Meta(max_length=255)] | None = None
+
+
+class Settle(Struct, forbid_unknown_fields=True):
+    id: MessageId
+    token: str | None = None
+
+
+class PollBody(Struct, forbid_unknown_fields=True):
+    acks: Annotated[list[Settle], Meta(max_length=BATCH_MAX)] = []
+
+
+class PolledMessage(Struct, omit_defaults=True, kw_only=True):
+    id: int
+    uuid: str
+    payload: Any
+    encoding: str | None = None
+    content: Content = Content.JSON
+    """How it was pushed, where that was not as JSON: text or bytes."""
+    priority: int
+    attempts: int
+    created_at: int
+    lease_expires_at: int
+    token: str
+    idempotency_key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class Polled(Struct, omit_defaults=True):
+    messages: list[PolledMessage]
+    acks: list[Settled] | None = None
+    """What became of the acks that came along: ok, stale or unknown."""
+
+
+class NackItem(Settle, forbid_unknown_fields=True):
+    delay_ms: DelayMs | None = None
+    error: ErrorText | None = None
+    traceback: ErrorText | None = None
+    """Where it failed; the last 8,192 characters are kept."""
+    dead: bool = False
+    """Make it a dead letter now, whatever attempts are left."""
+    discard: bool = False
+    """Drop it now, without a dead letter."""
+
+
+class AckBody(Struct, forbid_unknown_fields=True):
+    """One, or many under `items`."""
+
+    id: MessageId | UnsetType = UNSET
+    token: str | None = None
+    items: Annotated[list[Settle], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
+
+
+class NackBody(Struct, forbid_unknown_fields=True):
+    id: MessageId | UnsetType = UNSET
+    token: str | None = None
+    delay_ms: DelayMs | None = None
+    error: ErrorText | None = None
+    traceback: ErrorText | None = None
+    """Where it failed; the last 8,192 characters are kept."""
+    dead: bool = False
+    """Make it a dead letter now, whatever attempts are left."""
+    discard: bool = False
+    """Drop it now, without a dead letter."""
+    items: Annotated[list[NackItem], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
+
+
+class ExtendBody(Struct, forbid_unknown_fields=True):
+    id: MessageId | UnsetType = UNSET
+    token: str | None = None
+    ms: LeaseMs | None = None
+    items: Annotated[list[Settle], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
+
+
+class SettledOne(Struct, omit_defaults=True):
+    id: int
+    result: Literal["ok", "stale", "unknown"]
+    state: str | None = None
+    """After a nack: scheduled, ready or dead."""
+
+
+class SettledItems(Struct, omit_defaults=True):
+    results: list[SettledOne]
+    lease_expires_at: int | None = None
+
+
+class TransactSettle(NackItem, forbid_unknown_fields=True):
+    queue: str | None = None
+
+
+class TransactPush(PushOne, forbid_unknown_fields=True, kw_only=True):
+    queue: str | None = None
+
+
+class TransactBody(Struct, forbid_unknown_fields=True):
+    """Items name another queue with `queue`."""
+
+    ack: Annotated[list[TransactSettle], Meta(max_length=BATCH_MAX)] = []
+    nack: Annotated[list[TransactSettle], Meta(max_length=BATCH_MAX)] = []
+    push: Annotated[list[TransactPush], Meta(max_length=BATCH_MAX)] = []
+
+
+class TransactedView(Struct):
+    acked: int
+    nacked: int
+    message_ids: list[int]
+    duplicates: list[int]
+
+
+class PageQuery(Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    after: str | None = None
+
+
+class ListQuery(PageQuery, forbid_unknown_fields=True):
+    prefix: Annotated[str, Meta(max_length=800)] = ""
+
+
+class PeekQuery(PageQuery, forbid_unknown_fields=True):
+    state: Literal["ready", "scheduled", "leased", "dead", "archived"] = "ready"
+
+
+class MessageView(Struct, omit_defaults=True, kw_only=True):
+    id: int
+    uuid: str
+    queue: str
+    state: str
+    payload: Any
+    encoding: str | None = None
+    content: str
+    priority: int
+    attempts: int
+    created_at: int
+    available_at: int
+    expires_at: int | None = None
+    first_leased_at: int | None = None
+    leased_at: int | None = None
+    lease_expires_at: int | None = None
+    worker: str | None = None
+    finished_at: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    errors: list[Failure] = []
+    idempotency_key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class MessagePage(Struct):
+    messages: list[MessageView]
+    next: str | None = None
+
+
+class ImportedMessage(Struct):
+    """A line of an export. What cannot be brought back (ids, attempts, leases) is read over."""
+
+    payload: msgspec.Raw
+    content: Literal["bytes", "text", "json"] = "json"
+    encoding: Literal["base64"] | None = None
+    uuid: str | None = None
+    state: str = "ready"
+    priority: int = 0
+    available_at: int | None = None
+    expires_at: int | None = None
+    idempotency_key: Key | None = None
+    headers: dict[str, str] | None = None
+
+
+class Imported(Struct):
+    imported: int
+    duplicates: int
+    skipped: int
+    """Archived messages are history, not work."""
+
+
+class StatsView(Struct, kw_only=True):
+    queue: str
+    paused: bool
+    ready: int
+    scheduled: int
+    leased: int
+    dead: int
+    dlq: int
+    archived: int
+    head_age_ms: int | None
+    """Age, since its push, of the ready message that would be leased next."""
+    oldest_age_ms: int | None
+    """Age, since its push, of the oldest ready message, whatever its priority."""
+    rates: dict[str, dict[str, float]]
+    error_rate: float
+    """Failed deliveries among all that ended in the last 15 minutes."""
+    latency: dict[str, dict[str, int | None]]
+    """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""
+    totals: Totals
+
+
+class PurgeQuery(Struct, forbid_unknown_fields=True):
+    dry_run: bool = False
+
+
+class Purged(Struct):
+    purged: int
+    dry_run: bool
+
+
+class DropQuery(Struct, forbid_unknown_fields=True):
+    force: bool = False
+
+
+class Dropped(Struct):
+    dropped: str
+    messages: int
+
+
+class DeadWhere(Struct, frozen=True, forbid_unknown_fields=True):
+    ids: Annotated[list[MessageId], Meta(max_length=BATCH_MAX)] | None = None
+    error_contains: Annotated[str, Meta(max_length=4_096)] | None = None
+    groups: Annotated[list[Annotated[str, Meta(max_length=ERROR_SHOWN_MAX)]], Meta(max_length=1_000)] | None = None
+    """Only errors of these groups, as `GET /queues/{queue}/dlq/errors` names them."""
+    older_than_ms: DelayMs | None = None
+    died_before: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Only those that were dead at this time, such as the `seen_at` of an earlier look."""
+
+
+class RequeueBody(Struct, forbid_unknown_fields=True):
+    where: DeadWhere = DeadWhere()
+    rate_per_s: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    dry_run: bool = False
+
+
+class Requeued(Struct):
+    matched: int
+    moved: int
+    skipped: int
+
+
+class NewKey(Struct, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(max_length=255)] = ""
+    rights: Annotated[list[Literal["push", "consume", "admin"]], Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["push", "consume"]
+    )
+
+
+new_key_body = msgspec.json.Decoder(NewKey)
+
+
+class KeyView(Struct, omit_defaults=True, kw_only=True):
+    id: str
+    queue: str | None = None
+    stream: str | None = None
+    name: str
+    rights: list[str]
+    created_at: int
+    key: str | None = None
+
+    @classmethod
+    def of(cls, key: ApiKey, secret: str | None = None) -> KeyView:
+        return cls(
+            id=key.id,
+            queue=key.queue,
+            stream=key.stream,
+            name=key.name,
+            rights=key.rights,
+            created_at=key.created_at,
+            key=secret,
+        )
+
+    """Shown once."""
+
+
+class KeyList(Struct):
+    keys: list[KeyView]
+
+
+class Done(Struct):
+    status: Literal["ok"] = "ok"
+
+
+def queue_view(info: QueueInfo) -> QueueView:
+    return QueueView(
+        name=info.name,
+        max_attempts=info.options.max_attempts,
+        visibility_ms=info.options.lease_ms,
+        dlq=_dlq(info),
+        options=info.options,
+        paused=info.paused,
+        created_at=info.created_at,
+        ready=info.ready,
+        scheduled=info.scheduled,
+        leased=info.leased,
+        dead=info.dead,
+        archived=info.archived,
+        totals=info.totals,
+    )
+
+
+def _dlq(info: QueueInfo) -> str | None:
+    dlq = info.options.dlq
+    return dlq if isinstance(dlq, str) else f"{info.name}.dlq" if dlq else None
+
+
+def message_view(message: StoredMessage) -> MessageView:
+    payload, encoding = payloads.show(message.payload, message.content)
+    return MessageView(
+        id=message.id,
+        uuid=message.uuid,
+        queue=message.queue,
+        state=message.state,
+        payload=payload,
+        encoding=encoding,
+        content=message.content,
+        priority=message.priority,
+        attempts=message.attempts,
+        created_at=message.created_at,
+        available_at=message.available_at,
+        expires_at=message.expires_at,
+        first_leased_at=message.first_leased_at,
+        leased_at=message.leased_at,
+        lease_expires_at=message.leased_until,
+        worker=message.worker,
+        finished_at=message.finished_at,
+        reason=message.reason,
+        error=message.errors[0].error if message.errors else None,
+        errors=message.errors,
+        idempotency_key=message.key,
+        headers=message.headers,
+    )
+
+
+def export_line(message: StoredMessage) -> bytes:
+    """A payload is shown as it was sent, and JSON may hold line breaks; only between its parts, never within a text."""
+    line = msgspec.json.encode(message_view(message))
+    return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+
+
+def stats_view(stats: QueueStats) -> StatsView:
+    info = stats.info
+    recent = stats.rates["15m"]
+    failed = recent["nacked"] + recent["lapsed"]
+    ended = failed + recent["acked"]
+    return StatsView(
+        queue=info.name,
+        paused=info.paused,
+        ready=info.ready,
+        scheduled=info.scheduled,
+        leased=info.leased,
+        dead=info.dead,
+        dlq=info.dead,
+        archived=info.archived,
+        head_age_ms=stats.head_age_ms,
+        oldest_age_ms=stats.oldest_age_ms,
+        rates=stats.rates,
+        error_rate=round(failed / ended, 4) if ended else 0.0,
+        latency=stats.latency,
+        totals=info.totals,
+    )
