@@ -23,19 +23,19 @@ ORDER = "struct<customer: string, amount: double>"
 GAP = "30 minutes"
 """A session ends after this long without an order."""
 LATE = "5 minutes"
-"""Events that come later than this after newer ones are passed over."""
+"""Events that arrive later than this after newer ones are ignored."""
 LARGE = 1_000.0
 
 
 def orders(spark: SparkSession, data: str) -> DataFrame:
-    """What was pushed to the queue, as it happened."""
+    """Return the messages pushed to the queue, as a stream."""
     events = spark.readStream.format("penstock").schema(COLUMNS).option("consumer", "sessions").load(data)
     pushed = events.where("kind = 'pushed' AND queue = 'orders'")
     return pushed.select("at", F.from_json(F.col("body").cast("string"), ORDER).alias("order")).select("at", "order.*")
 
 
 def sessions(orders: DataFrame, customers: DataFrame) -> DataFrame:
-    """One row per customer and session, once it has ended."""
+    """Return one row per customer and session, once the session has ended."""
     known = orders.withWatermark("at", LATE).join(F.broadcast(customers), "customer")
     span = F.session_window("at", GAP)
     totals = known.groupBy("customer", "plan", span).agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
@@ -43,7 +43,7 @@ def sessions(orders: DataFrame, customers: DataFrame) -> DataFrame:
 
 
 def alerts(sessions: DataFrame) -> DataFrame:
-    """As the sink takes them. The key lets the queue know a session that was told of before."""
+    """Return rows for the sink. The key lets the queue recognize a session that was already reported."""
     large = sessions.where((F.col("plan") == "trial") & (F.col("amount") >= LARGE))
     text = F.to_json(F.struct("customer", "orders", "amount", "start"))
     return large.select(

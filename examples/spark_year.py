@@ -21,7 +21,7 @@ from penstock.pipeline.runtime.session import open_session
 
 
 def lives_of(spark: SparkSession, lake: Lake, year: int) -> DataFrame:
-    """Finished lives of messages, one row each."""
+    """Return finished messages, one row each."""
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     lives = lake[SILVER].read(spark, finished_at=start)
     return lives.where((F.col("finished_at") >= F.lit(start)) & (F.col("finished_at") < F.lit(end)))
@@ -38,7 +38,7 @@ def months_of(lives: DataFrame) -> DataFrame:
 
 
 def slower(months: DataFrame) -> DataFrame:
-    """With how many times as long as in its month before a queue's messages took; None for its first."""
+    """Add how many times as long a queue's messages took as in the month before; None for its first month."""
     before = F.lag("total_p95_ms").over(Window.partitionBy("queue").orderBy("month"))
     times = F.round(F.col("total_p95_ms") / F.when(before > 0, before), 2)
     return months.withColumn("times_as_long", times).orderBy(F.desc_nulls_last("times_as_long"), "queue", "month")
