@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import h11
 
 from penstock.server.http.request_parser import END, HEAD_BYTES_MAX, HEADERS_MAX, Head, RequestParser
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 METHODS = [b"GET", b"POST", b"PUT", b"BREW", b"HEAD", b"OPTIONS"]
 TARGETS = [b"/healthz", b"/queues", b"/x?a=%20b", b"http://localhost/healthz?q", b"/queues/q/messages", b"*"]

@@ -17,7 +17,7 @@ from pyspark import SparkConf
 
 from penstock import CannotOpen, LiteQueue
 from penstock.cli.pipeline_run import wait_for_more
-from penstock.ops.signals import StopFlag
+from penstock.core.signals import StopFlag
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.run import Pipeline

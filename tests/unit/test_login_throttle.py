@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.server.http_errors import HttpError
 from penstock.server.login_throttle import WRONG_MAX, LoginThrottle
+from penstock.wire.http_errors import HttpError
 
 
 def test_guesses_are_counted_by_address_and_forgotten_after_a_minute() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.server.http import request_parser
 from penstock.server.http.request_parser import HEAD_BYTES_MAX, RequestParser
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 from tests.proof.http_bytes import Seen, fuzz_parser, read_by_h11, read_here, why_stricter
 
 

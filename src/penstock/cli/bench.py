@@ -15,8 +15,8 @@ import msgspec
 from penstock.cli.backend import Backend, Data, Outgoing
 from penstock.cli.common import CommandFailed, fail, on_queues
 from penstock.cli.output import Advance, Output, progress
+from penstock.core.signals import defer_interrupt, interrupted_by_sigterm
 from penstock.errors import PenstockError
-from penstock.ops.signals import defer_interrupt, interrupted_by_sigterm
 
 Work = Callable[[], int]
 """One call: how many messages it moved; 0 when there is nothing left to do."""

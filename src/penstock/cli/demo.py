@@ -15,8 +15,8 @@ from penstock.cli.common import reporting
 from penstock.cli.output import note
 from penstock.cli.pipeline_progress import Display
 from penstock.config import Settings
+from penstock.core.signals import StopFlag, stop_on_signals
 from penstock.errors import MissingExtra
-from penstock.ops.signals import StopFlag, stop_on_signals
 
 if TYPE_CHECKING:
     from penstock.demo.run import Refreshing

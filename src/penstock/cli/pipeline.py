@@ -70,7 +70,7 @@ class PipelinePaths:
         token: str | None,
         lake: str | None,
     ) -> None:
-        from penstock.pipeline.paths import local_path
+        from penstock.core.paths import local_path
 
         data = None if data is None else str(local_path(data, "data"))
         db = None if db is None else str(local_path(db, "db"))

@@ -15,7 +15,7 @@ import click
 from penstock.cli.output import Output, note
 from penstock.cli.pipeline import PipelinePaths, SparkOptions, on_spark, session
 from penstock.cli.pipeline_progress import Display
-from penstock.ops.signals import StopFlag, stop_on_signals
+from penstock.core.signals import StopFlag, stop_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from penstock.cli.common import PARTLY, CommandFailed, fail, on_streams
 from penstock.cli.output import Output, note, progress
 from penstock.cli.stream import NAME
 from penstock.cli.stream_backend import StreamBackend
+from penstock.core.signals import defer_interrupt
 from penstock.errors import LogFailed, PenstockError
-from penstock.ops.signals import defer_interrupt
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20

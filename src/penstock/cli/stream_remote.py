@@ -50,7 +50,7 @@ class RemoteStreamBackend:
         return self._append(name, msgspec.json.encode({"records": values}), "application/json", key)
 
     def append_arrow(self, name: str, batches: Iterable[Any], *, key: str | None) -> Iterator[Data]:
-        from penstock.wire.client_streams import arrow_bodies
+        from penstock.client.stream_json import arrow_bodies
 
         for number, body in enumerate(arrow_bodies(batches)):
             yield self._append(name, body, ARROW, None if key is None else f"{key}:{number}")
@@ -75,8 +75,8 @@ class RemoteStreamBackend:
 
     def read_arrow(self, name: str, *, start: int | None, limit: int | None) -> Iterator[Any]:
         from penstock.client.http11 import HttpResponse
+        from penstock.client.stream_json import NEXT_HEADER, arrow_page
         from penstock.wire.arrow_records import check_arrow
-        from penstock.wire.client_streams import NEXT_HEADER, arrow_page
 
         check_arrow()
         info = self.show(name)

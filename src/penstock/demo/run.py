@@ -13,14 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.config import Settings
+from penstock.core.signals import StopFlag
 from penstock.demo.traffic import Shop
 from penstock.errors import CannotOpen, PenstockError
 from penstock.log.files import DISK, replace
-from penstock.ops.signals import StopFlag
 from penstock.server.app import App
 from penstock.server.serve import listen, opened, serve
 
-PIPELINE = "from penstock.ops.signals import end_with_parent; end_with_parent(); from penstock.cli import main; main()"
+PIPELINE = "from penstock.core.signals import end_with_parent; end_with_parent(); from penstock.cli import main; main()"
 REFRESH_SECONDS = 5
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0

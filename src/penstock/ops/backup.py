@@ -18,7 +18,6 @@ from msgspec import Struct
 from penstock.core.model import Progress
 from penstock.errors import CannotOpen, Damaged, StoreBusy
 from penstock.journal.drainer import journal_folder
-from penstock.log.cut_records import cut_files
 from penstock.log.files import FolderLock, sync_path
 from penstock.log.manifest import STREAM
 from penstock.log.reader import LOCK
@@ -140,18 +139,6 @@ def stream_folders(root: Path) -> Iterator[Path]:
         for folder in sorted(root.glob(pattern)):
             if (folder / STREAM).exists():
                 yield folder
-
-
-def logs_beside(database: Path) -> Iterator[Path]:
-    """The folders of a file's journal and streams."""
-    if journal_folder(database).is_dir():
-        yield journal_folder(database)
-    yield from stream_folders(streams_beside(database))
-
-
-def cuts_beside(database: Path) -> list[Path]:
-    """The files of whole records that were cut off a file's journal and streams."""
-    return [path for folder in logs_beside(database) for path in cut_files(folder)]
 
 
 def remove(making: Path) -> None:

@@ -17,12 +17,12 @@ from msgspec import Struct
 from penstock.core.model import DAY_MS, system_clock
 from penstock.errors import Damaged, PenstockError
 from penstock.journal.drainer import journal_folder
+from penstock.journal.folders import logs_beside
 from penstock.lite import LiteQueue
 from penstock.log.cut_records import cut_files
 from penstock.log.manifest import load_identity
 from penstock.log.segment import LOG, file_name
 from penstock.log.segment_placement import ASIDE, misplaced_in
-from penstock.ops.backup import logs_beside
 from penstock.store.common import GAUGES
 from penstock.store.sqlite.connection import connect, mapping_errors
 from penstock.store.sqlite.probe import is_penstock_database

@@ -35,7 +35,6 @@ from penstock.server.event_stream import EventBroadcaster
 from penstock.server.http.asgi import AsgiExchange, AsgiSocketExchange, Receive, Scope, Send
 from penstock.server.http.messages import NoQuery, Request, Response
 from penstock.server.http.response_budget import SMALL_BYTES, ResponseBudget
-from penstock.server.http_errors import Disconnected, HttpError
 from penstock.server.journal_drainer import JournalDrainer, journal_of
 from penstock.server.metrics_history import History, lake_folder
 from penstock.server.openapi import describe
@@ -45,6 +44,7 @@ from penstock.server.stream_metrics import StreamCollector
 from penstock.server.stream_service import StreamService
 from penstock.server.telemetry import AccessLine, LogLines, Metrics
 from penstock.server.tracing import Tracer
+from penstock.wire.http_errors import Disconnected, HttpError
 
 ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id, x-penstock-signature, traceparent"
 SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]

@@ -17,9 +17,9 @@ from penstock.broker.broker import Broker
 from penstock.core.model import ApiKey
 from penstock.server.http.messages import Request
 from penstock.server.http.websocket import offered_token
-from penstock.server.http_errors import HttpError
 from penstock.server.login_throttle import LoginThrottle
 from penstock.server.routing import Right, Route
+from penstock.wire.http_errors import HttpError
 
 KEY_CACHE_SECONDS = 2.0
 KEY_ID = pattern("[0-9a-f]{12}")

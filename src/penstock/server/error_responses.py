@@ -8,7 +8,7 @@ import msgspec
 
 from penstock import errors
 from penstock.server.http.messages import Response
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.PayloadTooLarge, 413),

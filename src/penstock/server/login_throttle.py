@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 WRONG_MAX = 20
 WINDOW_SECONDS = 60.0

@@ -9,16 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from penstock.broker.broker import Broker
 from penstock.config import Settings
 from penstock.core.latency import Counts, merged
 from penstock.core.model import Latencies, RollUp, Span, Totals, Window
-from penstock.pipeline.paths import local_path
+from penstock.core.paths import local_path
 from penstock.server.background import CANARY_QUEUE
 from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
+from penstock.wire.analytics import Source
 from penstock.wire.payloads import rfc3339
 
 if TYPE_CHECKING:
@@ -34,15 +33,6 @@ def lake_folder(settings: Settings, store: Store) -> Path:
     if settings.lake is not None:
         return local_path(settings.lake, "lake")
     return Path(store.path).parent / "lake" if isinstance(store, SqliteStore) else Path(settings.data, "lake")
-
-
-class Source(Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """Where a window's history comes from, if it begins before the roll-ups do."""
-
-    rollups_since: str
-    lake_until: str | None = None
-    """How far the lake goes that tells of what is older."""
-    note: str | None = None
 
 
 class History:

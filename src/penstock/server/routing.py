@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from penstock.server.http.messages import Request, Response
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 REMEMBERED_BYTES_MAX = 256
 Right = Literal["public", "known", "push", "consume", "read", "admin"]

@@ -9,7 +9,7 @@ import time
 from penstock.broker.broker import Broker
 from penstock.core.model import system_clock
 from penstock.errors import Conflict
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 SIGNATURE_HEADER = b"x-penstock-signature"
 SIGNATURE_NAME = "penstock-signature"

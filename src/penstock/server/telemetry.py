@@ -24,9 +24,9 @@ from prometheus_client.utils import floatToGoString
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.core.model import Ages, QueueInfo
+from penstock.journal.folders import cuts_beside
 from penstock.log.check_report import DamageKind
 from penstock.log.recovery import FOUND
-from penstock.ops.backup import cuts_beside
 from penstock.store.interface import Store
 from penstock.store.sqlite import SqliteStore
 

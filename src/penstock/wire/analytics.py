@@ -6,11 +6,19 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from penstock.server.metrics_history import Source
 from penstock.wire.tree import Options
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Interval = Annotated[str, Meta(pattern="^([1-9][0-9]{0,4}[mhd]|minute|hour|day)$")]
+
+
+class Source(Struct, rename="camel", kw_only=True, omit_defaults=True):
+    """Where a window's history comes from, if it begins before the roll-ups do."""
+
+    rollups_since: str
+    lake_until: str | None = None
+    """How far the lake goes that tells of what is older."""
+    note: str | None = None
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True, kw_only=True):

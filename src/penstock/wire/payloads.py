@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.model import Content
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 TRANSACTION_ID = "transaction-id"
 """Among a message's headers: the one that the tree face pushed it with. Its key may also be one of another face's."""

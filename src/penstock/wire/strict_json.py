@@ -18,7 +18,7 @@ import msgspec
 from penstock.core.model import BATCH_MAX
 from penstock.core.validation import known_hint, parse_error
 from penstock.errors import BatchTooLarge, PayloadTooLarge, WrongType
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 T = TypeVar("T")
 DEPTH_MAX = 64

@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from penstock.client import stream_json as wire
 from penstock.client._async.batcher import RequestBatcher
 from penstock.client._async.http_session import Session
 from penstock.client._concurrency_async import sleep
+from penstock.client.queue_json import sendable
 from penstock.client.stream_types import Appended, joined
 from penstock.client.types import AUTO_KEY, Page
 from penstock.core import fork_safety
@@ -22,9 +24,7 @@ from penstock.log.interface import EARLIEST
 from penstock.log.model import Consumer, NewRecord, StreamInfo, Trimmed
 from penstock.log.model import LogPage as RecordPage
 from penstock.log.streams import check_stream_name
-from penstock.wire import client_streams as wire
 from penstock.wire.arrow_records import check_arrow
-from penstock.wire.client_queues import sendable
 
 JOINED_BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 20.0

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.client import queue_json
 from penstock.client._sync.retry import Retry
 from penstock.client.connection_threads import Connections
 from penstock.client.http11 import HttpResponse, encode_request
@@ -23,7 +24,6 @@ from penstock.errors import (
     TryLater,
     Unreachable,
 )
-from penstock.wire import client_queues
 
 log = logging.getLogger("penstock.client")
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Session:
             self._is_lost = False
             if answer.status < 400:
                 return answer, repeated
-            error = client_queues.error_of(answer, queue)
+            error = queue_json.error_of(answer, queue)
             if error.maybe_done:
                 repeated = True
                 if not repeatable:
@@ -108,7 +108,7 @@ class Session:
             if isinstance(error, TryLater):
                 retry.wait(error)
             elif answer.status == 503:
-                retry.wait(error, after_ms=client_queues.retry_after_ms(answer))
+                retry.wait(error, after_ms=queue_json.retry_after_ms(answer))
             else:
                 raise error
 
@@ -152,7 +152,7 @@ def _body(method: str, body: Any) -> bytes | None:
         return body
     if body is not None:
         try:
-            return client_queues.encode(body)
+            return queue_json.encode(body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
     return b"" if method == "POST" else None

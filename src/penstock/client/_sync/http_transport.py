@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from penstock.client import queue_json
 from penstock.client._sync.batcher import RequestBatcher
 from penstock.client._sync.http_session import MAYBE, Session
 from penstock.client._sync.http_streams import HttpStreams
@@ -32,7 +33,6 @@ from penstock.errors import (
     UnknownMessage,
     Unsupported,
 )
-from penstock.wire import client_queues
 
 T = TypeVar("T")
 JOINED_BYTES_MAX = 4 << 20
@@ -92,11 +92,11 @@ class HttpTransport:
         """One request for all; when it is refused for what one of them holds, each part on its own."""
         alone = len(batch) == 1
         body = {
-            "messages": [client_queues.push_one(message) for messages in batch for message in messages],
+            "messages": [queue_json.push_one(message) for messages in batch for message in messages],
             "request_key": key,
         }
         try:
-            pushed = self._asker.get(client_queues.pushed, "POST", path, body, queue=queue, share=not alone)
+            pushed = self._asker.get(queue_json.pushed, "POST", path, body, queue=queue, share=not alone)
         except (InvalidInput, QueueFull, RateLimited) as error:
             if alone or error.maybe_done:  # In parts, with other keys, it could become two.
                 return [error] * len(batch)
@@ -143,7 +143,7 @@ class HttpTransport:
         def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[Delivery]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
             found = self._asker.get(
-                client_queues.polled,
+                queue_json.polled,
                 "POST",
                 target,
                 queue=queue,
@@ -192,7 +192,7 @@ class HttpTransport:
         """The results, and whether an earlier attempt may have been carried out as well."""
         if not items:
             return [], False
-        body = client_queues.Settles([client_queues.settle_one(item) for item in items], lease_ms)
+        body = queue_json.Settles([queue_json.settle_one(item) for item in items], lease_ms)
         path = f"{_path(queue)}/{verb}"
         try:
             answer, repeated = self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for, patient=True)
@@ -200,7 +200,7 @@ class HttpTransport:
             return [Settled.STALE], False
         except UnknownMessage:
             return [Settled.UNKNOWN], False
-        return [one.result for one in self._asker.read(client_queues.settled, answer).results], repeated
+        return [one.result for one in self._asker.read(queue_json.settled, answer).results], repeated
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
         """As `settle`, joined with others that come at the same time."""
@@ -227,13 +227,13 @@ class HttpTransport:
         pushes: dict[str, list[PushItem]],
     ) -> list[Receipt]:
         body = {
-            "ack": [client_queues.settle_one(item, queue) for queue, items in acks.items() for item in items],
-            "nack": [client_queues.settle_one(item, queue) for queue, items in nacks.items() for item in items],
-            "push": [client_queues.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
+            "ack": [queue_json.settle_one(item, queue) for queue, items in acks.items() for item in items],
+            "nack": [queue_json.settle_one(item, queue) for queue, items in nacks.items() for item in items],
+            "push": [queue_json.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
         }
         # Done twice, the second would find its leases gone: an answer that was lost cannot be asked for again.
         done = self._asker.get(
-            client_queues.transacted,
+            queue_json.transacted,
             "POST",
             f"{_path(home)}/transact",
             body,
@@ -248,59 +248,57 @@ class HttpTransport:
 
     def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[StoredMessage]:
         query = _query(state=state.value, limit=limit, after=after)
-        page = self._asker.get(client_queues.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
+        page = self._asker.get(queue_json.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
         return Page([message.to_model() for message in page.messages], page.next)
 
     def get(self, queue: str, message_id: int) -> StoredMessage | None:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            return (self._asker.get(client_queues.message_view, "GET", path, queue=queue)).to_model()
+            return (self._asker.get(queue_json.message_view, "GET", path, queue=queue)).to_model()
         except UnknownMessage:
             return None
 
     def remove(self, queue: str, message_id: int) -> bool:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            self._asker.get(client_queues.nothing, "DELETE", path, queue=queue)
+            self._asker.get(queue_json.nothing, "DELETE", path, queue=queue)
         except UnknownMessage:
             return False
         return True
 
     def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
-        return self._asker.get(client_queues.queue_info, "GET", _path(queue), queue=queue, patient=patient)
+        return self._asker.get(queue_json.queue_info, "GET", _path(queue), queue=queue, patient=patient)
 
     def stats(self, queue: str) -> Stats:
-        return self._asker.get(client_queues.stats, "GET", f"{_path(queue)}/stats", queue=queue)
+        return self._asker.get(queue_json.stats, "GET", f"{_path(queue)}/stats", queue=queue)
 
     def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
         found = self._asker.get(
-            client_queues.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
+            queue_json.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
         )
         return Page(found.queues, found.next)
 
     # Changing
 
     def create(self, queue: str, options: dict[str, Any]) -> None:
-        body = {"name": check_new_queue_name(queue), **client_queues.sendable(options)}
-        self._asker.get(client_queues.queue_info, "POST", "/queues", body, queue=queue)
+        body = {"name": check_new_queue_name(queue), **queue_json.sendable(options)}
+        self._asker.get(queue_json.queue_info, "POST", "/queues", body, queue=queue)
 
     def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
         path = _path(check_new_queue_name(queue))
-        return self._asker.get(
-            client_queues.queue_info, "PATCH", path, client_queues.sendable(changes), queue=queue
-        )
+        return self._asker.get(queue_json.queue_info, "PATCH", path, queue_json.sendable(changes), queue=queue)
 
     def drop(self, queue: str, force: bool) -> int:
         path = f"{_path(queue)}?force={str(force).lower()}"
-        return (self._asker.get(client_queues.count, "DELETE", path, queue=queue, repeatable=False)).messages
+        return (self._asker.get(queue_json.count, "DELETE", path, queue=queue, repeatable=False)).messages
 
     def pause(self, queue: str, paused: bool) -> None:
         verb = "pause" if paused else "resume"
-        self._asker.get(client_queues.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
+        self._asker.get(queue_json.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
 
     def purge(self, queue: str, dead: bool) -> int:
         verb = "dlq/purge" if dead else "purge"
-        return (self._asker.get(client_queues.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
+        return (self._asker.get(queue_json.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
 
     def redrive(
         self,
@@ -312,12 +310,12 @@ class HttpTransport:
         rate_per_s: float | None,
         dry_run: bool,
     ) -> Redriven:
-        client_queues.sendable({"rate_per_s": rate_per_s})
+        queue_json.sendable({"rate_per_s": rate_per_s})
         where = {"ids": ids, "error_contains": error_contains, "older_than_ms": older_than_ms}
         body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
         path = f"{_path(queue)}/dlq/requeue"
         wait = 0.0 if rate_per_s is None else SLOW_SECONDS_MAX
-        done = self._asker.get(client_queues.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
+        done = self._asker.get(queue_json.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
         return Redriven(done.matched, done.moved)
 
     def close(self) -> None:

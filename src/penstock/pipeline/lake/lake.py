@@ -20,10 +20,10 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec import Struct
 
+from penstock.core.paths import local_path
 from penstock.errors import CannotOpen, Conflict
 from penstock.log.files import DISK, FolderLock, sync_path
 from penstock.pipeline.lake.tables import BRONZE, TABLES, Table
-from penstock.pipeline.paths import local_path
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

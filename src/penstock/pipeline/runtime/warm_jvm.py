@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from penstock.core.signals import StopFlag
 from penstock.errors import CannotOpen, StoreBusy
 from penstock.log.files import DISK, FolderLock, replace
-from penstock.ops.signals import StopFlag
 from penstock.pipeline.runtime.gateway import gateway_at
 from penstock.pipeline.runtime.java import cache_folder, find_java
 

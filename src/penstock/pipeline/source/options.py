@@ -10,11 +10,11 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from penstock.core.ids import check_queue_name
+from penstock.core.paths import local_path, without_file_scheme
 from penstock.core.redact import place_in
 from penstock.errors import InvalidInput, OffsetTrimmed
 from penstock.log.consumers import check_consumer_name
 from penstock.log.streams import check_stream_name
-from penstock.pipeline.paths import local_path, without_file_scheme
 from penstock.pipeline.source.log_sources import SERVERS, SourceLog, database_of, location_of
 from penstock.store.factory import POSTGRES
 

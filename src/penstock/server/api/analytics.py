@@ -13,9 +13,9 @@ from penstock.broker.broker import Broker
 from penstock.core.ids import check_scope
 from penstock.core.model import Depth, Latencies, Latency, QueueInfo, RollUp, Span, Totals, Window
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.metrics_history import History
 from penstock.wire import analytics as shapes
+from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import rfc3339
 from penstock.wire.tree import options_view
 

@@ -12,8 +12,8 @@ from struct import Struct
 
 from penstock.log.model import Payload
 from penstock.server.http.messages import Request
-from penstock.server.http_errors import HttpError
 from penstock.wire.arrow_records import in_commits, payloads_of
+from penstock.wire.http_errors import HttpError
 
 MESSAGE_BYTES_MAX = 64 << 20
 METADATA_BYTES_MAX = 1 << 20

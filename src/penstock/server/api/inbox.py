@@ -16,10 +16,10 @@ from penstock.errors import InvalidName, UnknownQueue
 from penstock.server.api.polling import poll, take
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, SIGNATURE_NAME, Signatures, check_signature
 from penstock.wire import payloads
+from penstock.wire.http_errors import HttpError
 
 DEFAULT_TOPIC = "default"
 Topic = Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$")]

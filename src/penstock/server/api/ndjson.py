@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.server.http.messages import Request, decode_fairly
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 from penstock.wire.strict_json import QUICK_BYTES
 
 T = TypeVar("T")

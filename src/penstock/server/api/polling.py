@@ -12,7 +12,7 @@ from penstock.config import Settings
 from penstock.core.commands import Settled, SettleItem
 from penstock.core.model import Delivery
 from penstock.server.http.messages import Request
-from penstock.server.http_errors import Disconnected, HttpError
+from penstock.wire.http_errors import Disconnected, HttpError
 
 T = TypeVar("T")
 TAKING_MS = 30_000

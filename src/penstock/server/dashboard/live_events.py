@@ -29,9 +29,9 @@ from penstock.server.api.polling import while_here
 from penstock.server.dashboard.activity_feed import ActivityFeed
 from penstock.server.http.messages import Request, Response
 from penstock.server.http.websocket import Socket, TooSlow
-from penstock.server.http_errors import Disconnected, HttpError
 from penstock.server.log_waiters import LogWaiters
 from penstock.server.routing import Route
+from penstock.wire.http_errors import Disconnected, HttpError
 from penstock.wire.payloads import TRANSACTION_ID, rfc3339
 
 PAGE_RECORDS = 20

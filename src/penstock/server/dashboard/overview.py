@@ -21,10 +21,10 @@ from penstock.core.model import Ages, Depth, Latencies, Latency, QueueInfo, Roll
 from penstock.server.api.tree.routes import API
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.metrics_history import History
 from penstock.server.routing import Route
 from penstock.wire.analytics import Percentiles
+from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import rfc3339
 
 MINUTES_MAX = 366 * 24 * 60

@@ -12,8 +12,8 @@ from penstock.core.model import RollUp, Window
 from penstock.server.api.tree.routes import API
 from penstock.server.dashboard.overview import MINUTES_MAX
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.routing import Route
+from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import QueueView, queue_view
 
 QUEUES_MAX = 100

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.server.http.messages import Request, Response
 from penstock.server.http.websocket import NO_WEBSOCKET, SUBPROTOCOL, Socket, TooSlow, offered
-from penstock.server.http_errors import Disconnected
+from penstock.wire.http_errors import Disconnected
 
 PART_BYTES = 64 << 10
 

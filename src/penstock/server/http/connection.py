@@ -14,7 +14,7 @@ from penstock.server.http.exchange import STATUS_LINES, HttpExchange
 from penstock.server.http.messages import Request
 from penstock.server.http.request_parser import END, HEAD_BYTES_MAX, Head, RequestParser
 from penstock.server.http.websocket import HttpSocket
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 if TYPE_CHECKING:
     from penstock.server.http.server import HttpServer

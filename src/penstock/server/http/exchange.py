@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.server.http.messages import Request, Response
 from penstock.server.http.response_budget import SMALL_BYTES
 from penstock.server.http.websocket import NO_WEBSOCKET, Socket, wants_socket
-from penstock.server.http_errors import Disconnected, HttpError
+from penstock.wire.http_errors import Disconnected, HttpError
 
 if TYPE_CHECKING:
     from penstock.server.http.connection import ServerConnection

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.core.model import Delivery
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 from penstock.wire.strict_json import QUICK_BYTES, decode, invalid
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Literal
 
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 HEAD_BYTES_MAX = 64 << 10
 HEADERS_MAX = 100

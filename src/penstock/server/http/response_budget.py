@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.core.model import LEASE_BYTES_MAX
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 
 SERVER_BYTES_MAX = 256 << 20
 CREDENTIAL_BYTES_MAX = SERVER_BYTES_MAX // 2

@@ -20,7 +20,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from penstock.server.http.messages import Request
-from penstock.server.http_errors import Disconnected, HttpError
+from penstock.wire.http_errors import Disconnected, HttpError
 
 if TYPE_CHECKING:
     from penstock.server.http.connection import ServerConnection

@@ -20,9 +20,9 @@ from penstock.server.api.queues.routes import queue_routes
 from penstock.server.auth import Gate, new_key
 from penstock.server.event_stream import EventBroadcaster
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
+from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import (
     AckBody,
     CreateQueue,

@@ -11,9 +11,9 @@ from penstock.core.commands import SettleItem
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import Delivery, PushItem, PushReceipt, State
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.signatures import SIGNATURE_NAME, check_signature
 from penstock.wire import payloads
+from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import TRANSACTION_ID
 from penstock.wire.queues import PolledMessage, PushBody, PushedMany, PushOne, SettledItems, SettledOne
 

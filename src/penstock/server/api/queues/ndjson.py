@@ -20,8 +20,8 @@ from penstock.server.api.queues.import_lines import check_imported, imported
 from penstock.server.api.queues.mapping import new_message, pushed_many
 from penstock.server.event_stream import EventBroadcaster
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.signatures import Signatures
+from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import Imported, ImportedMessage, PushedMany, PushOne, export_line
 
 BATCH = 500

@@ -14,7 +14,7 @@ from penstock.server.api import ndjson
 from penstock.server.api.arrow_bodies import arrow_batches
 from penstock.server.api.streams.pages import ARROW, require_arrow
 from penstock.server.http.messages import JSON_TYPES, Request
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 from penstock.wire.streams import AppendBody, EncodedRecord
 
 NDJSON = "application/x-ndjson"

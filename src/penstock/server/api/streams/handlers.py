@@ -18,9 +18,9 @@ from penstock.server.api.streams.keys import StreamKeys
 from penstock.server.api.streams.pages import PAGE_BYTES, answer_page, arrow_page, chosen, wants_arrow
 from penstock.server.api.streams.routes import stream_routes
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.routing import Route
 from penstock.server.stream_service import StreamService
+from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import Done
 from penstock.wire.streams import (
     ARROW_RECORDS_MAX,

@@ -7,9 +7,9 @@ from typing import Any
 from penstock.broker.broker import Broker
 from penstock.server.auth import Gate, new_key
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.http_errors import HttpError
 from penstock.server.routing import Route
 from penstock.server.stream_service import StreamService
+from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import Done, KeyList, KeyView, NewKey, new_key_body
 
 KEYS = "/streams/{stream}/keys"

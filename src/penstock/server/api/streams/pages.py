@@ -9,9 +9,9 @@ from penstock.config import Settings
 from penstock.errors import CorruptRecord, MissingExtra
 from penstock.server.api.polling import check_polls, while_here
 from penstock.server.http.messages import Request, Response
-from penstock.server.http_errors import Disconnected, HttpError
 from penstock.server.log_waiters import LogWaiters, Look
 from penstock.wire.arrow_records import check_arrow
+from penstock.wire.http_errors import Disconnected, HttpError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from penstock.core.commands import Settled, SettledAll, SettleItem
 from penstock.core.model import Delivery, State, system_clock
 from penstock.errors import LeaseTokenRequired, UnknownQueue
 from penstock.server.auth import Principal
-from penstock.server.http_errors import HttpError
+from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import TRANSACTION_ID, rfc3339
 from penstock.wire.tree import Acknowledged, Acknowledgment
 

@@ -13,11 +13,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock import errors
 from penstock.client.http11 import HttpResponse
+from penstock.client.stream_json import STREAM_ERRORS, error_data
 from penstock.client.types import Stats
 from penstock.core.commands import Settled, SettleItem
 from penstock.core.limits import check_text
 from penstock.core.model import Content, Delivery, Failure, PushItem, QueueInfo, State, StoredMessage
-from penstock.wire.client_streams import STREAM_ERRORS, error_data
 
 CLASSES: dict[str, type[errors.PenstockError]] = {
     kind.code: kind

@@ -1,0 +1,23 @@
+"""The folders beside a database file: its journal and its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.journal.drainer import journal_folder
+from penstock.log.cut_records import cut_files
+from penstock.log.streams import streams_beside
+from penstock.ops.backup import stream_folders
+
+
+def logs_beside(database: Path) -> Iterator[Path]:
+    """The folders of a file's journal and streams."""
+    if journal_folder(database).is_dir():
+        yield journal_folder(database)
+    yield from stream_folders(streams_beside(database))
+
+
+def cuts_beside(database: Path) -> list[Path]:
+    """The files of whole records that were cut off a file's journal and streams."""
+    return [path for folder in logs_beside(database) for path in cut_files(folder)]
