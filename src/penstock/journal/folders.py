@@ -7,8 +7,7 @@ from pathlib import Path
 
 from penstock.journal.drainer import journal_folder
 from penstock.log.cut_records import cut_files
-from penstock.log.streams import streams_beside
-from penstock.ops.backup import stream_folders
+from penstock.log.streams import stream_folders, streams_beside
 
 
 def logs_beside(database: Path) -> Iterator[Path]:

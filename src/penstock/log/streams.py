@@ -44,6 +44,7 @@ from penstock.log.consumers import (
 )
 from penstock.log.files import DISK, PRIVATE_FOLDER, Files, make_folder, typed_errors
 from penstock.log.interface import EARLIEST
+from penstock.log.manifest import STREAM
 from penstock.log.model import (
     MIB,
     AppendOutcome,
@@ -375,6 +376,14 @@ class FileStreams:
         for stream in streams:
             if stream.log is not None:
                 stream.log.close()
+
+
+def stream_folders(root: Path) -> Iterator[Path]:
+    """Yield the folder of every stream below a root."""
+    for pattern in (f"{FLAT}/*", f"{TREE}/*/*/*"):
+        for folder in sorted(root.glob(pattern)):
+            if (folder / STREAM).exists():
+                yield folder
 
 
 def streams_beside(database: Path | str) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from penstock.log.files import FolderLock, sync_path
 from penstock.log.manifest import STREAM
 from penstock.log.reader import LOCK
 from penstock.log.snapshot import copy_log, read_positions
-from penstock.log.streams import FLAT, TREE, streams_beside
+from penstock.log.streams import stream_folders, streams_beside
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import why_not
 from penstock.store.sqlite.transaction import JOURNAL
@@ -132,13 +131,6 @@ def check_unused(target: Path) -> None:
                 FolderLock(folder / LOCK).close()
             except StoreBusy:
                 raise StoreBusy(f"another process writes to {folder}", hint="stop whatever uses it first") from None
-
-
-def stream_folders(root: Path) -> Iterator[Path]:
-    for pattern in (f"{FLAT}/*", f"{TREE}/*/*/*"):
-        for folder in sorted(root.glob(pattern)):
-            if (folder / STREAM).exists():
-                yield folder
 
 
 def remove(making: Path) -> None:
