@@ -167,7 +167,7 @@ def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Pa
         asyncio.run(wait(queue._store, other))
 
 
-@pytest.mark.parametrize("interest", ["orders/eu/q", "orders/eu/", "orders/"])
+@pytest.mark.parametrize("topic", ["orders/eu/q", "orders/eu/", "orders/"])
 def test_a_push_answered_before_a_look_that_has_not_seen_it_ends_the_wait(topic: str) -> None:
     async def wait() -> None:
         waiters = Waiters(Unchanged())
