@@ -198,8 +198,8 @@ def test_empty_states_say_what_to_do_next_with_the_command(open_page: Open, tmp_
         client.queue("penstock.canary")
         dashboard = open_page(f"http://127.0.0.1:{server.port}/")
         commands = {
-            "overview": "penstock queue add emails",
-            "queues": "penstock queue add emails",
+            "overview": "penstock queue create emails",
+            "queues": "penstock queue create emails",
             "streams": "penstock stream create clicks",
             "pipeline": "penstock pipeline run",
         }

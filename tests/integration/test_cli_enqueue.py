@@ -78,7 +78,7 @@ def test_the_same_file_is_added_again_only_on_demand(queues: Queues, name: str, 
     command = ("message", "enqueue", "--queue", name, "--file", str(file))
     assert queues.json(*command) == {"added": 5, "duplicates": 0}
     told = queues.run(*command)
-    assert told.err == "5 were there already; --again adds a file once more\n"
+    assert told.err == "5 lines were enqueued before; --again pushes them once more\n"
     assert queues.json(*command, "--again") == {"added": 5, "duplicates": 0}
     moved = file.rename(tmp_path / "elsewhere.ndjson")
     assert queues.json(*command[:-1], str(moved))["duplicates"] == 5
@@ -166,7 +166,7 @@ def test_what_the_server_refuses_half_way_can_be_mended_and_gone_on_with(url: st
     refused = queues.run(*command)
     assert refused.code == 3
     assert refused.err.startswith(f"error: lines 3 to 3 of {file}: ")
-    assert "2 are enqueued" in refused.err
+    assert "2 lines are enqueued" in refused.err
     key = refused.err.partition("--idempotency-key ")[2].strip(") \n")
     file.write_text("1\n2\n3\n4\n")
     assert queues.json(*command, "--idempotency-key", key) == {"added": 2, "duplicates": 2}

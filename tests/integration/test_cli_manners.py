@@ -55,7 +55,7 @@ def test_without_a_token_or_with_a_wrong_one_it_is_not_authorised(url: str, admi
         refused = penstock("queue", "list", "--url", url, *flags)
         assert (refused.code, refused.out) == (4, "")
         assert refused.err.count("\n") == 1
-        assert "(--token, or PENSTOCK_TOKEN)" in refused.err
+        assert "(set --token or PENSTOCK_TOKEN)" in refused.err
     assert penstock("queue", "list", env={"PENSTOCK_URL": url, "PENSTOCK_TOKEN": TOKEN}).code == 0
 
 

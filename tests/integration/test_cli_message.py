@@ -119,7 +119,7 @@ def test_when_only_some_are_settled_that_is_exit_code_3(queues: Queues, name: st
     partly = queues.run("message", "ack", "--queue", name, "--ids", f"{held},{1 << 40}", "--json")
     assert partly.code == 3
     assert [each["result"] for each in partly.json["results"]] == ["ok", "unknown"]
-    assert partly.err.startswith("error: 1 of 2 not done")
+    assert partly.err.startswith("error: 1 of 2 failed")
     assert partly.err.count("\n") == 1
 
 
@@ -134,7 +134,7 @@ def test_ids_may_come_from_stdin(queues: Queues, name: str) -> None:
 def test_ids_that_are_no_text_are_a_usage_error(queues: Queues, name: str) -> None:
     refused = queues.run("message", "ack", "--queue", name, "--ids", "-", stdin=b"\xff\x00")
     assert (refused.code, refused.out) == (2, "")
-    assert "does not begin with a message id" in refused.err
+    assert "does not start with a message id" in refused.err
 
 
 def test_remove_by_id(queues: Queues, name: str) -> None:
@@ -144,7 +144,7 @@ def test_remove_by_id(queues: Queues, name: str) -> None:
     assert [each["result"] for each in removed.json["results"]] == ["ok", "unknown", "ok"]
     again = queues.run("message", "remove", "--queue", name, "--id", str(first))
     assert again.code == 1
-    assert again.err == f"error: there is no message {first} in {name}\n"
+    assert again.err == f"error: message {first} does not exist in {name}\n"
     peeked = queues.run("message", "peek", "--queue", name, "--id", str(first))
     assert (peeked.code, f"no message {first}" in peeked.err) == (1, True)
 

@@ -56,7 +56,7 @@ def test_a_queue_is_made_shown_listed_and_removed(queues: Queues, name: str) -> 
     assert gone.code == 1
     assert gone.err == (
         f"error: there is no queue '{name}'"
-        " (`penstock queue list` shows those there are, `penstock queue add` makes one)\n"
+        " (list queues with `penstock queue list`, create one with `penstock queue create`)\n"
     )
 
 
@@ -66,7 +66,7 @@ def test_adding_twice_is_fine_and_adding_otherwise_is_refused(queues: Queues, na
     other = queues.run("queue", "add", "--name", name, "--max-attempts", "9")
     assert other.code == 1
     assert "max_attempts" in other.err
-    assert "`penstock queue set`" in other.err
+    assert "`penstock queue update`" in other.err
     assert queues.json("queue", "set", "--name", name, "--max-attempts", "9")["max_attempts"] == 9
 
 
@@ -135,7 +135,7 @@ def test_a_paused_queue_hands_nothing_out(queues: Queues, name: str) -> None:
     push(queues, name, "1")
     assert queues.json("queue", "pause", "--name", name)["paused"] is True
     empty = queues.run("message", "get", "--queue", name)
-    assert (empty.code, empty.out, empty.err) == (0, "", f"nothing is ready in {name}\n")
+    assert (empty.code, empty.out, empty.err) == (0, "", f"no messages available in {name}\n")
     assert queues.json("queue", "resume", "--name", name)["paused"] is False
     assert len(queues.json("message", "get", "--queue", name)["messages"]) == 1
 
@@ -201,7 +201,7 @@ def test_a_file_is_made_only_by_adding_a_queue(tmp_path: Path) -> None:
     place = Queues(("--db", str(tmp_path / "typo.db")), "db")
     missing = place.run("queue", "list")
     assert (missing.code, missing.out) == (1, "")
-    assert "there is no file" in missing.err
+    assert "does not exist" in missing.err
     assert list(tmp_path.iterdir()) == []
     place.ok("queue", "add", "--name", "q")
     assert (tmp_path / "typo.db").is_file()

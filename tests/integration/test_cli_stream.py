@@ -132,7 +132,7 @@ def test_after_an_interrupt_the_lines_told_are_those_appended(
     with monkeypatch.context() as patched:
         interrupt(patched, streams, call=2, times=1)
         cut = streams.run("stream", "append", name, "--batch", "10", stdin=lines)
-    assert (cut.code, cut.err.strip()) == (130, "20 are appended; --skip 20 goes on from there")
+    assert (cut.code, cut.err.strip()) == (130, "20 records are appended; continue with --skip 20")
     streams.ok("stream", "append", name, "--skip", "20", stdin=lines)
     assert values(streams, name) == [*range(25)]
 
@@ -143,7 +143,7 @@ def test_whoever_interrupts_twice_does_not_wait_and_learns_what_is_certain(
     interrupt(monkeypatch, streams, call=2, times=2)
     cut = streams.run("stream", "append", name, "--batch", "1", stdin=b"1\n2\n3\n")
     assert cut.code == 130
-    assert cut.err.startswith("at least 1 are appended; see where the stream ends")
+    assert cut.err.startswith("at least 1 records are appended; check where the stream ends")
     assert values(streams, name) == [1, 2]
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_goes_on_in_other_batches_is_told_how(streams: Queues, name:
     streams.ok("stream", "append", name, "--file", str(file), "--batch", "2")
     again = streams.run("stream", "append", name, "--file", str(file), "--batch", "3")
     if streams.kind == "http":
-        assert (again.code, "(go on with the same --batch, or with --skip)" in again.err) == (1, True)
+        assert (again.code, "(continue with the same --batch, or with --skip)" in again.err) == (1, True)
 
 
 def test_arrow_files_go_in_and_come_out(streams: Queues, name: str, tmp_path: Path) -> None:

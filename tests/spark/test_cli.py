@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import pipeline_replay, pipeline_sql
-from penstock.cli.pipeline_sql import _show, _told_apart
+from penstock.cli.pipeline_sql import _show, _unique_names
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.tables import QUEUE_ERRORS
 from penstock.pipeline.report.report import report
@@ -51,7 +51,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
     work.bury("lost", queue="news", error="no such user")
     ran = pipeline(work.data, "run", "--once", "--json", "--master", "local[1]")
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.startswith("Spark's own log: ")
+    assert ran.stderr.startswith("Spark log: ")
     assert len(ran.stderr.splitlines()) == 1
     assert json.loads(ran.stdout)["events"] > 200
     yield work
@@ -158,13 +158,13 @@ def test_a_server_is_asked_how_far_its_journal_goes(filled: Work) -> None:
 def test_queues_are_in_one_place() -> None:
     ran = typed("status", "--data", "here", "--store", "postgresql://there/queues")
     assert ran.returncode == 2
-    assert "name one of them" in ran.stderr
+    assert "give a server, a file or a database" in ran.stderr
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_two_columns_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+def test_two_columns_of_one_name_get_unique_names(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     found = pa.Table.from_arrays([pa.array([number]) for number in range(4)], names=["id", "id", "id_2", "id"])
-    _show(found.rename_columns(_told_apart(found.column_names)).to_reader(), False, as_json, None)
+    _show(found.rename_columns(_unique_names(found.column_names)).to_reader(), False, as_json, None)
     shown = capsys.readouterr().out
     if as_json:
         assert json.loads(shown) == {"id": 0, "id_3": 1, "id_2": 2, "id_4": 3}

@@ -33,7 +33,7 @@ TAKE_A_QUEUE = {path: command for path, command in commands(cli) if any(map(name
 
 
 def test_commands_that_take_a_queue_are_found() -> None:
-    assert {("queue", "add"), ("message", "enqueue"), ("dlq", "list"), ("stats",), ("journal", "tail")} <= set(
+    assert {("queue", "create"), ("message", "enqueue"), ("dlq", "list"), ("stats",), ("journal", "tail")} <= set(
         TAKE_A_QUEUE
     )
 

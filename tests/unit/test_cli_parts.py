@@ -15,7 +15,7 @@ from penstock.cli import COMMANDS, cli
 from penstock.cli.common import Leases, server_of
 from penstock.cli.metrics import _sample
 from penstock.cli.output import Output
-from penstock.cli.queue_add import add
+from penstock.cli.queue_create import create
 from penstock.core.model import QueueOptions
 from penstock.errors import InvalidInput
 
@@ -31,9 +31,9 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_option_of_a_queue_is_a_flag() -> None:
-    flags = {parameter.name for parameter in add.params}
+    flags = {parameter.name for parameter in create.params}
     assert {field.name for field in msgspec.structs.fields(QueueOptions)} | {"visibility_ms", "secret"} <= flags
-    for parameter in add.params:
+    for parameter in create.params:
         if isinstance(parameter, click.Option) and parameter.name != "as_json":
             assert parameter.help, parameter.name
 
@@ -45,6 +45,19 @@ def test_every_command_is_listed_with_a_line_of_help() -> None:
         assert command is not None
         assert command.name == name
         assert line.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("group", "alias", "name"),
+    [("queue", "add", "create"), ("queue", "set", "update"), ("queue", "rm", "delete"), ("message", "get", "take")],
+)
+def test_short_names_of_commands_work_and_are_not_listed(group: str, alias: str, name: str) -> None:
+    commands = cli.get_command(click.Context(cli), group)
+    assert isinstance(commands, click.Group)
+    context = click.Context(commands)
+    assert commands.get_command(context, alias) is commands.get_command(context, name) is not None
+    assert name in commands.list_commands(context)
+    assert alias not in commands.list_commands(context)
 
 
 def test_a_server_is_looked_for_at_port_8888() -> None:

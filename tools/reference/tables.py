@@ -30,7 +30,7 @@ def options() -> str:
     stream = [(code(name), kind, default, note) for name, kind, default, note in struct_rows(StreamOptions)]
     return (
         "# Queue and stream options\n\nOptions of a queue, for `POST /queues`, `PATCH /queues/{queue}`, "
-        f"`penstock queue add` and `client.create_queue`:\n\n{table(head, queue)}"
+        f"`penstock queue create` and `client.create_queue`:\n\n{table(head, queue)}"
         "\nOptions of a stream, for `POST /streams`, `penstock stream create` and `client.create_stream`:\n\n"
         f"{table(head, stream)}"
     )

@@ -1,6 +1,7 @@
-"""The `penstock` command: one file per noun, loaded when it is used.
+"""The `penstock` command: one file per noun, imported on first use.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 not authorised, 5 not reachable, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 partly done, 4 not authorised, 5 server not reachable,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,57 +17,59 @@ from penstock.cli.lazy_group import LazyGroup
 from penstock.errors import PenstockError
 
 COMMANDS = {
-    "backup": ("penstock.cli.backup", "Copy a queue's file while it is in use."),
-    "bench": ("penstock.cli.bench", "A quick load: messages a second and latency."),
-    "completion": ("penstock.cli.completion", "Print a shell's completion script."),
-    "demo": ("penstock.cli.demo", "A server with traffic through every face, to look at."),
-    "dlq": ("penstock.cli.dlq", "Look at, requeue and purge dead letters."),
-    "doctor": ("penstock.cli.doctor", "Check a queue's file or database."),
+    "backup": ("penstock.cli.backup", "Back up a queue file while it is in use."),
+    "bench": ("penstock.cli.bench", "Run a quick load test: messages per second and latency."),
+    "completion": ("penstock.cli.completion", "Print a shell completion script."),
+    "demo": ("penstock.cli.demo", "Start a demo server with traffic through every API."),
+    "dlq": ("penstock.cli.dlq", "List, requeue and purge dead letters."),
+    "doctor": ("penstock.cli.doctor", "Check a queue file or database for problems."),
     "export": ("penstock.cli.export", "Write a queue's messages as NDJSON."),
-    "health": ("penstock.cli.health", "Ask a server whether it is fit for work."),
-    "import": ("penstock.cli.import_", "Take an export back."),
-    "journal": ("penstock.cli.journal", "See what happened to messages, in order, and what happens now."),
-    "key": ("penstock.cli.key", "Make, list and revoke a queue's API keys."),
-    "message": ("penstock.cli.message", "Push, lease, settle and look at messages."),
+    "health": ("penstock.cli.health", "Check whether the server is ready."),
+    "import": ("penstock.cli.import_", "Import messages from an export."),
+    "journal": ("penstock.cli.journal", "Show and follow what happens to messages, in order."),
+    "key": ("penstock.cli.key", "Create, list and revoke API keys."),
+    "message": ("penstock.cli.message", "Push, lease, acknowledge and inspect messages."),
     "metrics": ("penstock.cli.metrics", "Print a server's metrics in Prometheus format."),
     "migrate-store": ("penstock.cli.migrate_store", "Move all queues between a file and PostgreSQL."),
-    "pipeline": ("penstock.cli.pipeline", "Spark: what passed through the queues, as tables."),
-    "queue": ("penstock.cli.queue", "Make, list, change and remove queues."),
-    "restore": ("penstock.cli.restore", "Put a backup in place."),
+    "pipeline": ("penstock.cli.pipeline", "Query everything that went through the queues with Spark."),
+    "queue": ("penstock.cli.queue", "Create, list, change and delete queues."),
+    "restore": ("penstock.cli.restore", "Restore a backup."),
     "serve": ("penstock.cli.serve", "Serve queues over HTTP."),
-    "stats": ("penstock.cli.stats", "Counts, ages and rates of queues."),
-    "stream": ("penstock.cli.stream", "Append to, read, follow and mend streams."),
-    "workers": ("penstock.cli.workers", "Who works: servers and consumers, and what they hold."),
+    "stats": ("penstock.cli.stats", "Show counts, ages and rates of queues."),
+    "stream": ("penstock.cli.stream", "Append to, read, follow and repair streams."),
+    "workers": ("penstock.cli.workers", "List servers and consumers, with the leases they hold."),
 }
 
 
-def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _show_version(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+    if is_given:
         click.echo(f"penstock, version {__version__}")
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, late=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version."
+)
 def cli() -> None:
     """The message queue that grows with your program.
 
     Commands talk to a server (--url or PENSTOCK_URL, by default http://127.0.0.1:8888; --token or PENSTOCK_TOKEN) or,
-    with --db PATH or --data DIR, straight to a queue's file. All but serve, demo and completion take --json.
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 not authorised, 5 not reachable.
+    with --db PATH or --data DIR, directly to a queue file. All but serve, demo and completion take --json.
+    Exit codes: 0 success, 1 failure, 2 wrong usage, 3 partly done, 4 not authorised, 5 server not reachable.
     """
 
 
 def main() -> None:
-    _stand_in_for_closed()
-    os.umask(0o077)  # What it writes is its user's alone, unless they change that.
+    _replace_closed_streams()
+    os.umask(0o077)  # Only the user can read the files a command writes.
     try:
         code = cli.main(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except click.ClickException as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(error.exit_code)
     except PenstockError as error:
         click.echo(f"error: {error}", err=True)
@@ -74,20 +77,24 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror or error}", err=True)
-        sys.stdout = None  # It may be what is full; Python would try once more, and tell of it in its own way.
+        # If stdout is what is full, the interpreter's own flush at exit would fail again and print a traceback.
+        sys.stdout = None
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _stand_in_for_closed() -> None:
-    """Whoever started this may have closed them (`>&-`), and the next file that is opened must not take their place."""
+def _replace_closed_streams() -> None:
+    """Open /dev/null for each standard stream that the parent closed (`>&-`).
+
+    Otherwise the next file that is opened would get its file descriptor.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
-def _complain(error: click.ClickException) -> None:
-    """One line, with a hint."""
+def _print_error(error: click.ClickException) -> None:
+    """Print the error on one line, with a hint."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return

@@ -1,4 +1,7 @@
-"""What the commands ask for, over HTTP or straight on a file. Answers are plain data in the queue face's shapes."""
+"""The backend interface of the queue commands, over HTTP or directly on a file.
+
+Results are plain data with the same fields as the HTTP API's responses.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Verb = Literal["ack", "nack", "extend"]
 
 
 class KeyOwner(NamedTuple):
-    """The queue or the stream that API keys open."""
+    """The queue or the stream that an API key gives access to."""
 
     queue: str | None
     stream: str | None
@@ -23,7 +26,7 @@ class KeyOwner(NamedTuple):
 
 
 class Outgoing(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    """A message to push; also what a line of `--envelope` holds."""
+    """A message to push; also the format of a line with `--envelope`."""
 
     payload: Raw
     encoding: Literal["base64"] | None = None
@@ -36,12 +39,12 @@ class Outgoing(Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Backend(Protocol):
-    """Safe for threads."""
+    """Queue operations of the commands. Thread-safe."""
 
     def list_queues(self, prefix: str) -> Iterator[Data]: ...
 
     def create_queue(self, name: str, options: Mapping[str, Any]) -> tuple[Data, bool]:
-        """The queue, and whether it is new."""
+        """Return the queue, and whether it was created."""
 
     def change_queue(self, name: str, options: Mapping[str, Any]) -> Data: ...
 
@@ -58,7 +61,7 @@ class Backend(Protocol):
     def purge(self, name: str, *, dead: bool, dry_run: bool) -> Data: ...
 
     def peek(self, name: str, *, state: str, limit: int) -> list[Data]:
-        """Messages without leasing them; as many as asked for, however many pages that takes."""
+        """Return up to `limit` messages without leasing them, reading as many pages as needed."""
 
     def requeue(self, name: str, *, where: Mapping[str, Any], rate_per_s: float | None, dry_run: bool) -> Data: ...
 
@@ -69,7 +72,7 @@ class Backend(Protocol):
     ) -> list[Data]: ...
 
     def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
-        """Lease and finish before anything is shown: at most once."""
+        """Lease and acknowledge messages before returning them (at-most-once delivery)."""
 
     def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data: ...
 
@@ -78,10 +81,10 @@ class Backend(Protocol):
     def remove(self, queue: str, message_id: int) -> None: ...
 
     def export(self, queue: str) -> Iterator[bytes]:
-        """Lines of NDJSON."""
+        """Yield the queue's messages as lines of NDJSON."""
 
     def import_(self, queue: str, lines: Iterable[bytes]) -> Data:
-        """One request's worth of lines."""
+        """Import the lines in one request."""
 
     def add_key(self, owner: KeyOwner, *, name: str, rights: Sequence[str]) -> Data: ...
 
@@ -95,5 +98,5 @@ class Backend(Protocol):
 
 
 def without_lease(message: Data) -> Data:
-    """A taken message has none."""
+    """Return the message without its lease, which has ended."""
     return {name: value for name, value in message.items() if name not in ("token", "lease_expires_at")}

@@ -19,14 +19,16 @@ from penstock.ops.backup import Copied
 @DATA
 @JSON
 def command(target: Path, db: str | None, data: str | None, as_json: bool) -> None:
-    """Copy a queue's file to TARGET, and its journal and streams beside that, while a server or others go on using it.
+    """Copy a queue file to TARGET, with its journal and streams, while servers and programs go on using it.
 
-    Records that are damaged are left out and told, with exit code 3. JSON: {"backup", "bytes", "journal_records",
+    Damaged records are left out and reported, with exit code 3. JSON: {"backup", "bytes", "journal_records",
     "streams", "stream_records", "damaged": [a line for each log]}
     """
     path = file_of(db, data)
     if path is None:
-        raise click.UsageError("of which file? --data DIR is a server's folder (it may run), --db PATH a queue's file")
+        raise click.UsageError(
+            "give --data DIR (a server's data folder; the server may run) or --db PATH (a queue file)"
+        )
     out = Output(as_json)
     with reporting(), closing(open_file(path, create=False)) as backend, progress(f"backup {path}", None) as advance:
         done = 0
@@ -41,10 +43,10 @@ def command(target: Path, db: str | None, data: str | None, as_json: bool) -> No
 
 
 def show_copied(out: Output, verb: str, target: Path, copied: Copied) -> None:
-    """And fail in part if some of it was damaged."""
-    answer = {verb: str(target), **asdict(copied)}
-    out.show(answer, lambda: out.fields(answer | {"damaged": len(copied.damaged)}))
+    """Print what was copied; exit with code 3 if some of it was damaged."""
+    result = {verb: str(target), **asdict(copied)}
+    out.show(result, lambda: out.fields(result | {"damaged": len(copied.damaged)}))
     for line in copied.damaged:
         note(line)
     if copied.damaged:
-        raise CommandFailed("all else is copied (`penstock stream check` tells more of a stream)", PARTLY)
+        raise CommandFailed("damaged records were left out (`penstock stream check` shows details)", PARTLY)

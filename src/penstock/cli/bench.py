@@ -1,4 +1,4 @@
-"""`penstock bench`: a quick load in a queue of its own, which is removed in the end."""
+"""`penstock bench`: a quick load test on a temporary queue."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from penstock.cli.output import Advance, Output, progress
 from penstock.core.signals import defer_interrupt, interrupted_by_sigterm
 from penstock.errors import PenstockError
 
+# Makes one call and returns how many messages it moved; 0 when the phase is over.
 Work = Callable[[], int]
-"""One call: how many messages it moved; 0 when there is nothing left to do."""
 
 
 @click.command("bench")
 @click.option("--messages", type=click.IntRange(1, 10_000_000), default=5_000, show_default=True)
-@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages a call.")
-@click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True, help="Callers at once.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per call.")
+@click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True, help="Concurrent clients.")
 @click.option("--payload-bytes", type=click.IntRange(2, 524_288), default=200, show_default=True)
 @on_queues(create=True)
 def command(backend: Backend, out: Output, messages: int, batch: int, clients: int, payload_bytes: int) -> None:
-    """Push, lease and ack, each in its turn, then all three together.
+    """Measure push, lease and ack, first one after the other, then together.
 
     JSON: {"messages", "batch", "clients", "payload_bytes", "phases": [{"phase", "msg_s", "p50_ms", "p99_ms",
-    "calls", "seconds"}]}; latencies are those of one call.
+    "calls", "seconds"}]}; latencies are per call.
     """
     queue = f"bench-{secrets.token_hex(6)}"
     phases = []
@@ -52,7 +52,7 @@ def command(backend: Backend, out: Output, messages: int, batch: int, clients: i
 
 
 class Load:
-    """What is still to do in a phase, shared by its clients."""
+    """The remaining work of a phase, shared by its clients."""
 
     def __init__(self, backend: Backend, queue: str, batch: int, payload_bytes: int) -> None:
         self.left = 0
@@ -96,7 +96,7 @@ class Load:
         return count
 
     def _poll(self, count: int) -> list[Data]:
-        """A batch may be handed out in parts when others poll at the same time."""
+        """Lease `count` messages, in several polls if concurrent clients split the batches."""
         found: list[Data] = []
         while len(found) < count:
             more = self._backend.poll(

@@ -1,4 +1,4 @@
-"""What commands share: how to reach the queues, `--json`, names, ids, and errors as exit codes."""
+"""Shared parts of the commands: options, backends, parameter types, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 DB_NAME = "penstock.db"
+# Environment variables of the server that have no PENSTOCK_ prefix.
 SETTINGS = {"AUTH_TOKEN", "HOST", "LISTEN_ADDR", "PORT"}
-"""Of a server, by the names that earlier queues used."""
 WRONG, PARTLY, NOT_AUTHORISED, NOT_REACHABLE = 2, 3, 4, 5
 
 Command = Callable[..., None]
@@ -36,7 +36,7 @@ class QueueName(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.isascii() and value.isalnum() and len(value) <= 255:
-            return value  # As most are: no need to load what knows the rest.
+            return value  # Most names end here, so the full check need not be imported.
         from penstock.core.ids import check_queue_name
 
         try:
@@ -49,10 +49,10 @@ QUEUE = QueueName()
 
 
 class QueueOption(click.Option):
-    """An option for a queue's name that may also be given bare: `queue add emails` is `queue add --name emails`."""
+    """A queue name given as an option or as an argument: `queue create emails` is `queue create --name emails`."""
 
     def __init__(self, *names: Any, **attributes: Any) -> None:
-        # Eager: it takes the bare name before click refuses it.
+        # Eager, to take the argument before click refuses it as unexpected.
         super().__init__(*names, **{"type": QUEUE, "is_eager": True, **attributes})
 
     def handle_parse_result(
@@ -67,13 +67,13 @@ class QueueOption(click.Option):
         return ["QUEUE" if self.required else "[QUEUE]"]
 
 
-URL = click.option("--url", help=f"The server.  [env: PENSTOCK_URL; default: {DEFAULT_URL}]")
-TOKEN = click.option("--token", help="Its admin token or an API key.  [env: PENSTOCK_TOKEN]")
-DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, used without a server.")
-DATA = click.option("--data", type=click.Path(file_okay=False), help="A server's folder, used without it.")
-STORE = click.option("--store", help="A database, used without a server: postgresql://user@host/database.")
-JSON = click.option("--json", "as_json", is_flag=True, help="One line of JSON, stable, instead of a table.")
-NAME = click.option("--name", cls=QueueOption, required=True, help="The queue: a name, or namespace/task/queue.")
+URL = click.option("--url", help=f"Server to use.  [env: PENSTOCK_URL; default: {DEFAULT_URL}]")
+TOKEN = click.option("--token", help="Admin token or API key for the server.  [env: PENSTOCK_TOKEN]")
+DB = click.option("--db", type=click.Path(dir_okay=False), help="Queue file to use directly, without a server.")
+DATA = click.option("--data", type=click.Path(file_okay=False), help="Server's data folder to use directly.")
+STORE = click.option("--store", help="Database to use directly: postgresql://user@host/database.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
+NAME = click.option("--name", cls=QueueOption, required=True, help="Queue name, or namespace/task/queue.")
 YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
@@ -84,7 +84,7 @@ class CommandFailed(click.ClickException):
 
 
 def on_queues(*, create: bool = False) -> Callable[[Command], Command]:
-    """A command that is given a back end and an output. With `create`, a missing file is made."""
+    """Pass a backend and an output to a command. With `create`, create a missing file."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -98,7 +98,7 @@ def on_queues(*, create: bool = False) -> Callable[[Command], Command]:
 
 
 def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
-    """A command that is given a back end of streams and an output. With `create`, a missing folder is made."""
+    """Pass a stream backend and an output to a command. With `create`, create a missing folder."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -113,14 +113,14 @@ def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
 
 
 def on_server(command: Command) -> Command:
-    """A command that only a server can answer."""
+    """Pass an HTTP backend and an output to a command that needs a server."""
 
     @wraps(command)
     def run(as_json: bool, **rest: Any) -> None:
         url, token, db, data = address(rest)
         name = click.get_current_context().info_name
         if db is not None or data is not None:
-            raise click.UsageError(f"{name} is asked of a server; for a file there is `penstock doctor FILE`")
+            raise click.UsageError(f"{name} needs a server; `penstock doctor FILE` checks a file")
         with reporting(), closing(open_remote(url, token)) as backend:
             command(backend, Output(as_json), **rest)
 
@@ -134,7 +134,7 @@ def with_options(command: Command, options: Options) -> Command:
 
 
 def address(given: dict[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
-    """What says where the queues are, taken out of a command's arguments."""
+    """Remove the options that say where the queues are from a command's arguments, and return them."""
     return given.pop("url"), given.pop("token"), given.pop("db"), given.pop("data")
 
 
@@ -143,7 +143,7 @@ def open_backend(url: str | None, token: str | None, db: str | None, data: str |
     if path is None:
         return open_remote(url, token)
     if url is not None:
-        raise click.UsageError("--url is a server and --db or --data a file: name one of them")
+        raise click.UsageError("--url excludes --db and --data: give a server or a file")
     return open_file(path, create=create)
 
 
@@ -161,22 +161,22 @@ def open_streams(
 
 
 def where_of(url: str | None, db: str | None, data: str | None, store: str | None) -> str | None:
-    """A file's path or a database's URL, for those who need no server; None if a server is asked."""
+    """Return the path of a file or the URL of a database to use directly; None for a server."""
     path = file_of(db, data)
     if path is not None and store is not None:
-        raise click.UsageError("--store is a database and --db or --data a file: name one of them")
+        raise click.UsageError("--store excludes --db and --data: give a database or a file")
     if url is not None and (path is not None or store is not None):
-        raise click.UsageError("--url is a server and --db, --data or --store is not: name one of them")
+        raise click.UsageError("--url excludes --db, --data and --store: give a server, a file or a database")
     if store is None:
         return None if path is None else str(path)
     if not store.startswith(("postgresql://", "postgres://")):
-        raise click.UsageError("--store is postgresql://user@host/database; for a file there is --db")
+        raise click.UsageError("--store must be postgresql://user@host/database; use --db for a file")
     return store
 
 
 def file_of(db: str | None, data: str | None) -> Path | None:
     if db is not None and data is not None:
-        raise click.UsageError("--db is a file and --data a server's folder: name one of them")
+        raise click.UsageError("--db excludes --data: give a file or a server's data folder")
     if db is not None:
         return Path(db)
     return None if data is None else Path(data) / DB_NAME
@@ -230,7 +230,7 @@ def _configured(url: str | None) -> tuple[str, str | None]:
     url = url or file.get("url")
     if url is not None:
         return url, token
-    # Without the clients' token, which a server takes for its own where it has no other.
+    # Leave out PENSTOCK_TOKEN, the clients' token: the server settings fall back to it as the admin token.
     settings = load_settings({}, {name: value for name, value in os.environ.items() if name != "PENSTOCK_TOKEN"})
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     shown = f"[{host}]" if ":" in host else host
@@ -251,7 +251,7 @@ def _is_local(url: str) -> bool:
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Turns what goes wrong into one line and an exit code."""
+    """Turn exceptions into one line on stderr and an exit code."""
     try:
         yield
     except PenstockError as error:
@@ -265,27 +265,27 @@ def reporting() -> Iterator[None]:
             raise
         what = f"{type(error).__name__}: {error}"
         raise CommandFailed(
-            f"unexpected {what} (is that a Penstock server? PENSTOCK_DEBUG=1 shows where it was)"
+            f"unexpected {what} (is that a Penstock server? PENSTOCK_DEBUG=1 shows the traceback)"
         ) from None
 
 
 def fail(error: PenstockError, *, context: str = "", code: int | None = None) -> NoReturn:
     text = str(error.args[0])
     field = getattr(error, "field", None)
-    if field:  # A path such as messages[0].priority: the user knows only the option.
+    if field:  # Of a path such as messages[0].priority, the user knows only the option.
         text = text.replace(f"{field}: ", f"{field.rpartition('.')[2]}: ", 1)
     text = f"{context}{text}"
     hint = error.hint
     if isinstance(error, UnknownQueue) or error.code == "unknown_queue":
-        hint = "`penstock queue list` shows those there are, `penstock queue add` makes one"
+        hint = "list queues with `penstock queue list`, create one with `penstock queue create`"
     elif error.code == "unknown_stream":
-        hint = "`penstock stream list` shows those there are, `penstock stream create` makes one"
+        hint = "list streams with `penstock stream list`, create one with `penstock stream create`"
     elif error.code == "stream_in_use":
-        hint = "`penstock stream consumers` shows them; --force passes over them"
+        hint = "list its consumers with `penstock stream consumers`, or use --force"
     elif error.code == "queue_not_empty":
         hint = "purge it, or use --force"
     elif error.code == "queue_exists":
-        hint = "`penstock queue set` changes its options"
+        hint = "change its options with `penstock queue update`"
     raise CommandFailed(f"{text} ({hint})" if hint else text, exit_code(error) if code is None else code) from None
 
 
@@ -300,14 +300,14 @@ def exit_code(error: PenstockError) -> int:
     return WRONG if status in (400, 422) or isinstance(error, InvalidInput) else 1
 
 
-def exit_partly(done: int, asked: int, text: str) -> None:
-    """After some of several things could not be done."""
-    if done < asked:
+def exit_partly(done: int, total: int, text: str) -> None:
+    """Fail with `text` unless everything was done; the exit code says whether anything was."""
+    if done < total:
         raise CommandFailed(text, PARTLY if done else 1)
 
 
 class Leases(click.ParamType[list[dict[str, Any]]]):
-    """Ids or id:token, between commas; `-` reads them from stdin."""
+    """Comma-separated ids or id:token pairs; `-` reads them from stdin."""
 
     name = "id[:token],…"
 
@@ -320,10 +320,10 @@ class Leases(click.ParamType[list[dict[str, Any]]]):
         for part in text.replace(",", " ").split():
             number, colon, token = part.partition(":")
             if not number.isascii() or not number.isdigit() or not 0 < int(number[:20]) <= 1 << 44:
-                self.fail(f"{part!r} does not begin with a message id, a whole number", param, ctx)
+                self.fail(f"{part!r} does not start with a message id (a whole number)", param, ctx)
             if colon and not (self._tokens and token):
                 self.fail(f"{part!r} is not {'id:token' if self._tokens else 'an id'}", param, ctx)
             items.append({"id": int(number), "token": token or None})
         if not items:
-            self.fail("no id is given", param, ctx)
+            self.fail("expected at least one id", param, ctx)
         return items

@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print a shell's completion script, for example: eval "$(penstock completion bash)" in ~/.bashrc"""
+    """Print a completion script for the shell; for example, put eval "$(penstock completion bash)" in ~/.bashrc."""
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None

@@ -1,4 +1,4 @@
-"""`penstock demo`: a server with traffic, to look at."""
+"""`penstock demo`: a server with traffic through every API."""
 
 from __future__ import annotations
 
@@ -23,17 +23,25 @@ if TYPE_CHECKING:
 
 
 @click.command("demo")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8888, show_default=True, help="0 picks a free one.")
-@click.option("--data", type=click.Path(file_okay=False), help="A folder to keep.  [default: one that is removed]")
-@click.option("--spark/--no-spark", default=None, help="Refresh the lake, too.  [default: if it is installed]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop by itself.  [default: at Ctrl-C]")
-@click.option("--pace", type=click.FloatRange(0.001, 100), default=1.0, show_default=True, help="Smaller is busier.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8888, show_default=True, help="Port; 0 picks a free one."
+)
+@click.option("--data", type=click.Path(file_okay=False), help="Folder for the data.  [default: a temporary one]")
+@click.option("--spark/--no-spark", default=None, help="Draw charts with Spark.  [default: if it is installed]")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this time.  [default: at Ctrl-C]")
+@click.option(
+    "--pace",
+    type=click.FloatRange(0.001, 100),
+    default=1.0,
+    show_default=True,
+    help="Pause between messages; smaller is busier.",
+)
 @click.option("--browser/--no-browser", default=True, help="Open the dashboard.  [default: yes, on a terminal]")
 def command(port: int, data: str | None, spark: bool | None, seconds: float | None, pace: float, browser: bool) -> None:
-    """A shop with traffic through every face, its dashboard, and charts by Spark.
+    """Start a demo shop with traffic through every API, a dashboard, and charts by Spark.
 
-    Orders in a namespace, emails that fail and are tried again, reminders that wait, notes in an inbox, and a stream
-    with a fast and a slow consumer.
+    It has orders in a namespace, emails that fail and are retried, scheduled reminders, notes in an inbox, and a
+    stream with a fast and a slow consumer.
     """
     from penstock.demo.run import demo, has_spark
 
@@ -57,19 +65,19 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
         if refreshing is not None:
             _follow(refreshing, stop)
         elif not spark:
-            note("no charts: pip install 'penstock-mq[spark]' brings Spark")
+            note("no charts: Spark is not installed (pip install 'penstock-mq[spark]')")
         stop.wait()
         note("stopping")
-        told = ", ".join(f"{count} {name}" for name, count in shop.done.items())
-    note(f"done: {told}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
+        counts = ", ".join(f"{count} {name}" for name, count in shop.done.items())
+    note(f"done: {counts}" + (f"; {len(shop.errors)} errors, the last: {shop.errors[-1]}" if shop.errors else ""))
 
 
 def _follow(refreshing: Refreshing, stop: StopFlag) -> None:
-    """Until stopped: the first chart with a word about it, then every few seconds a new one."""
+    """Print where the first chart is, then redraw it every few seconds until stopped."""
     from penstock.demo.run import REFRESH_SECONDS, first_chart
 
     with Display("charts") as display:
-        seconds = first_chart(refreshing, stop, lambda waited: display.doing(f"Spark works, {waited:.0f} s"))
+        seconds = first_chart(refreshing, stop, lambda waited: display.doing(f"waiting for Spark, {waited:.0f} s"))
     if seconds is None:
         return
     note(f"charts: {Path(refreshing.report).absolute().as_uri()} (the first after {seconds:.0f} s)")

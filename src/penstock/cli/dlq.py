@@ -11,12 +11,12 @@ from penstock.cli.common import YES, Leases, QueueOption, on_queues
 from penstock.cli.messages import show_messages
 from penstock.cli.output import Output, confirm
 
-OF_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="The queue whose dead letters these are.")
+OF_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="Queue that the dead letters come from.")
 
 
 @click.group("dlq")
 def command() -> None:
-    """Look at, requeue and purge dead letters."""
+    """List, requeue and purge dead letters."""
 
 
 @command.command("list")
@@ -24,19 +24,19 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
 @on_queues()
 def list_dead(backend: Backend, out: Output, queue: str, limit: int) -> None:
-    """Dead letters, newest first, with their last error. JSON: {"messages": [...]}, each with all its `errors`."""
+    """List dead letters, newest first, with their last error. JSON: {"messages": [...]}, each with all `errors`."""
     show_messages(out, backend.peek(queue, state="dead", limit=limit), empty=f"{queue} has no dead letters")
 
 
 @command.command("purge")
 @OF_QUEUE
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @YES
 @on_queues()
 def purge(backend: Backend, out: Output, queue: str, dry_run: bool, yes: bool) -> None:
-    """Remove all dead letters. JSON: {"purged", "dry_run"}"""
+    """Delete all dead letters. JSON: {"purged", "dry_run"}"""
     if not dry_run:
-        confirm(f"Remove every dead letter of {queue}?", yes)
+        confirm(f"Delete every dead letter of {queue}?", yes)
     show_purged(out, backend.purge(queue, dead=True, dry_run=dry_run))
 
 
@@ -46,15 +46,15 @@ def show_purged(out: Output, purged: Data) -> None:
 
 
 def requeue(name: str, queue_flag: str) -> click.Command:
-    """The same command under both of its names."""
+    """Build the command under one of its two names."""
 
     @click.command(name)
-    @click.option(queue_flag, "queue", cls=QueueOption, required=True, help="The queue whose dead letters these are.")
-    @click.option("--ids", type=Leases(tokens=False), help="Only these.")
-    @click.option("--error-contains", help="Only those whose last error has this text.")
-    @click.option("--older-than-ms", type=click.IntRange(0), help="Only those dead for longer.")
-    @click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="At most so many a second.")
-    @click.option("--dry-run", is_flag=True, help="Only count.")
+    @click.option(queue_flag, "queue", cls=QueueOption, required=True, help="Queue that the dead letters come from.")
+    @click.option("--ids", type=Leases(tokens=False), help="Only these messages.")
+    @click.option("--error-contains", help="Only messages whose last error contains this text.")
+    @click.option("--older-than-ms", type=click.IntRange(0), help="Only messages dead-lettered longer ago.")
+    @click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="Most messages per second.")
+    @click.option("--dry-run", is_flag=True, help="Only count the messages.")
     @on_queues()
     def requeue_dead(
         backend: Backend,
@@ -65,7 +65,7 @@ def requeue(name: str, queue_flag: str) -> click.Command:
         dry_run: bool,
         **given: Any,
     ) -> None:
-        """Give dead letters a new life in their queue. JSON: {"matched", "moved", "skipped"}"""
+        """Move dead letters back into their queue. JSON: {"matched", "moved", "skipped"}"""
         where = {key: value for key, value in given.items() if value is not None}
         if ids is not None:
             where["ids"] = [each["id"] for each in ids]

@@ -1,4 +1,4 @@
-"""`penstock doctor FILE`: check a queue's file or database."""
+"""`penstock doctor FILE`: check a queue file or database."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PROBLEM = click.style("PROBLEM", fg="red", bold=True)
 
 @click.command("doctor")
 @click.argument("file")
-@click.option("--json", "as_json", is_flag=True, help="Findings as a JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON array.")
 def command(file: str, as_json: bool) -> None:
-    """Check a queue's file: integrity, schema, stuck leases, sizes. Exit code 1 when there is a problem.
+    """Check a queue file: integrity, schema, stuck leases, sizes. Exit code 1 if there is a problem.
 
     With a URL (postgresql://user@host/database), check that database and whether its commits survive a crash.
     """
     found = examine_database(file) if file.startswith(POSTGRES) else examine(Path(file))
-    findings = [_told(finding) for finding in found]
+    findings = [_printable(finding) for finding in found]
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
     else:
@@ -37,8 +37,8 @@ def command(file: str, as_json: bool) -> None:
     sys.exit(any(finding.level == "problem" for finding in findings))
 
 
-def _told(finding: Diagnosis) -> Diagnosis:
-    """The name of a file may be no text."""
+def _printable(finding: Diagnosis) -> Diagnosis:
+    """Escape bytes that are not UTF-8, which a file name may contain."""
     advice = finding.advice and _text(finding.advice)
     return msgspec.structs.replace(finding, detail=_text(finding.detail), advice=advice)
 

@@ -1,4 +1,4 @@
-"""`penstock message enqueue`: one payload, or a file of them that can be gone on with after an interruption."""
+"""`penstock message enqueue`: push one payload, or a file of them that can be resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from penstock.errors import PenstockError, TryLater
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
-PATIENCE_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 STDIN = "-"
 
 _envelope = msgspec.json.Decoder(Outgoing)
 
 
 class BadLine(Exception):
-    """A line that is no message; what came before it is pushed all the same."""
+    """A line that is not a valid message. The lines before it are still pushed."""
 
 
 @click.command("enqueue")
-@click.option("--queue", cls=QueueOption, required=True, help="The queue.")
+@click.option("--queue", cls=QueueOption, required=True, help="Queue name.")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="NDJSON: each line is a payload; - reads stdin.",
+    help="NDJSON file, one payload per line; - reads stdin.",
 )
-@click.option("--payload", help="One payload, as JSON; - reads stdin.")
-@click.option("--idempotency-key", help="Of the payload; a file's lines get this with their line number.")
+@click.option("--payload", help="A payload, as JSON; - reads stdin.")
+@click.option("--idempotency-key", help="Key of the payload; each line of a file gets this key and its line number.")
 @click.option("--envelope", is_flag=True, help='Lines are {"payload", "priority"?, "delay_ms"?, "headers"?, …}.')
-@click.option("--priority", type=int, default=0, help="Higher comes first.")
-@click.option("--delay-ms", type=click.IntRange(0), help="Not to be leased before that.")
-@click.option("--ttl-ms", type=click.IntRange(1), help="Dropped after that.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Goes with the message; repeatable.")
+@click.option("--priority", type=int, default=0, help="Higher is leased first.")
+@click.option("--delay-ms", type=click.IntRange(0), help="Delay before the message can be leased.")
+@click.option("--ttl-ms", type=click.IntRange(1), help="Drop the message if it is older than this.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of the message; repeatable.")
 @click.option("--secret", help="Sign each payload with the queue's secret.  [env: PENSTOCK_SECRET]")
-@click.option("--again", is_flag=True, help="Add a file's lines even if this same file was enqueued before.")
-@click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Lines a commit.")
+@click.option("--again", is_flag=True, help="Push the lines even if this file was enqueued before.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Lines per commit.")
 @on_queues()
 def command(
     backend: Backend,
@@ -64,17 +64,17 @@ def command(
 ) -> None:
     """Push one payload, or each line of an NDJSON file.
 
-    A file's lines carry keys made from its content, so the same command, run again after an interruption, goes on
-    where it was and adds nothing twice, for as long as the queue remembers keys (a day by default).
+    Lines of a file get idempotency keys derived from its content. After an interruption, run the same command again:
+    it continues where it stopped and adds nothing twice, for as long as the queue remembers keys (a day by default).
 
-    JSON: {"added", "duplicates"}, and of --payload also {"message_id", "duplicate"}.
+    JSON: {"added", "duplicates"}, with --payload also {"message_id", "duplicate"}.
     """
     if file is None and payload is None:
-        raise click.UsageError("what to enqueue? --payload JSON or --file NDJSON")
+        raise click.UsageError("give --payload or --file")
     if file == payload == STDIN:
-        raise click.UsageError("stdin is either the file or the payload")
+        raise click.UsageError("only one of --file and --payload can read stdin")
     common["headers"] = _headers(headers)
-    "".join((*headers, idempotency_key or "")).encode()  # An argument may hold bytes that are no text.
+    "".join((*headers, idempotency_key or "")).encode()  # Fails early on arguments that are not valid UTF-8.
     secret = secret or os.environ.get("PENSTOCK_SECRET")
     done: Data = {"added": 0, "duplicates": 0}
     if payload is not None:
@@ -91,7 +91,7 @@ def command(
     done.pop("last_id", None)
     out.show(done, lambda: out.fields(done))
     if file is not None and done["duplicates"] and not out.as_json:
-        note(f"{done['duplicates']} were there already; --again adds a file once more")
+        note(f"{done['duplicates']} lines were enqueued before; --again pushes them once more")
 
 
 def _headers(given: Sequence[str]) -> dict[str, str] | None:
@@ -99,7 +99,7 @@ def _headers(given: Sequence[str]) -> dict[str, str] | None:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"--header is NAME=VALUE, not {text!r}")
+            raise click.UsageError(f"--header: expected NAME=VALUE, got {text!r}")
         headers[name] = value
     return headers or None
 
@@ -112,12 +112,12 @@ def _payload(raw: bytes) -> msgspec.Raw:
         check_json(text)
     except PenstockError as error:
         reason = str(error.args[0]).replace("the body", "it")
-        raise click.UsageError(f"--payload: {reason}; a text is JSON too, in double quotes") from None
+        raise click.UsageError(f"--payload: {reason}; a JSON string needs double quotes") from None
     return msgspec.Raw(text)
 
 
 class FileOfLines:
-    """The lines of a file as messages, each with its number."""
+    """Iterates over the lines of a file as messages, each with its line number."""
 
     def __init__(self, name: str, key: str | None, envelope: bool, common: Data, *, keyed: bool) -> None:
         self.name = "stdin" if name == STDIN else name
@@ -127,13 +127,13 @@ class FileOfLines:
         self._envelope = envelope
         self._common = common
         self._checked = False
-        # A pipe cannot be read twice, so what comes from one has keys only if it is given one.
+        # A pipe cannot be read twice to hash its content, so its lines have keys only if the user gives one.
         if self._path is not None and self._path.is_file():
-            content_id = self._look_through(self._path)
+            content_id = self._check_lines(self._path)
             self.key = key or (content_id if keyed else None)
 
-    def _look_through(self, path: Path) -> str:
-        """Check every line before the first is pushed, and name the file by its content."""
+    def _check_lines(self, path: Path) -> str:
+        """Check every line before the first is pushed, and return a key derived from the content."""
         import hashlib
 
         digest = hashlib.sha256()
@@ -147,7 +147,7 @@ class FileOfLines:
         return f"file:{digest.hexdigest()[:40]}"
 
     def __iter__(self) -> Iterator[tuple[int, int, Outgoing]]:
-        """Line number, bytes, message."""
+        """Yield (line number, bytes, message)."""
         with nullcontext(sys.stdin.buffer) if self._path is None else self._path.open("rb") as file:
             for number, line in _lines(file):
                 text = line.strip()
@@ -199,7 +199,7 @@ def _push_lines(backend: Backend, queue: str, lines: FileOfLines, batch: int, se
             if waiting:
                 _push(backend, queue, waiting, secret, done)
         except BadLine as error:
-            # Only in a pipe: a file is looked through before.
+            # Only a pipe gets here: a file is checked before the first push.
             if waiting:
                 _push(backend, queue, waiting, secret, done)
             raise CommandFailed(f"{error} ({_so_far(lines, done)})", PARTLY if _some(done) else 1) from None
@@ -221,13 +221,13 @@ def _some(done: Data) -> int:
 
 
 def _so_far(lines: FileOfLines, done: Data) -> str:
-    """What was done before it ended, and how to go on."""
-    go_on = "the same command goes on from there"
+    """Describe what was done before the command ended, and how to continue."""
+    hint = "run the same command again to continue"
     if lines.key is None:
-        go_on = "without --idempotency-key they would be added again"
+        hint = "a second run would push them again, because there is no --idempotency-key"
     elif lines.key.startswith("file:"):
-        go_on += f", and for a changed file --idempotency-key {lines.key}"
-    return f"{_some(done)} are enqueued; {go_on}"
+        hint += f"; if you change the file, add --idempotency-key {lines.key}"
+    return f"{_some(done)} lines are enqueued; {hint}"
 
 
 def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: str | None, done: Data) -> None:
@@ -235,7 +235,7 @@ def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: st
         for message in messages:
             message.signature = _sign(secret, message)
     try:
-        pushed = _patiently(lambda: backend.push(queue, messages))
+        pushed = _retry_while_busy(lambda: backend.push(queue, messages))
     except PenstockError as error:
         if error.code not in ("body_too_large", "batch_too_large") or len(messages) == 1:
             raise
@@ -249,10 +249,10 @@ def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: st
     done["last_id"] = pushed["message_ids"][-1]
 
 
-def _patiently(push: Callable[[], Data]) -> Data:
-    """Tried again for a while when the queue is full, or takes no more for the moment."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    told = False
+def _retry_while_busy(push: Callable[[], Data]) -> Data:
+    """Push, retrying for a while if the queue is full or rate-limited."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    has_noted = False
     while True:
         try:
             return push()
@@ -260,9 +260,9 @@ def _patiently(push: Callable[[], Data]) -> Data:
             wait = error.retry_after_ms / 1000 if isinstance(error, TryLater) else getattr(error, "retry_after", None)
             if wait is None or time.monotonic() + wait > deadline:
                 raise
-            if not told:
+            if not has_noted:
                 note(f"waiting: {error.args[0]}")
-                told = True
+                has_noted = True
         time.sleep(wait)
 
 

@@ -14,14 +14,14 @@ from penstock.cli.output import Output, note, progress, write
 
 
 @click.command("export")
-@click.option("--queue", cls=QueueOption, required=True, help="The queue.")
+@click.option("--queue", cls=QueueOption, required=True, help="Queue name.")
 @click.option(
-    "--file", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="Where to.  [default: stdout]"
+    "--file", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="File to write.  [default: stdout]"
 )
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @on_queues()
 def command(backend: Backend, out: Output, queue: str, file: str, force: bool) -> None:
-    """Write all that is in a queue as NDJSON, one message a line. With --file and --json: {"exported", "file"}"""
+    """Write a queue's messages as NDJSON, one per line. With --file and --json: {"exported", "file"}"""
     stats = backend.stats(queue)
     total = sum(stats[state] for state in ("ready", "scheduled", "leased", "dead", "archived"))
     with progress(f"export {queue}", total) as advance:
@@ -36,11 +36,11 @@ def command(backend: Backend, out: Output, queue: str, file: str, force: bool) -
                 write(line)
             return
         count = _write_whole(Path(file), lines(), force)
-    out.show({"exported": count, "file": file}, lambda: note(f"{count} messages are in {file}"))
+    out.show({"exported": count, "file": file}, lambda: note(f"wrote {count} messages to {file}"))
 
 
 def _write_whole(target: Path, lines: Iterator[bytes], force: bool) -> int:
-    """The file appears only when it is complete."""
+    """Write to a temporary file and rename it, so that the target is always complete."""
     if target.exists() and not force:
         raise click.ClickException(f"{target} exists already (--force overwrites it)")
     partial = target.with_name(target.name + ".partial")

@@ -12,8 +12,8 @@ from penstock.cli.remote import RemoteBackend
 @click.command("health")
 @on_server
 def command(backend: RemoteBackend, out: Output) -> None:
-    """Ask a server whether it is fit for work. Exit code 1 if not. JSON: {"ready", "checks": {name: verdict}}"""
+    """Check whether the server is ready. Exit code 1 if not. JSON: {"ready", "checks": {name: verdict}}"""
     health = backend.ready()
     out.show(health, lambda: out.fields({"ready": health["ready"], **health["checks"]}))
     if not health["ready"]:
-        raise CommandFailed("the server is not fit for work")
+        raise CommandFailed("the server is not ready")

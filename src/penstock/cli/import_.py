@@ -20,18 +20,18 @@ BATCH_BYTES = 4 << 20
 
 
 @click.command("import")
-@click.option("--queue", cls=QueueOption, required=True, help="The queue, which must exist.")
+@click.option("--queue", cls=QueueOption, required=True, help="Queue name; the queue must exist.")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     default="-",
-    help="NDJSON as `export` writes it.  [default: stdin]",
+    help="NDJSON file written by `penstock export`.  [default: stdin]",
 )
 @on_queues()
 def command(backend: Backend, out: Output, queue: str, file: str) -> None:
-    """Take an export back; a message that is there already is not added twice.
+    """Import messages from an export; messages that the queue holds already are not added twice.
 
-    JSON: {"imported", "duplicates", "skipped"}; skipped are messages that were done.
+    JSON: {"imported", "duplicates", "skipped"}; messages that were acknowledged are skipped.
     """
     done: Data = {"imported": 0, "duplicates": 0, "skipped": 0}
     path = None if file == "-" else Path(file)
@@ -56,26 +56,28 @@ def _import(backend: Backend, queue: str, lines: list[bytes], first: int, done: 
     except PenstockError as error:
         some = sum(done.values())
         if some:
-            error.hint = f"{some} before that are imported; the same command goes on from there"
-        fail(error, context=_place(error, lines, first), code=PARTLY if some else None)
+            error.hint = f"{some} messages before it are imported; run the same command again to continue"
+        fail(error, context=_find_line(error, lines, first), code=PARTLY if some else None)
     for name in done:
         done[name] += answer[name]
 
 
-def _place(error: PenstockError, lines: list[bytes], first: int) -> str:
-    """Which line of the file is wrong: a back end counts those that it was given, or says that one is and not which."""
-    told = re.match(r"line (\d+)", str(error.args[0]))
-    if told is not None:
-        error.args = (f"line {first + int(told[1]) - 1}{str(error.args[0])[told.end() :]}",)
+def _find_line(error: PenstockError, lines: list[bytes], first: int) -> str:
+    """Say which line of the file is wrong.
+
+    A backend numbers lines from the start of its request, or reports an error without a line number.
+    """
+    numbered = re.match(r"line (\d+)", str(error.args[0]))
+    if numbered is not None:
+        error.args = (f"line {first + int(numbered[1]) - 1}{str(error.args[0])[numbered.end() :]}",)
         return ""
     for number, line in enumerate(lines, first) if exit_code(error) == WRONG else ():
-        if line.strip() and not _can_be(line):
+        if line.strip() and not _is_message(line):
             return f"line {number}: "
     return f"lines {first} to {first + len(lines) - 1}: "
 
 
-def _can_be(line: bytes) -> bool:
-    """Whether it is a message; asked only when one is not."""
+def _is_message(line: bytes) -> bool:
     from penstock.server.api.queues.import_lines import imported
     from penstock.wire.queues import ImportedMessage
 

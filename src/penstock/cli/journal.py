@@ -67,19 +67,19 @@ def _on_journal(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("journal")
 def command() -> None:
-    """See what happened, in order, and what happens now."""
+    """Show and follow what happens to messages, in order."""
 
 
 @command.command("show")
 @_on_journal
 def show(backend: JournalBackend, out: Output) -> None:
-    """How far the journal goes, and who reads it. JSON: the journal."""
+    """Show the journal's offsets, size and consumers. JSON: the journal."""
     journal = backend.show()
 
     def draw() -> None:
         out.fields({name: journal[name] for name in ("first", "next", "bytes", "segments")})
         rows = [(each["consumer"], each["offset"], each["lag"]) for each in journal["consumers"]]
-        out.table(("CONSUMER", "OFFSET", "LAG"), rows, empty="nobody has committed a position in it")
+        out.table(("CONSUMER", "OFFSET", "LAG"), rows, empty="no consumer has committed an offset")
 
     out.show(journal, draw)
 
@@ -90,9 +90,9 @@ def show(backend: JournalBackend, out: Output) -> None:
 @DATA
 @JSON
 def repair(yes: bool, db: str | None, data: str | None, as_json: bool) -> None:
-    """Repair the journal beside a file that no server has open. JSON: the report.
+    """Repair the journal of a queue file that no server has open. JSON: the report.
 
-    Exit code 3 if records were lost, 1 if something is still damaged.
+    Exit code 3 if records were lost, 1 if damage remains.
     """
     from penstock.journal.drainer import NAME, journal_folder
     from penstock.log.check import repair as repair_log
@@ -100,22 +100,24 @@ def repair(yes: bool, db: str | None, data: str | None, as_json: bool) -> None:
 
     path = file_of(db, data)
     if path is None:
-        raise click.UsageError("name the file with --db, or the server's folder with --data")
+        raise click.UsageError("give --db PATH (a queue file) or --data DIR (a server's data folder)")
     with reporting():
         if not journal_folder(path).is_dir():
             raise CannotOpen(f"{path} has no journal")
-        confirm("Repair the journal, giving up records that are damaged?", yes)
-        # The store gives the journal's offsets, so nothing is appended that has lost its own.
+        confirm("Repair the journal and discard damaged records?", yes)
+        # The store assigns the journal's offsets, so records that were cut off cannot be appended at new ones.
         report = repair_log(journal_folder(path), NAME, append_cuts=False)
         finish_repair(Output(as_json), NAME, msgspec.json.decode(msgspec.json.encode(report_view(report))))
 
 
 @command.command("tail")
-@click.option("--from", "start", type=click.IntRange(0), help="The first offset.")
-@click.option("--lines", type=click.IntRange(0), default=10, show_default=True, help="Begin so many records back.")
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many events.")
-@click.option("--queue", cls=QueueOption, help="Only what happens in this queue.")
-@click.option("--kind", help="Only these kinds, separated by commas: pushed,acked,dead …")
+@click.option("--from", "start", type=click.IntRange(0), help="Offset to start from.")
+@click.option(
+    "--lines", type=click.IntRange(0), default=10, show_default=True, help="Start this many records before the end."
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many events.")
+@click.option("--queue", cls=QueueOption, help="Only events of this queue.")
+@click.option("--kind", help="Only these kinds of event, separated by commas: pushed,acked,dead …")
 @_on_journal
 def tail(
     backend: JournalBackend,
@@ -126,7 +128,7 @@ def tail(
     queue: str | None,
     kind: str | None,
 ) -> None:
-    """Show the last events, and those to come, until interrupted. JSON: a line for each event."""
+    """Print the last events and follow new ones until interrupted. JSON: a line for each event."""
     _check_kinds(kind)
     if start is None:
         journal = backend.show()
@@ -148,20 +150,20 @@ def _check_kinds(given: str | None) -> None:
     known = [kind.name.lower() for kind in Kind]
     for each in [] if given is None else given.split(","):
         if each not in known:
-            raise click.UsageError(f"--kind: {each!r} is none of {', '.join(known)}")
+            raise click.UsageError(f"--kind: expected one of {', '.join(known)}, got {each!r}")
 
 
 def _line(event: Data) -> str:
-    told = [when(event["at"]), f"{event['kind']:<9}", event["queue"]]
+    parts = [when(event["at"]), f"{event['kind']:<9}", event["queue"]]
     if event.get("id"):
-        told.append(f"#{event['id']}")
+        parts.append(f"#{event['id']}")
     if event.get("attempts"):
-        told.append(f"attempt {event['attempts']}")
-    told += event.get("marks", [])
-    told += [f"{name}={_short(value)}" for name, value in event.get("details", {}).items()]
+        parts.append(f"attempt {event['attempts']}")
+    parts += event.get("marks", [])
+    parts += [f"{name}={_short(value)}" for name, value in event.get("details", {}).items()]
     if "payload" in event:
-        told.append(_short(event["payload"]))
-    return "  ".join(told)
+        parts.append(_short(event["payload"]))
+    return "  ".join(parts)
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The journal of a file or a database, read with no server between."""
+"""The journal of a file or a database, read directly."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ WATCH_SECONDS = 0.2
 class LocalJournal:
     def __init__(self, where: str) -> None:
         self._at_end = ExitStack()
-        """Nobody else may be there to drain it."""
+        # Reads drain the journal first: no server may be running to do it.
         self._reader, self._drain = self._open_tables(where) if where.startswith(POSTGRES) else self._open_file(where)
 
     def _open_file(self, where: str) -> tuple[Journal, Callable[[], None]]:
         if not Path(where).exists():
-            raise CannotOpen(f"there is no file {where}")
+            raise CannotOpen(f"{where} does not exist")
         check_penstock_database(Path(where))
         store = SqliteStore(where)
         self._at_end.callback(store.close)
         if not keeps_journal(Path(where)) and not journal_folder(where).exists():
             self.close()
-            raise CannotOpen(f"{where} keeps no journal", hint="LiteQueue(path, journal=True), or a server, begins one")
+            raise CannotOpen(
+                f"{where} has no journal", hint="enable it with LiteQueue(path, journal=True), or run a server"
+            )
         reader = JournalReader(journal_folder(where))
         self._at_end.callback(reader.close)
         return reader, lambda: drain_once(store, store.path)

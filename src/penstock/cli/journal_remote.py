@@ -20,7 +20,7 @@ class RemoteJournal:
         return self._get("/journal/events", wait=wait_ms / 1000, **query)
 
     def _get(self, path: str, *, wait: float = 0.0, **query: Any) -> Data:
-        found: Data = self._web.ask("GET", path, wait=wait, **query)
+        found: Data = self._web.request("GET", path, wait=wait, **query)
         return found
 
     def close(self) -> None:

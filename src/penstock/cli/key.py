@@ -14,7 +14,7 @@ from penstock.cli.output import Output, confirm, note, when
 
 
 def of_owner(command: Command) -> Command:
-    """Add --queue and --stream, of which one must be given, to a command."""
+    """Add --queue and --stream to a command, exactly one of which must be given."""
 
     @wraps(command)
     def run(*arguments: Any, queue: str | None, stream: str | None, **rest: Any) -> None:
@@ -22,33 +22,33 @@ def of_owner(command: Command) -> Command:
             raise click.UsageError("give either --queue or --stream")
         command(*arguments, owner=KeyOwner(queue, stream), **rest)
 
-    run = click.option("--stream", type=QUEUE, help="The stream that the key opens.")(run)
-    return click.option("--queue", cls=QueueOption, help="The queue that the key opens.")(run)
+    run = click.option("--stream", type=QUEUE, help="Stream that the key gives access to.")(run)
+    return click.option("--queue", cls=QueueOption, help="Queue that the key gives access to.")(run)
 
 
 @click.group("key")
 def command() -> None:
-    """Make, list and revoke API keys of a queue or a stream."""
+    """Create, list and revoke API keys of a queue or a stream."""
 
 
 @command.command("add")
-@click.option("--name", default="", help="What it is for.")
+@click.option("--name", default="", help="Name of the key, such as what it is for.")
 @click.option(
     "--right",
     "rights",
     type=click.Choice(["push", "consume", "admin"]),
     multiple=True,
-    help="Repeatable.  [default: push and consume]",
+    help="Right of the key; repeatable.  [default: push and consume]",
 )
 @on_queues()
 @of_owner
 def add(backend: Backend, out: Output, owner: KeyOwner, name: str, rights: Sequence[str]) -> None:
-    """Make a key. It is shown this once. JSON: {"id", "queue" or "stream", "name", "rights", "created_at", "key"}"""
+    """Create a key and print it, once. JSON: {"id", "queue" or "stream", "name", "rights", "created_at", "key"}"""
     key = backend.add_key(owner, name=name, rights=list(dict.fromkeys(rights)) or ["push", "consume"])
     shown = {"id": key["id"], "rights": ", ".join(key["rights"]), "key": key["key"]}
     out.show(key, lambda: out.fields(shown))
     if not out.as_json:
-        note("keep it: it is not stored and cannot be shown again")
+        note("save the key now: it cannot be shown again")
 
 
 @command.command("list")
@@ -63,7 +63,7 @@ def list_keys(backend: Backend, out: Output, owner: KeyOwner) -> None:
 
 
 @command.command("rm")
-@click.option("--id", "key_id", required=True, help="As `key list` shows it.")
+@click.option("--id", "key_id", required=True, help="Id of the key, as in `penstock key list`.")
 @YES
 @on_queues()
 @of_owner

@@ -1,4 +1,4 @@
-"""A group of commands that imports one only when it is called."""
+"""A command group that imports a command only when it is called."""
 
 from __future__ import annotations
 
@@ -10,24 +10,36 @@ import click
 
 
 class LazyGroup(click.Group):
-    """`late` has, by name, where each command is (`module`, for its `command`, or `module:name`) and a line of help."""
+    """A click group whose commands are imported on first use.
 
-    def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]], **rest: Any) -> None:
+    `lazy` maps the name of a command to where it is (`module`, for its `command`, or `module:name`) and to its help
+    line. `aliases` maps other names, which the help does not list, to commands.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **rest: Any,
+    ) -> None:
         super().__init__(*args, **rest)
-        self._late = late
+        self._lazy = lazy or {}
+        self._aliases = aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self._late})
+        return sorted({*super().list_commands(ctx), *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._late:
+        cmd_name = self._aliases.get(cmd_name, cmd_name)
+        if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, name = self._late[cmd_name][0].partition(":")
+        module, _, name = self._lazy[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        lines = {name: line for name, (_, line) in self._late.items()}
+        lines = {name: line for name, (_, line) in self._lazy.items()}
         for name, command in self.commands.items():
             lines[name] = command.get_short_help_str(limit=80)
         with formatter.section("Commands"):

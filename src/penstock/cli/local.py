@@ -1,4 +1,4 @@
-"""The back end on a file: the same broker, no server. It may share the file with a running one."""
+"""The backend on a queue file, without a server. A running server may use the file at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class LocalBackend:
         if create:
             make_folder(path.parent)
         elif not path.is_file():
-            raise CannotOpen(f"there is no file {path}", hint="`penstock queue add` with the same option makes it")
+            raise CannotOpen(
+                f"{path} does not exist", hint="create it with `penstock queue create` and the same option"
+            )
         else:
             check_penstock_database(path)
         self._store = SqliteStore(path)
@@ -57,7 +59,7 @@ class LocalBackend:
         if configured.created:
             self._set_secret(name, secret)
         elif secret is not UNSET and self._broker.find_secret(name) != secret:
-            raise Conflict(f"queue {name!r} exists with another secret", hint="`penstock queue set` changes it")
+            raise Conflict(f"queue {name!r} exists with another secret", hint="change it with `penstock queue update`")
         return _plain(queue_view(configured.info)), configured.created
 
     def change_queue(self, name: str, options: Mapping[str, Any]) -> Data:
@@ -93,7 +95,7 @@ class LocalBackend:
         states = (State.DEAD,) if dead else (State.READY, State.SCHEDULED)
         if dry_run:
             info = self._broker.stats(name).info
-            # The name of the dead letters means them alone.
+            # The name of a dead-letter queue stands for the dead letters only.
             states = states if info.name == name else (State.DEAD,)
             return {"purged": sum(getattr(info, state) for state in states), "dry_run": True}
         return {"purged": self._broker.purge(name, states), "dry_run": False}
@@ -177,7 +179,7 @@ class LocalBackend:
             try:
                 message = _imported_message.decode(line)
             except msgspec.DecodeError as error:
-                raise InvalidInput(f"line {number} is not of an export: {error}") from None
+                raise InvalidInput(f"line {number} is not an exported message: {error}") from None
             if message.state == State.ARCHIVED:
                 skipped += 1
             else:
@@ -230,13 +232,13 @@ class LocalBackend:
 
 
 def _plain(view: Any) -> Data:
-    """As a client over HTTP would have it."""
+    """Return the view as a client gets it over HTTP."""
     data: Data = msgspec.json.decode(msgspec.json.encode(view))
     return data
 
 
 def _split(options: Mapping[str, Any]) -> tuple[Data, str | UnsetType | None]:
-    """The broker's options, and the secret, which is none."""
+    """Return the options of the broker, and the secret, which is stored apart from them."""
     changes = dict(options)
     secret = changes.pop("secret", UNSET)
     if "visibility_ms" in changes:

@@ -16,25 +16,27 @@ from penstock.errors import PenstockError
 
 SETTLE_BATCH = 1_000
 
-IN_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="The queue.")
-BATCH = click.option("--batch", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most so many.")
+IN_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="Queue name.")
+BATCH = click.option(
+    "--batch", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Most messages to return."
+)
 WAIT = click.option(
-    "--wait-ms", type=click.IntRange(0, 600_000), default=0, show_default=True, help="Wait for the first to come."
+    "--wait-ms", type=click.IntRange(0, 600_000), default=0, show_default=True, help="Wait for a first message."
 )
 LEASES = click.option(
     "--ids",
     type=Leases(),
     required=True,
-    help="id:token as `poll` shows them, between commas; a bare id means its current lease (admin); - reads stdin.",
+    help="id:token as `poll` prints them, comma-separated; an id alone: its current lease (admin); - reads stdin.",
 )
 
 
-LATE = {"enqueue": ("penstock.cli.enqueue", "Push one payload, or each line of an NDJSON file.")}
+LAZY = {"enqueue": ("penstock.cli.enqueue", "Push one payload, or each line of an NDJSON file.")}
 
 
-@click.group("message", cls=LazyGroup, late=LATE)
+@click.group("message", cls=LazyGroup, lazy=LAZY, aliases={"get": "take"})
 def command() -> None:
-    """Push, lease, settle and look at messages."""
+    """Push, lease, acknowledge and inspect messages."""
 
 
 @command.command("poll")
@@ -42,24 +44,24 @@ def command() -> None:
 @BATCH
 @WAIT
 @click.option("--visibility-ms", type=click.IntRange(1), help="How long the lease lasts.  [default: the queue's]")
-@click.option("--worker", help="Who leases, for others to see.")
+@click.option("--worker", help="Name of this worker, for `penstock workers`.")
 @on_queues()
 def poll(
     backend: Backend, out: Output, queue: str, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
 ) -> None:
-    """Lease messages. Ack them by id:token, or they come back. JSON: {"messages": [{id, token, payload, …}]}"""
+    """Lease messages; unless acked by id:token, they are redelivered. JSON: {"messages": [{id, token, payload, …}]}"""
     leased = backend.poll(queue, batch=batch, wait_ms=wait_ms, visibility_ms=visibility_ms, worker=worker)
-    show_messages(out, leased, empty=f"nothing is ready in {queue}")
+    show_messages(out, leased, empty=f"no messages available in {queue}")
 
 
-@command.command("get")
+@command.command("take")
 @IN_QUEUE
 @BATCH
 @WAIT
 @on_queues()
-def get(backend: Backend, out: Output, queue: str, batch: int, wait_ms: int) -> None:
-    """Take messages: they are done once shown, at most once. JSON: {"messages": [{id, payload, …}]}"""
-    show_messages(out, backend.take(queue, batch=batch, wait_ms=wait_ms), empty=f"nothing is ready in {queue}")
+def take(backend: Backend, out: Output, queue: str, batch: int, wait_ms: int) -> None:
+    """Lease, acknowledge and print messages: at-most-once delivery. JSON: {"messages": [{id, payload, …}]}"""
+    show_messages(out, backend.take(queue, batch=batch, wait_ms=wait_ms), empty=f"no messages available in {queue}")
 
 
 @command.command("ack")
@@ -67,31 +69,35 @@ def get(backend: Backend, out: Output, queue: str, batch: int, wait_ms: int) -> 
 @LEASES
 @on_queues()
 def ack(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
-    """Done. JSON: {"results": [{"id", "result": ok | stale | unknown}]}; exit code 3 if only some are ok."""
+    """Acknowledge messages. JSON: {"results": [{"id", "result": ok | stale | unknown}]}; exit code 3 if some fail."""
     _settle(backend, out, "ack", queue, ids)
 
 
 @command.command("nack")
 @IN_QUEUE
 @LEASES
-@click.option("--delay-ms", type=click.IntRange(0), help="Until the next try.  [default: the queue's back-off]")
-@click.option("--error", help="What went wrong; kept with the message.")
-@click.option("--dead", is_flag=True, help="Make it a dead letter now, whatever attempts are left.")
-@click.option("--discard", is_flag=True, help="Drop it now, without a dead letter.")
+@click.option(
+    "--delay-ms", type=click.IntRange(0), help="Delay before the next attempt.  [default: the queue's backoff]"
+)
+@click.option("--error", help="Error text to keep with the message.")
+@click.option("--dead", is_flag=True, help="Dead-letter the message now, even if attempts are left.")
+@click.option("--discard", is_flag=True, help="Delete the message now, without a dead letter.")
 @on_queues()
 def nack(backend: Backend, out: Output, queue: str, ids: list[Data], **how: Any) -> None:
-    """Failed: try again later, or dead when no attempts are left. JSON as of `ack`, with the new `state`."""
+    """Report failure: retry later, or dead-letter after the last attempt. JSON as for `ack`, with the new `state`."""
     chosen = {name: value for name, value in how.items() if value not in (None, False)}
     _settle(backend, out, "nack", queue, [{**each, **chosen} for each in ids])
 
 
 @command.command("extend-lease")
 @IN_QUEUE
-@click.option("--id", "ids", type=Leases(), required=True, help="id:token; a bare id: its current lease (admin).")
-@click.option("--ms", type=click.IntRange(1), help="From now.  [default: the queue's visibility]")
+@click.option("--id", "ids", type=Leases(), required=True, help="id:token; an id alone: its current lease (admin).")
+@click.option(
+    "--ms", type=click.IntRange(1), help="New lease time, from now.  [default: the queue's visibility timeout]"
+)
 @on_queues()
 def extend_lease(backend: Backend, out: Output, queue: str, ids: list[Data], ms: int | None) -> None:
-    """Keep a lease longer. JSON as of `ack`, with `lease_expires_at` in epoch milliseconds."""
+    """Extend a lease. JSON as for `ack`, with `lease_expires_at` in epoch milliseconds."""
     _settle(backend, out, "extend", queue, ids, ms)
 
 
@@ -113,7 +119,7 @@ def _settle(
     exit_partly(
         done,
         len(results),
-        f"{len(results) - done} of {len(results)} not done: stale is a lease that is over, unknown a message not there",
+        f"{len(results) - done} of {len(results)} failed (stale: the lease has expired; unknown: no such message)",
     )
 
 
@@ -124,7 +130,7 @@ def _settle(
 def peek(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
     """Show one message, whatever its state, without leasing it. JSON: the message."""
     if len(ids) > 1:
-        raise click.UsageError("--id is one message; `queue peek` shows many")
+        raise click.UsageError("--id takes one message; `penstock queue peek` shows many")
     message = backend.get(queue, ids[0]["id"])
 
     def draw() -> None:
@@ -142,13 +148,13 @@ def peek(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
 
 @command.command("remove")
 @IN_QUEUE
-@click.option("--id", "ids", type=Leases(tokens=False), required=True, help="One id, or several between commas.")
+@click.option("--id", "ids", type=Leases(tokens=False), required=True, help="One id, or several separated by commas.")
 @YES
 @on_queues()
 def remove(backend: Backend, out: Output, queue: str, ids: list[Data], yes: bool) -> None:
-    """Remove messages, whatever their state. JSON: {"results": [{"id", "result": ok | unknown}]}"""
+    """Delete messages, whatever their state. JSON: {"results": [{"id", "result": ok | unknown}]}"""
     which = f"message {ids[0]['id']}" if len(ids) == 1 else f"{len(ids)} messages"
-    confirm(f"Remove {which} of {queue}?", yes)
+    confirm(f"Delete {which} of {queue}?", yes)
     results: list[Data] = []
     for each in ids:
         try:
@@ -156,7 +162,7 @@ def remove(backend: Backend, out: Output, queue: str, ids: list[Data], yes: bool
         except PenstockError as error:
             if error.code != "unknown_message":
                 if results:
-                    note(f"{len(results)} of {len(ids)} were looked at")
+                    note(f"stopped after {len(results)} of {len(ids)} messages")
                 fail(error)
             results.append({"id": each["id"], "result": "unknown"})
         else:
@@ -165,5 +171,5 @@ def remove(backend: Backend, out: Output, queue: str, ids: list[Data], yes: bool
     out.show({"results": results}, lambda: out.table(("ID", "RESULT"), rows, empty="nothing to do"))
     done = sum(each["result"] == "ok" for each in results)
     if len(ids) == 1 and not done:
-        raise CommandFailed(f"there is no message {ids[0]['id']} in {queue}")
-    exit_partly(done, len(results), f"{len(results) - done} of {len(results)} are not there")
+        raise CommandFailed(f"message {ids[0]['id']} does not exist in {queue}")
+    exit_partly(done, len(results), f"{len(results) - done} of {len(results)} messages do not exist")

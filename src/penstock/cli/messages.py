@@ -1,4 +1,4 @@
-"""Messages and queues as people see them."""
+"""Human-readable output of messages and queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.cli.output import Output, payload_cell, when
 
 
 def show_messages(out: Output, messages: Sequence[Data], *, empty: str) -> None:
-    """JSON: {"messages": [...]}, each as the queue face has it."""
+    """Print messages as a table, or as JSON: {"messages": [...]}, each as the HTTP API returns it."""
     headings = ["ID", "ATTEMPTS", "PRIORITY", "CREATED", "PAYLOAD"]
     rows = [
         [message["id"], message["attempts"], message["priority"], when(message["created_at"]), payload_cell(message)]
@@ -31,5 +31,5 @@ def show_messages(out: Output, messages: Sequence[Data], *, empty: str) -> None:
 def show_queue(out: Output, queue: Data) -> None:
     shown = {name: queue[name] for name in ("name", "visibility_ms", "max_attempts", "dlq", "paused")}
     shown["created"] = when(queue["created_at"])
-    said = {"lease_ms", "max_attempts", "dlq"}
-    out.fields(shown | {name: value for name, value in queue["options"].items() if name not in said})
+    is_shown = {"lease_ms", "max_attempts", "dlq"}
+    out.fields(shown | {name: value for name, value in queue["options"].items() if name not in is_shown})

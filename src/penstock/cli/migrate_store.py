@@ -16,10 +16,10 @@ COLUMNS = ("name", "ready", "scheduled", "leased", "dead", "archived")
 @click.option("--leave-streams", is_flag=True, help="Move only the queues.")
 @JSON
 def command(source: str, target: str, leave_streams: bool, as_json: bool) -> None:
-    """Move all queues and streams from a SQLite file to PostgreSQL, or back. Nobody may use either meanwhile.
+    """Copy all queues and streams from a SQLite file to PostgreSQL, or back. Nothing may use either meanwhile.
 
-    FROM and TO: a file, a server's folder or sqlite:///PATH, and postgresql://user@host/database. TO is empty, or is
-    what an interrupted move has left: the same command goes on from there. FROM is left as it is.
+    FROM and TO: a file, a server's data folder or sqlite:///PATH, and postgresql://user@host/database. TO must be
+    empty, or come from an interrupted run, which the same command continues. FROM is not changed.
 
     JSON: {"source", "target", "queues": [{"name", "ready", "scheduled", "leased", "dead", "archived"}], "messages",
     "checksum", "streams", "records", "streams_checksum", "resumed", "left_behind": {"streams", "journal_records"}}
@@ -38,8 +38,10 @@ def command(source: str, target: str, leave_streams: bool, as_json: bool) -> Non
         moved = migrate(source, target, leave_streams=leave_streams, progress=report)
     rows = [[getattr(queue, column) for column in COLUMNS] for queue in moved.queues]
     out.show(moved, lambda: out.table(COLUMNS, rows, empty="there are no queues"))
-    note(f"moved and compared {moved.messages} messages, checksum {moved.checksum}")
+    note(f"copied and verified {moved.messages} messages, checksum {moved.checksum}")
     if moved.streams:
-        note(f"and {moved.records} records of {moved.streams} streams, checksum {moved.streams_checksum}")
+        note(
+            f"copied and verified {moved.records} records of {moved.streams} streams, checksum {moved.streams_checksum}"
+        )
     for what, count in moved.left_behind.items():
-        note(f"left behind with {moved.source}: {count} {what.replace('_', ' ')}")
+        note(f"not copied from {moved.source}: {count} {what.replace('_', ' ')}")

@@ -1,4 +1,4 @@
-"""A queue's options as flags, made from the model that checks them."""
+"""Queue options as command-line flags, generated from the model that validates them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from penstock.core.model import QueueOptions
 
 HELP = {
     "lease_ms": "Same as --visibility-ms.",
-    "max_attempts": "Deliveries before a message is dead.",
-    "backoff": "How the wait after a nack grows.",
-    "backoff_ms": "Wait after the first nack.",
-    "backoff_max_ms": "Longest wait after a nack.",
+    "max_attempts": "Deliveries before a message is dead-lettered.",
+    "backoff": "How the delay grows from one nack to the next.",
+    "backoff_ms": "Delay after the first nack.",
+    "backoff_max_ms": "Longest delay after a nack.",
     "max_in_flight": "Most messages leased at once.",
-    "delay_ms": "Wait before a new message can be leased.",
+    "delay_ms": "Delay before a new message can be leased.",
     "window_ms": "Hold messages back to lease them together.",
     "ttl_ms": "Drop messages older than this.",
-    "priority": "Of this queue among others of its namespace.",
-    "max_size": "Most messages; more are refused.",
-    "push_rate": "Most messages a second; more are refused.",
-    "push_burst": "How many may come at once.",
+    "priority": "Priority of this queue within its namespace.",
+    "max_size": "Most messages in the queue; further pushes are refused.",
+    "push_rate": "Most messages per second; further pushes are refused.",
+    "push_burst": "Most messages at once above the push rate.",
     "dlq": "Keep dead letters, or drop them.",
     "dlq_queue": "Move dead letters to this queue.",
-    "require_lease_token": "Settle messages only with the token of their lease.",
-    "archive_ms": "How long done messages are kept; 0: not at all.",
-    "dedupe_ms": "How long idempotency keys are remembered.",
-    "journal": "What is recorded of each message.",
+    "require_lease_token": "Settle messages only with their lease token.",
+    "archive_ms": "How long to keep acknowledged messages; 0: not at all.",
+    "dedupe_ms": "How long to remember idempotency keys.",
+    "journal": "What to record of each message.",
 }
 
 
@@ -47,12 +47,14 @@ class OrNone(click.ParamType[Any]):
 def queue_options() -> Options:
     options: Options = [
         click.option("--visibility-ms", type=click.INT, help="How long a lease lasts.  [default: 30000]"),
-        click.option("--secret", help="Take only messages signed with this, of 16 letters or more; none: any."),
+        click.option(
+            "--secret", help="Accept only messages signed with this (16 to 512 characters); none: accept any."
+        ),
     ]
     described: Any = inspect.type_info(QueueOptions)
     for field in described.fields:
         if field.name == "dlq":
-            # A flag whose value may be left out would take the next argument for it.
+            # A single flag with an optional value would take the next argument as its value.
             options.append(click.option("--dlq/--no-dlq", default=None, help=f"{HELP['dlq']}  [default: yes]"))
             options.append(click.option("--dlq-queue", help=HELP["dlq_queue"]))
             continue
@@ -72,7 +74,7 @@ def queue_options() -> Options:
 
 
 def _kind(described: Any) -> tuple[Any, bool]:
-    """The type itself, and whether it may be none."""
+    """Return the type without None, and whether None was part of it."""
     if isinstance(described, inspect.UnionType):
         [kind] = [each for each in described.types if not isinstance(each, inspect.NoneType)]
         return kind, True

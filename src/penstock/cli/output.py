@@ -1,4 +1,7 @@
-"""What is shown: JSON for machines, a table for people, plain aligned text in a pipe. Rich is loaded only to draw."""
+"""Command output: JSON for machines, a table for people, plain aligned text in a pipe.
+
+Rich is imported only to draw on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Row = Sequence[Any]
 
 class Advance(Protocol):
     def __call__(self, count: int, total: int | None = None) -> None:
-        """So many more are done; of a total that is known by now."""
+        """Report `count` more as done, of a total if it is known by now."""
 
 
 CELL_MAX = 200
@@ -33,14 +36,14 @@ class Output:
         self.as_json = as_json
 
     def show(self, value: Any, draw: Callable[[], None]) -> None:
-        """The value as one line of JSON, or what `draw` makes of it."""
+        """Print the value as one line of JSON, or call `draw`."""
         if self.as_json:
             write(_json(value) + b"\n")
         else:
             draw()
 
     def table(self, headings: Sequence[str], rows: Sequence[Row], *, empty: str) -> None:
-        """With a heading on top; `empty` is said on stderr when there is nothing to show."""
+        """Print the rows under a heading; without rows, print `empty` on stderr."""
         if not rows:
             note(empty)
             return
@@ -54,7 +57,7 @@ class Output:
             write(_bytes("  ".join(padded).rstrip() + "\n"))
 
     def fields(self, values: Mapping[str, Any]) -> None:
-        """One thing, a line for each of its properties."""
+        """Print one field per line."""
         width = max(map(len, values), default=0)
         for name, value in values.items():
             label = click.style(name, fg="cyan") if sys.stdout.isatty() else name
@@ -62,7 +65,7 @@ class Output:
 
 
 def _bytes(text: str) -> bytes:
-    """The name of a file may be no text; what is shown always is."""
+    """Encode the text, escaping bytes of a file name that are not UTF-8."""
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -70,12 +73,12 @@ def _json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        # Escaped, so that Python reads the very name back.
+        # Surrogate escapes, so that Python reads the same file name back.
         return json.dumps(msgspec.to_builtins(value)).encode()
 
 
 def write(data: bytes) -> None:
-    """To stdout; when nobody reads it any more, that is the end, and no error."""
+    """Write to stdout; exit without an error if the reader has closed the pipe."""
     try:
         click.echo(data, nl=False)
     except BrokenPipeError:
@@ -83,7 +86,7 @@ def write(data: bytes) -> None:
 
 
 def abandon_stdout() -> None:
-    """Whoever read it has had enough: what the interpreter still flushes goes nowhere."""
+    """Redirect stdout to /dev/null, so that the interpreter's last flush does not fail on a closed pipe."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)
@@ -91,12 +94,12 @@ def abandon_stdout() -> None:
 
 
 def note(text: str) -> None:
-    """For people, beside the data."""
+    """Print a line for people on stderr, apart from the data."""
     click.echo(" ".join(text.split()), err=True)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before destroying something: on a terminal, or for an answer that was piped in. A script need not answer."""
+    """Ask before destroying something, on a terminal or if an answer is piped in. A script need not answer."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
@@ -111,7 +114,10 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def _piped_answer() -> bool:
-    """The line on stdin, if one is there: a pipe that stays open and silent, as a CI runner's does, answers nothing."""
+    """Return the answer on stdin, or True if there is none.
+
+    A CI runner's stdin, for example, is a pipe that stays open and silent.
+    """
     try:
         file = sys.stdin.fileno()
         is_file = stat.S_ISREG(os.fstat(file).st_mode)
@@ -119,7 +125,7 @@ def _piped_answer() -> bool:
             return True
         start = os.lseek(file, 0, os.SEEK_CUR) if is_file else 0
         line = b""
-        # Byte by byte: the next line may be for the script's next command.
+        # Read byte by byte, because the next line may be for the script's next command.
         while len(line) < ANSWER_BYTES_MAX and not line.endswith(b"\n") and (byte := os.read(file, 1)):
             line += byte
     except (AttributeError, OSError, ValueError):
@@ -130,16 +136,18 @@ def _piped_answer() -> bool:
     if answer in (b"n", b"no") or not (answer or is_file):
         return False
     if is_file:
-        # Not an answer: what a loop such as `while read name; do …; done < names` reads next.
+        # The line is not an answer but the next input of a loop such as `while read name; do …; done < names`.
         os.lseek(file, start, os.SEEK_SET)
         return True
     shown = line.strip().decode("utf-8", "backslashreplace")
-    raise click.ClickException(f"expected y or n on stdin, got {shown!r}; nothing was changed (--yes does not ask)")
+    raise click.ClickException(
+        f"expected y or n on stdin, got {shown!r}; nothing was changed (--yes skips the question)"
+    )
 
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Advance]:
-    """A bar on stderr, if that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda count, total=None: None
         return
@@ -153,7 +161,7 @@ def progress(what: str, total: int | None) -> Iterator[Advance]:
 
 
 def when(ms: int | None) -> str | None:
-    """Milliseconds since 1970 as a person reads them."""
+    """Format milliseconds since 1970 as a readable time."""
     if ms is None:
         return None
     try:
@@ -172,7 +180,7 @@ def payload_cell(message: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """One line without control characters, so that no payload can play tricks on a terminal."""
+    """Format a value as one line without control characters, so that no payload can send escapes to the terminal."""
     if value is None:
         return "-"
     if isinstance(value, bool):

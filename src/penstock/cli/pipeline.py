@@ -1,4 +1,4 @@
-"""`penstock pipeline …`: what passed through the queues, as tables, on Spark."""
+"""`penstock pipeline …`: everything that went through the queues, as tables on Spark."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
     from penstock.pipeline.source.log_sources import LogLocation
 
 COMMANDS = {
-    "compact": ("penstock.cli.pipeline_tables:compact", "Few large files in the place of many small ones."),
+    "compact": ("penstock.cli.pipeline_tables:compact", "Merge small files and remove unused ones."),
     "load": ("penstock.cli.pipeline_replay:load", "Push the rows of Parquet, CSV or JSON files."),
-    "replay": ("penstock.cli.pipeline_replay:replay", "Push messages of the lake again."),
-    "report": ("penstock.cli.pipeline_tables:report", "A page of plots for a span of time."),
-    "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or for ever."),
-    "sql": ("penstock.cli.pipeline_sql:sql", "Ask the lake and the live store."),
-    "status": ("penstock.cli.pipeline_tables:status", "What is in each table, and how fresh it is."),
-    "verify": ("penstock.cli.pipeline_tables:verify", "Compute every table anew from bronze, and compare."),
-    "warm": ("penstock.cli.pipeline_warm:warm", "Keep Spark at hand for the commands to come."),
+    "replay": ("penstock.cli.pipeline_replay:replay", "Push messages from the lake again."),
+    "report": ("penstock.cli.pipeline_tables:report", "Write an HTML report with plots."),
+    "run": ("penstock.cli.pipeline_run:run", "Bring the lake up to date, once or continuously."),
+    "sql": ("penstock.cli.pipeline_sql:sql", "Query the lake and the live store with SQL."),
+    "status": ("penstock.cli.pipeline_tables:status", "Show the size and lag of each table."),
+    "verify": ("penstock.cli.pipeline_tables:verify", "Recompute every table from bronze and compare."),
+    "warm": ("penstock.cli.pipeline_warm:warm", "Keep a Spark JVM running for the next commands."),
 }
 DEFAULT_DATA = "./penstock-data"
 
 
-@click.group("pipeline", cls=LazyGroup, late=COMMANDS)
+@click.group("pipeline", cls=LazyGroup, lazy=COMMANDS)
 def command() -> None:
-    """Everything that passed through the queues, as tables: bronze, silver, gold."""
+    """Query everything that went through the queues, as bronze, silver and gold tables."""
 
 
 class PipelinePaths:
-    """Where the queues and the lake are."""
+    """The locations of the queues and the lake."""
 
     def __init__(
         self,
@@ -77,8 +77,7 @@ class PipelinePaths:
         where = where_of(url, db, data, store)
         if url is not None:
             url, token = server_of(url, token)
-        self.remote = store or url
-        """A database or a server, if it is not a file."""
+        self.remote = store or url  # None if the queues are in a file.
         self.token = token
         self.database = Path(DEFAULT_DATA, DB_NAME) if where is None or self.remote else Path(where)
         beside = self.database.absolute().parent / "lake"
@@ -87,7 +86,7 @@ class PipelinePaths:
 
     @property
     def url(self) -> str:
-        """As `penstock.connect` takes it."""
+        """The URL for `penstock.connect`."""
         return self.remote or f"sqlite:///{self.database.absolute()}"
 
     @property
@@ -97,7 +96,7 @@ class PipelinePaths:
 
         if self.remote is not None:
             return location_of(self.remote, token=self.token)
-        return FolderLocation(str(journal_folder(self.database.absolute())))  # The file itself may be gone.
+        return FolderLocation(str(journal_folder(self.database.absolute())))  # The queue file itself may be deleted.
 
     def drainer(self) -> Drainer:
         from penstock.pipeline.source.journal_sync import drainer_of
@@ -105,7 +104,7 @@ class PipelinePaths:
         return drainer_of(self.remote, self.database)
 
     def live(self) -> LiveTables:
-        """The store as it is now."""
+        """Return the tables that show the store's present state."""
         from penstock.pipeline.lake.live_tables import LiveTables
 
         return LiveTables(self.url if self.remote or self.database.exists() else None, self.token)
@@ -115,20 +114,20 @@ class PipelinePaths:
 
         lake = Lake(self.lake_folder)
         if existing and not lake.exists():
-            raise CannotOpen(f"there is no lake in {self.lake_folder}", hint="`penstock pipeline run` makes it")
+            raise CannotOpen(f"there is no lake in {self.lake_folder}", hint="create it with `penstock pipeline run`")
         return lake
 
 
 def on_lake(command: Command) -> Command:
-    """A command that is given places."""
+    """Pass the pipeline's paths to a command."""
 
     @wraps(command)
     def run(**given: Any) -> None:
-        places = {name: given.pop(name) for name in ("data", "db", "store", "url", "token", "lake")}
+        paths = {name: given.pop(name) for name in ("data", "db", "store", "url", "token", "lake")}
         with reporting():
             if find_spec("deltalake") is None or find_spec("pyspark") is None:
                 raise CannotOpen("the pipeline is not installed", hint="pip install 'penstock-mq[spark]'")
-            command(PipelinePaths(**places), **given)
+            command(PipelinePaths(**paths), **given)
 
     return with_options(run, [DATA, DB, STORE, URL, TOKEN, LAKE, JSON])
 
@@ -140,17 +139,17 @@ class SparkOptions(NamedTuple):
 
 
 def on_spark(command: Command) -> Command:
-    """A command that is given places and what Spark is started with."""
+    """Pass the pipeline's paths and the Spark options to a command."""
 
     @wraps(command)
-    def run(places: PipelinePaths, *, master: str, memory: str, conf: Sequence[tuple[str, str]], **given: Any) -> None:
-        command(places, spark_options=SparkOptions(master, memory, dict(conf)), **given)
+    def run(paths: PipelinePaths, *, master: str, memory: str, conf: Sequence[tuple[str, str]], **given: Any) -> None:
+        command(paths, spark_options=SparkOptions(master, memory, dict(conf)), **given)
 
     return with_options(on_lake(run), [MASTER, MEMORY, CONF])
 
 
 class Setting(click.ParamType[tuple[str, str]]):
-    """A setting of Spark's: KEY=VALUE."""
+    """A Spark setting, KEY=VALUE."""
 
     name = "key=value"
 
@@ -165,35 +164,39 @@ class Setting(click.ParamType[tuple[str, str]]):
         return name, setting
 
 
-DATA = click.option("--data", type=click.Path(file_okay=False), help=f"A server's folder.  [default: {DEFAULT_DATA}]")
-DB = click.option("--db", type=click.Path(dir_okay=False), help="A queue's file, if it is not in such a folder.")
-URL = click.option("--url", help="A server, whose journal is read over HTTP.")
-TOKEN = click.option("--token", help="Its admin token.  [env: PENSTOCK_TOKEN]")
-LAKE = click.option("--lake", type=click.Path(file_okay=False), help="The tables.  [default: lake, beside the file]")
-MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+DATA = click.option(
+    "--data", type=click.Path(file_okay=False), help=f"Server's data folder.  [default: {DEFAULT_DATA}]"
+)
+DB = click.option("--db", type=click.Path(dir_okay=False), help="Queue file, if it is not in a data folder.")
+URL = click.option("--url", help="Server whose journal to read over HTTP.")
+TOKEN = click.option("--token", help="The server's admin token.  [env: PENSTOCK_TOKEN]")
+LAKE = click.option(
+    "--lake", type=click.Path(file_okay=False), help="Folder of the tables.  [default: lake, beside the file]"
+)
+MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 CHOSEN_ELSEWHERE = {"spark.master": "--master", "spark.driver.memory": "--memory"}
-CONF = click.option("--conf", type=Setting(), multiple=True, help="Set an option of Spark; may be given several times.")
-MEMORY = click.option("--memory", default="1g", show_default=True, help="Of Spark's driver.")
+CONF = click.option("--conf", type=Setting(), multiple=True, help="Spark setting, spark.KEY=VALUE; repeatable.")
+MEMORY = click.option("--memory", default="1g", show_default=True, help="Memory of the Spark driver.")
 
 
 @contextmanager
 def session(
-    places: PipelinePaths, display: Display, options: SparkOptions, *, brief: bool = False
+    paths: PipelinePaths, display: Display, options: SparkOptions, *, brief: bool = False
 ) -> Iterator[SparkSession]:
-    """Spark, with a word about it from the first moment."""
+    """Open a Spark session, showing progress from the start."""
     master, memory, settings = options
-    display.tell(f"Spark's own log: {places.log}")
+    display.print(f"Spark log: {paths.log}")
     display.doing("starting Spark")
     from penstock.pipeline.runtime.cds_archive import keep_soon
     from penstock.pipeline.runtime.gateway import JavaEnded, forget_java, has_java_ended
     from penstock.pipeline.runtime.session import open_session
     from penstock.pipeline.runtime.warm_jvm import borrow
 
-    places.log.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=places.log)  # Where py4j would print how an interrupt cut it short.
-    # A Java that runs already has most settings.
+    paths.log.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=paths.log)  # Otherwise py4j prints a traceback when an interrupt cuts a call short.
+    # Most settings of a running JVM cannot be changed.
     borrowed = borrow(memory) if brief and master.startswith("local") and not settings else None
-    spark = open_session(places.log, master=master, memory=memory, brief=brief, settings=settings, borrowed=borrowed)
+    spark = open_session(paths.log, master=master, memory=memory, brief=brief, settings=settings, borrowed=borrowed)
     ended = False
     try:
         yield spark
@@ -201,7 +204,7 @@ def session(
         if _was_interrupted(error):
             raise KeyboardInterrupt from None
         if ended := has_java_ended(spark, error):
-            raise JavaEnded("Spark's Java has ended", hint=f"was it killed? see {places.log}") from error
+            raise JavaEnded("the Spark JVM exited", hint=f"it may have been killed; see {paths.log}") from error
         raise
     finally:
         display.doing("stopping Spark")
@@ -210,14 +213,14 @@ def session(
         else:
             spark.stop()
         if borrowed is not None:
-            atexit.unregister(spark.stop)  # It is the next one's by then.
+            atexit.unregister(spark.stop)  # The JVM belongs to the next command by then.
             borrowed.give_back()
     if borrowed is None and keep_soon():
-        note("the next start will be faster: that is prepared in the background, for a minute")
+        note("preparing a faster start for next time, in the background (about a minute)")
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """A job that was cancelled for a Ctrl-C fails, too, and that is told instead."""
+    """Return True if the error follows from a Ctrl-C, which cancels Spark's running job."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -225,8 +228,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 @contextmanager
 def asking(hint: str = "") -> Iterator[None]:
-    """Around what a user's own SQL or files can make fail: Spark's reason, without its stack. The hint is for a table
-    that is not there."""
+    """Turn Spark's errors about the user's SQL or files into one line. The hint is added for an unknown table."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -243,8 +245,8 @@ def asking(hint: str = "") -> Iterator[None]:
 
 
 def reason_in(text: str) -> str:
-    """What Spark says first, and where; not its plan, nor what it says to everybody."""
+    """Return the first line of Spark's error and its position, without the query plan and general advice."""
     reason, _, rest = text.partition(" SQLSTATE:")
-    place = re.search(r"line (\d+),? pos(?:ition)? (\d+)", rest)
-    told = reason.strip().partition("\n")[0]
-    return f"{told} (line {place[1]}, position {place[2]})" if place else told
+    position = re.search(r"line (\d+),? pos(?:ition)? (\d+)", rest)
+    first_line = reason.strip().partition("\n")[0]
+    return f"{first_line} (line {position[1]}, position {position[2]})" if position else first_line

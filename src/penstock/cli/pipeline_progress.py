@@ -1,4 +1,4 @@
-"""What a pipeline shows on a terminal while it works; nothing elsewhere."""
+"""Progress of a pipeline command on a terminal; elsewhere nothing is shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Display:
-    """A line with a spinner at once, and a bar as soon as there is something to count."""
+    """Shows a spinner at once, and a bar as soon as there is something to count."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -25,16 +25,16 @@ class Display:
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[detail]}"),
                 TimeElapsedColumn(),
             )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(self._what, total=None, told="")
+            self._task = self._bar.add_task(self._what, total=None, detail="")
         return self
 
-    def tell(self, text: str) -> None:
-        """A line that stays, above what moves."""
+    def print(self, text: str) -> None:
+        """Print a line above the progress bar, where it stays."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -43,17 +43,17 @@ class Display:
             self._bar.update(self._task, description=f"{self._what}: {what}")
 
     def more(self, count: int) -> None:
-        """So much is to be done, beside what was said before."""
+        """Add to the total."""
         self._total += count
         if self._bar is not None and self._total:
             self._bar.update(self._task, total=self._total)
 
-    def done(self, count: int, told: str = "") -> None:
+    def done(self, count: int, detail: str = "") -> None:
         if self._bar is not None:
-            self._bar.update(self._task, advance=count, told=told)
+            self._bar.update(self._task, advance=count, detail=detail)
 
     def clear(self) -> None:
-        """Off the terminal, for an answer to be printed; what is told from then on is not shown."""
+        """Remove the bar, so that the result can be printed; later progress is not shown."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.source.journal_sync import Drainer
 
 IDLE_SECONDS = 1.0
+# Restarts of the Spark JVM in a row without a finished step.
 RESTARTS = 3
-"""Of Spark's Java, one after another, until a step is finished."""
 
 
 class Every(click.ParamType[float]):
@@ -37,18 +37,24 @@ class Every(click.ParamType[float]):
             self.fail(f"{value!r} is not a time such as 500ms, 10s or 5min", param, ctx)
         seconds = float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600}[found[2] or "s"]
         if not 0 < seconds <= 86_400:
-            self.fail("it is above 0 and at most a day", param, ctx)
+            self.fail(f"{value!r} must be above 0 and at most a day", param, ctx)
         return seconds
 
 
 @click.command("run")
-@click.option("--once", "mode", flag_value="once", default="once", help="What is there now, then end.  [default]")
-@click.option("--every", type=Every(), help="Again after this time, for ever.")
-@click.option("--continuous", "mode", flag_value="continuous", help="As soon as something happened, for ever.")
-@click.option("--fail-on-data-loss/--no-fail-on-data-loss", default=True, help="If the journal was trimmed too soon.")
+@click.option("--once", "mode", flag_value="once", default="once", help="Process what is there, then exit.  [default]")
+@click.option("--every", type=Every(), help="Run again after this time, until interrupted.")
+@click.option(
+    "--continuous", "mode", flag_value="continuous", help="Process new events as they come, until interrupted."
+)
+@click.option(
+    "--fail-on-data-loss/--no-fail-on-data-loss",
+    default=True,
+    help="Fail if the journal was trimmed before it was read.",
+)
 @on_spark
 def run(
-    places: PipelinePaths,
+    paths: PipelinePaths,
     mode: str,
     every: float | None,
     fail_on_data_loss: bool,
@@ -57,94 +63,96 @@ def run(
 ) -> None:
     """Bring the lake up to date with the journal.
 
-    It may be killed at any time: the next run goes on where the tables end. With --every and --continuous, Ctrl-C or
-    SIGTERM lets it finish the step at hand, and Spark is started again if its Java is killed.
+    It may be killed at any time: the next run continues where the tables end. With --every and --continuous, Ctrl-C or
+    SIGTERM ends it after the current step, and Spark is restarted if its JVM is killed.
 
     JSON: {"events", "steps", "offset", "lag", "lost", "seconds"}
     """
     out = Output(as_json)
     began = time.monotonic()
-    told = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
+    totals = {"events": 0, "steps": 0, "offset": 0, "lag": 0, "lost": 0}
     once = mode == "once" and every is None
-    with Display("pipeline") as display, closing(places.drainer()) as drainer:
-        if not sys.stderr.isatty():  # There it is told anyway.
-            note(f"Spark's own log: {places.log}")
+    with Display("pipeline") as display, closing(paths.drainer()) as drainer:
+        if not sys.stderr.isatty():  # On a terminal the session prints it.
+            note(f"Spark log: {paths.log}")
         drainer.drain()
 
         def work(spark: SparkSession) -> None:
             from penstock.pipeline.run import Pipeline
 
-            lake = places.lake(existing=False)
+            lake = paths.lake(existing=False)
             with Pipeline(
-                spark, places.journal, lake, fail_on_data_loss=fail_on_data_loss, doing=display.doing
+                spark, paths.journal, lake, fail_on_data_loss=fail_on_data_loss, doing=display.doing
             ) as pipeline:
                 if once:
-                    _catch_up(pipeline, display, told, StopFlag())
+                    _catch_up(pipeline, display, totals, StopFlag())
                 else:
-                    _follow(pipeline, display, told, drainer, every)
+                    _follow(pipeline, display, totals, drainer, every)
             display.clear()
-            told["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
-            if told["offset"] == 0:
-                note("the journal is empty; a file that LiteQueue made has one only with journal=True")
-            out.show(told, lambda: out.fields(told))  # Spark takes its time to stop.
+            totals["seconds"] = round(time.monotonic() - began, 1)  # type: ignore[assignment]
+            if totals["offset"] == 0:
+                note("the journal is empty; LiteQueue writes one only with journal=True")
+            out.show(totals, lambda: out.fields(totals))  # Before Spark stops, which takes a while.
 
-        open_spark = partial(session, places, display, spark_options, brief=once and _is_little(places))
-        _persist(open_spark, work, told, restarts=0 if once else RESTARTS)
+        open_spark = partial(session, paths, display, spark_options, brief=once and _is_small(paths))
+        _persist(open_spark, work, totals, restarts=0 if once else RESTARTS)
 
 
 def _persist(
     open_spark: Callable[[], AbstractContextManager[SparkSession]],
     work: Callable[[SparkSession], None],
-    told: Mapping[str, int],
+    totals: Mapping[str, int],
     restarts: int,
 ) -> None:
-    """Start Spark again if its Java was killed, but not for ever where no step is finished in between."""
+    """Restart Spark if its JVM was killed, at most `restarts` times without a finished step in between."""
     from penstock.pipeline.runtime.gateway import JavaEnded
 
-    left, steps = restarts, told["steps"]
+    left, steps = restarts, totals["steps"]
     while True:
         try:
             with open_spark() as spark:
                 work(spark)
             return
         except JavaEnded as error:
-            left, steps = (restarts if told["steps"] > steps else left) - 1, told["steps"]
+            left, steps = (restarts if totals["steps"] > steps else left) - 1, totals["steps"]
             if left < 0:
                 raise
-            note(f"{error}; starting it again")
+            note(f"{error}; restarting it")
 
 
-def _follow(pipeline: Pipeline, display: Display, told: dict[str, int], drainer: Drainer, every: float | None) -> None:
+def _follow(
+    pipeline: Pipeline, display: Display, totals: dict[str, int], drainer: Drainer, every: float | None
+) -> None:
     with stop_on_signals() as stop:
         while not stop.told:
-            _catch_up(pipeline, display, told, stop)
+            _catch_up(pipeline, display, totals, stop)
             display.doing("waiting")
             wait_for_more(pipeline, drainer, every, stop)
 
 
-def _is_little(places: PipelinePaths) -> bool:
-    """Is it done before a Java that compiles everything twice would be faster?"""
+def _is_small(paths: PipelinePaths) -> bool:
+    """Return True if there is so little to do that the JVM's optimising compiler would not pay off."""
     from penstock.pipeline.lake.lake import app_of
     from penstock.pipeline.lake.tables import BRONZE
     from penstock.pipeline.source.offset_ranges import is_small
 
-    lake = places.lake(existing=False)
-    with closing(places.journal.open()) as log:
+    lake = paths.lake(existing=False)
+    with closing(paths.journal.open()) as log:
         start = (lake[BRONZE].position(app_of(log.uid)) or 0) if lake.exists() else 0
         return is_small(log.segments(), start, log.next_offset)
 
 
-def _catch_up(pipeline: Pipeline, display: Display, told: dict[str, int], stop: StopFlag) -> None:
+def _catch_up(pipeline: Pipeline, display: Display, totals: dict[str, int], stop: StopFlag) -> None:
     display.more(pipeline.log.next_offset - pipeline.position())
     for step in pipeline.steps():
-        told["events"] += step.events
-        told["steps"] += 1
-        told["lost"] += step.lost
+        totals["events"] += step.events
+        totals["steps"] += 1
+        totals["lost"] += step.lost
         display.done(step.end - step.start, _rate(step))
         if stop.told:
             break
-    told["offset"] = pipeline.position()
-    told["lag"] = pipeline.log.next_offset - told["offset"]
+    totals["offset"] = pipeline.position()
+    totals["lag"] = pipeline.log.next_offset - totals["offset"]
 
 
 def _rate(step: Step) -> str:
@@ -155,7 +163,7 @@ def wait_for_more(pipeline: Pipeline, drainer: Drainer, every: float | None, sto
     if every is None:
         pipeline.log.wait(pipeline.position(), IDLE_SECONDS)
         if pipeline.lags():
-            return  # Somebody drains the journal. To do it, too, would hold up the server.
+            return  # A server drains the journal already; draining here as well would only slow it down.
     elif stop.wait(every):
         return
     drainer.drain()

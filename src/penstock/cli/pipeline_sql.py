@@ -24,38 +24,39 @@ ROWS_SHOWN = 1_000
 
 @click.command("sql")
 @click.argument("query")
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, with a heading.")
-@click.option("--parquet", type=click.Path(dir_okay=False, path_type=Path), help="Into this file.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
+@click.option("--parquet", type=click.Path(dir_okay=False, path_type=Path), help="Write a Parquet file.")
 @on_spark
 def sql(
-    places: PipelinePaths, query: str, as_csv: bool, parquet: Path | None, as_json: bool, spark_options: SparkOptions
+    paths: PipelinePaths, query: str, as_csv: bool, parquet: Path | None, as_json: bool, spark_options: SparkOptions
 ) -> None:
-    """Ask bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues and live.messages.
+    """Query the lake and the live store with SQL.
 
-    In JSON and CSV bytes are base64; cast(body AS string) makes text of them.
+    Tables: bronze.events, silver.messages, gold.queues, gold.queue_minutes, gold.errors, live.queues, live.messages.
+    In JSON and CSV, bytes are base64; use cast(body AS string) for text.
 
     JSON: one object per row, a line each
     """
     if as_csv + as_json + (parquet is not None) > 1:
         raise CommandFailed("--json, --csv and --parquet exclude each other", WRONG)
     with Display("sql") as display:
-        lake = places.lake()
-        with session(places, display, spark_options, brief=True) as spark:
+        lake = paths.lake()
+        with session(paths, display, spark_options, brief=True) as spark:
             from penstock.pipeline.lake.tables import LIVE, TABLES
             from penstock.pipeline.sql import answer, is_question, tables_for
 
             with asking():
                 if not is_question(spark, query):
                     raise CommandFailed("only SELECT, SHOW and DESCRIBE statements are allowed", WRONG)
-            with tables_for(query, spark, lake, places.live()) as folder:
-                display.doing("asking")
-                with asking(hint=f"there are {', '.join((*TABLES, *LIVE))}"):
+            with tables_for(query, spark, lake, paths.live()) as folder:
+                display.doing("running the query")
+                with asking(hint=f"tables: {', '.join((*TABLES, *LIVE))}"):
                     frame = spark.sql(query)
-                    frame = frame.toDF(*_told_apart(frame.columns))
+                    frame = frame.toDF(*_unique_names(frame.columns))
                     whole = as_csv or as_json or parquet is not None
                     found = answer(frame, folder) if whole else frame.limit(ROWS_SHOWN + 1).toArrow().to_reader()
                 display.clear()
-                _show(found, as_csv, as_json, parquet)  # Spark takes its time to stop.
+                _show(found, as_csv, as_json, parquet)  # Before Spark stops, which takes a while.
 
 
 def _show(found: pa.RecordBatchReader, as_csv: bool, as_json: bool, parquet: Path | None) -> None:
@@ -71,7 +72,7 @@ def _show(found: pa.RecordBatchReader, as_csv: bool, as_json: bool, parquet: Pat
         cells = [[_plain(value) for value in row.values()] for row in rows[:ROWS_SHOWN]]
         Output(False).table(found.schema.names, cells, empty="no rows")
         if len(rows) > ROWS_SHOWN:
-            note(f"only the first {ROWS_SHOWN} rows are shown; --json, --csv and --parquet give all")
+            note(f"showing the first {ROWS_SHOWN} rows; use --json, --csv or --parquet for all")
 
 
 def _write_parquet(found: pa.RecordBatchReader, file: Path) -> None:
@@ -82,7 +83,7 @@ def _write_parquet(found: pa.RecordBatchReader, file: Path) -> None:
         for batch in found:
             writer.write_batch(batch)
             rows += batch.num_rows
-    note(f"{rows} rows in {file}")
+    note(f"wrote {rows} rows to {file}")
 
 
 def _write_csv(found: pa.RecordBatchReader) -> None:
@@ -101,7 +102,7 @@ def _write_csv(found: pa.RecordBatchReader) -> None:
 
 
 def _flat(found: pa.Table) -> pa.Table:
-    """What CSV has not, as in JSON: lists, structs and maps, bytes, spans of time."""
+    """Convert lists, structs, maps, bytes and durations, which CSV does not have, to text as in JSON."""
     from pyarrow import array, string, types
 
     for number, field in enumerate(found.schema):
@@ -116,8 +117,8 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else msgspec.to_builtins(value)
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """A query may have two columns of one name: the second `id` is `id_2`."""
+def _unique_names(names: Sequence[str]) -> list[str]:
+    """Make column names unique: the second `id` becomes `id_2`."""
     found: list[str] = []
     for name in names:
         free = (f"{name}_{number}" for number in count(2))
@@ -126,7 +127,7 @@ def _told_apart(names: Sequence[str]) -> list[str]:
 
 
 def _plain(value: object) -> object:
-    """As a person reads it: bytes as text, if they are, and what has parts as JSON."""
+    """Format a value for people: bytes as text if they are UTF-8, nested values as JSON."""
     if isinstance(value, bytes):
         try:
             return value.decode()

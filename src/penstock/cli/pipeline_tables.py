@@ -36,15 +36,15 @@ class Time(click.ParamType[datetime]):
 
 @click.command("status")
 @on_lake
-def status(places: PipelinePaths, as_json: bool) -> None:
-    """What is in each table, and how far behind the journal it is. Needs no Java.
+def status(paths: PipelinePaths, as_json: bool) -> None:
+    """Show the size of each table and its lag behind the journal. Needs no Java.
 
     JSON: [{"table", "rows", "files", "bytes", "version", "position", "lag", "newest_ms", "age_ms"}]
     """
     from penstock.pipeline.lake.lake import app_of
 
-    out, lake = Output(as_json), places.lake()
-    with closing(places.journal.open()) as log:
+    out, lake = Output(as_json), paths.lake()
+    with closing(paths.journal.open()) as log:
         app, end = app_of(log.uid), log.next_offset
     now = time.time() * 1000
     rows: list[dict[str, Any]] = []
@@ -68,15 +68,15 @@ def status(places: PipelinePaths, as_json: bool) -> None:
 @click.command("compact")
 @click.option("--vacuum-hours", type=click.IntRange(0, 24 * 365), default=7 * 24, show_default=True)
 @on_lake
-def compact(places: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
-    """Put small files together, and remove those that no reader of the last hours can need. Needs no Java.
+def compact(paths: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
+    """Merge small files, and remove files unused for --vacuum-hours. Needs no Java.
 
     JSON: [{"table", "removed", "added", "vacuumed"}]
     """
     out = Output(as_json)
     rows = []
     with Display("compact") as display:
-        lake = places.lake()
+        lake = paths.lake()
         lock = lake.lock()
         try:
             for table in lake.tables():
@@ -91,18 +91,18 @@ def compact(places: PipelinePaths, vacuum_hours: int, as_json: bool) -> None:
 
 @click.command("verify")
 @on_spark
-def verify(places: PipelinePaths, as_json: bool, spark_options: SparkOptions) -> None:
-    """Compute silver and gold anew from bronze and compare. Exit code 1 if a row differs.
+def verify(paths: PipelinePaths, as_json: bool, spark_options: SparkOptions) -> None:
+    """Recompute silver and gold from bronze and compare. Exit code 1 if a row differs.
 
     JSON: [{"table", "rows", "missing", "unexpected"}]
     """
     out = Output(as_json)
     rows, good = [], True
     with Display("verify") as display:
-        lake = places.lake()
+        lake = paths.lake()
         lock = lake.lock()
         try:
-            with session(places, display, spark_options) as spark:
+            with session(paths, display, spark_options) as spark:
                 from penstock.pipeline.verify import verify as verdicts
 
                 display.doing("comparing")
@@ -116,28 +116,28 @@ def verify(places: PipelinePaths, as_json: bool, spark_options: SparkOptions) ->
     out.show(rows, lambda: out.table(headings, [[row[name] for name in headings] for row in rows], empty="no tables"))
     if not good:
         raise CommandFailed(
-            "the lake is not what its events say: `penstock pipeline run` into a new --lake makes it anew"
+            "the lake does not match its events (rebuild it with `penstock pipeline run` and a new --lake)"
         )
 
 
 @click.command("report")
-@click.option("--from", "start", type=Time(), help="As 2026-01-31T12:00, in UTC, or 24h ago.  [default: all there is]")
-@click.option("--to", "end", type=Time(), help="Not included.")
-@click.option("--queue", cls=QueueOption, help="One queue only.")
+@click.option("--from", "start", type=Time(), help="Start: 2026-01-31T12:00 (UTC) or 24h (ago).  [default: everything]")
+@click.option("--to", "end", type=Time(), help="End, not included.")
+@click.option("--queue", cls=QueueOption, help="Only this queue.")
 @click.option(
     "--file", type=click.Path(dir_okay=False, path_type=Path), default="penstock-report.html", show_default=True
 )
 @on_lake
 def report(
-    places: PipelinePaths, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
+    paths: PipelinePaths, start: datetime | None, end: datetime | None, queue: str | None, file: Path, as_json: bool
 ) -> None:
-    """A page of plots for a span of time, in one HTML file. Needs no Java.
+    """Write an HTML report with plots. Needs no Java.
 
     JSON: {"report", "bytes"}
     """
     from penstock.pipeline.report.report import report as page
 
     out = Output(as_json)
-    file.write_text(page(places.lake(), start, end, queue), encoding="utf-8")
+    file.write_text(page(paths.lake(), start, end, queue), encoding="utf-8")
     answer = {"report": str(file), "bytes": file.stat().st_size}
     out.show(answer, lambda: out.fields(answer))

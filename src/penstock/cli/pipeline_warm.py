@@ -17,11 +17,11 @@ MINUTES_MAX = 7 * 24 * 60
 
 @click.command("warm")
 @click.option("--minutes", type=click.FloatRange(0, MINUTES_MAX, min_open=True), default=30.0, show_default=True)
-@click.option("--stop", is_flag=True, help="End it.")
+@click.option("--stop", is_flag=True, help="Stop the JVM.")
 @MEMORY
 @JSON
 def warm(minutes: float, stop: bool, as_json: bool, memory: str) -> None:
-    """Keep a warm Java for this user's next sql, run --once, replay and load, until none came for so many minutes.
+    """Keep a Spark JVM running for your next sql, run --once, replay and load, until idle for --minutes.
 
     JSON: {"running", "pid", "memory", "minutes"}
     """
@@ -33,11 +33,11 @@ def warm(minutes: float, stop: bool, as_json: bool, memory: str) -> None:
         out = Output(as_json)
         if stop:
             if not stop_warm_jvm():
-                note("there was none")
+                note("no JVM was running")
             out.show({"running": False}, lambda: None)
             return
         with Display("warm") as display:
-            display.doing("starting Spark, and using it once")
+            display.doing("starting Spark and warming it up")
             found = start_warm_jvm(minutes, memory)
-        told = {"running": True, "pid": found.pid, "memory": found.memory, "minutes": found.minutes}
-        out.show(told, lambda: out.fields(told))
+        status = {"running": True, "pid": found.pid, "memory": found.memory, "minutes": found.minutes}
+        out.show(status, lambda: out.fields(status))

@@ -12,22 +12,23 @@ from penstock.cli.messages import show_messages, show_queue
 from penstock.cli.output import Output, confirm
 from penstock.cli.stats import show_stats
 
-LATE = {
-    "add": ("penstock.cli.queue_add:add", "Make a queue."),
-    "set": ("penstock.cli.queue_add:set_options", "Change a queue's options."),
+LAZY = {
+    "create": ("penstock.cli.queue_create:create", "Create a queue."),
+    "update": ("penstock.cli.queue_create:update", "Change a queue's options."),
 }
+ALIASES = {"add": "create", "set": "update", "rm": "delete"}
 
 
-@click.group("queue", cls=LazyGroup, late=LATE)
+@click.group("queue", cls=LazyGroup, lazy=LAZY, aliases=ALIASES)
 def command() -> None:
-    """Make, list, change and remove queues."""
+    """Create, list, change and delete queues."""
 
 
 @command.command("list")
-@click.option("--prefix", default="", help="Only queues whose name begins so.")
+@click.option("--prefix", default="", help="Only queues whose name starts with this.")
 @on_queues()
 def list_queues(backend: Backend, out: Output, prefix: str) -> None:
-    """List queues. JSON: {"queues": [...]}, each as `queue show` has it, without stats."""
+    """List queues. JSON: {"queues": [...]}, each as in `queue show`, without stats."""
     queues = list(backend.list_queues(prefix))
     headings = ("NAME", "READY", "SCHEDULED", "LEASED", "DEAD", "VISIBILITY MS", "MAX ATTEMPTS", "PAUSED")
     rows = [
@@ -40,13 +41,13 @@ def list_queues(backend: Backend, out: Output, prefix: str) -> None:
     out.show({"queues": queues}, lambda: out.table(headings, rows, empty="there are no queues"))
 
 
-@command.command("rm")
+@command.command("delete")
 @NAME
-@click.option("--force", is_flag=True, help="Also what it holds.")
+@click.option("--force", is_flag=True, help="Delete the queue even if it holds messages.")
 @YES
 @on_queues()
-def remove(backend: Backend, out: Output, name: str, force: bool, yes: bool) -> None:
-    """Delete a queue; one that holds messages only with --force. JSON: {"dropped", "messages"}"""
+def delete(backend: Backend, out: Output, name: str, force: bool, yes: bool) -> None:
+    """Delete a queue; if it holds messages, only with --force. JSON: {"dropped", "messages"}"""
     confirm(f"Delete the queue {name}{' and all its messages' if force else ''}?", yes)
     dropped = backend.drop_queue(name, force=force)
     out.show(dropped, lambda: out.fields(dropped))
@@ -56,7 +57,7 @@ def remove(backend: Backend, out: Output, name: str, force: bool, yes: bool) -> 
 @NAME
 @on_queues()
 def show(backend: Backend, out: Output, name: str) -> None:
-    """Options, counts and rates of one queue. JSON: the queue, with `options`, `totals` and `stats`."""
+    """Show a queue's options, counts and rates. JSON: the queue, with `options`, `totals` and `stats`."""
     stats = backend.stats(name)
     queue = backend.show_queue(name)
 
@@ -69,11 +70,11 @@ def show(backend: Backend, out: Output, name: str) -> None:
 
 @command.command("purge")
 @NAME
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @YES
 @on_queues()
 def purge(backend: Backend, out: Output, name: str, dry_run: bool, yes: bool) -> None:
-    """Remove all messages still to be leased; leased and dead ones stay. JSON: {"purged", "dry_run"}"""
+    """Delete all ready and scheduled messages; leased and dead ones stay. JSON: {"purged", "dry_run"}"""
     if not dry_run:
         confirm(f"Remove every waiting message of {name}?", yes)
     show_purged(out, backend.purge(name, dead=False, dry_run=dry_run))
@@ -90,15 +91,15 @@ def purge(backend: Backend, out: Output, name: str, dry_run: bool, yes: bool) ->
 )
 @on_queues()
 def peek(backend: Backend, out: Output, name: str, limit: int, state: str) -> None:
-    """Look at messages in the order they would be leased. JSON: {"messages": [...]}"""
-    show_messages(out, backend.peek(name, state=state, limit=limit), empty=f"nothing is {state} in {name}")
+    """Show messages in the order they would be leased, without leasing them. JSON: {"messages": [...]}"""
+    show_messages(out, backend.peek(name, state=state, limit=limit), empty=f"{name} has no {state} messages")
 
 
 @command.command("compact")
 @NAME
 @on_queues()
 def compact(backend: Backend, out: Output, name: str) -> None:
-    """Give free space back to the disk. The queues of one file share its space. JSON: {"compacted"}"""
+    """Return free space to the file system, for all queues of the file. JSON: {"compacted"}"""
     backend.compact(name)
     out.show({"compacted": name}, lambda: out.fields({"compacted": name}))
 
@@ -107,7 +108,7 @@ def compact(backend: Backend, out: Output, name: str) -> None:
 @NAME
 @on_queues()
 def pause(backend: Backend, out: Output, name: str) -> None:
-    """Stop leases, not pushes. JSON: the queue."""
+    """Stop leasing messages; pushes go on. JSON: the queue."""
     _pause(backend, out, name, paused=True)
 
 
@@ -115,7 +116,7 @@ def pause(backend: Backend, out: Output, name: str) -> None:
 @NAME
 @on_queues()
 def resume(backend: Backend, out: Output, name: str) -> None:
-    """Let leases go on. JSON: the queue."""
+    """Lease messages again. JSON: the queue."""
     _pause(backend, out, name, paused=False)
 
 

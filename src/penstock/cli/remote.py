@@ -1,4 +1,4 @@
-"""The back end over HTTP."""
+"""The backend over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RemoteBackend:
     def list_queues(self, prefix: str) -> Iterator[Data]:
         after = None
         while True:
-            page = self._web.ask("GET", "/queues", prefix=prefix or None, after=after, limit=PAGE)
+            page = self._web.request("GET", "/queues", prefix=prefix or None, after=after, limit=PAGE)
             yield from page["queues"]
             after = page["next"]
             if after is None:
@@ -51,7 +51,7 @@ class RemoteBackend:
         return self._data("POST", f"{_queue(name)}/{'pause' if paused else 'resume'}")
 
     def compact(self, name: str) -> None:
-        self._web.ask("POST", f"{_queue(name)}/compact", wait=3600)
+        self._web.request("POST", f"{_queue(name)}/compact", wait=3600)
 
     def stats(self, name: str) -> Data:
         return self._data("GET", f"{_queue(name)}/stats")
@@ -65,7 +65,7 @@ class RemoteBackend:
         after = None
         while len(found) < limit:
             size = min(limit - len(found), PAGE)
-            page = self._web.ask("GET", f"{_queue(name)}/peek", state=state, limit=size, after=after)
+            page = self._web.request("GET", f"{_queue(name)}/peek", state=state, limit=size, after=after)
             found += page["messages"]
             after = page["next"]
             if after is None or not page["messages"]:
@@ -79,7 +79,7 @@ class RemoteBackend:
     # Messages
 
     def push(self, queue: str, messages: Sequence[Outgoing]) -> Data:
-        # A message without a key must not be sent twice; one with a key may be.
+        # Only messages with idempotency keys can be sent again safely.
         try:
             return self._data("POST", f"{_queue(queue)}/messages", {"messages": messages})
         except ServerAway:
@@ -90,13 +90,15 @@ class RemoteBackend:
     def poll(
         self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
     ) -> list[Data]:
-        """A server may let nobody wait for as long as `wait_ms`: then it is asked again."""
+        """Poll again if the server's longest wait is shorter than `wait_ms`."""
         path = f"{_queue(queue)}/poll"
         how = {"batch": batch, "visibility_ms": visibility_ms, "worker": worker}
         end = time.monotonic() + wait_ms / 1000
         while True:
             left = max(0.0, end - time.monotonic())
-            messages: list[Data] = self._web.ask("POST", path, wait_ms=round(left * 1000), wait=left, **how)["messages"]
+            messages: list[Data] = self._web.request("POST", path, wait_ms=round(left * 1000), wait=left, **how)[
+                "messages"
+            ]
             if messages or time.monotonic() + EARLY_SECONDS >= end:
                 return messages
             time.sleep(EARLY_SECONDS)
@@ -121,13 +123,13 @@ class RemoteBackend:
         return self._data("GET", f"{_queue(queue)}/messages/{message_id}")
 
     def remove(self, queue: str, message_id: int) -> None:
-        self._web.ask("DELETE", f"{_queue(queue)}/messages/{message_id}")
+        self._web.request("DELETE", f"{_queue(queue)}/messages/{message_id}")
 
     def export(self, queue: str) -> Iterator[bytes]:
         response = self._web.open("GET", f"{_queue(queue)}/export", wait=0)
         try:
             rest = b""
-            # Not readline, which takes an answer that was cut off for its end.
+            # readline() would take a response that was cut off for a complete one.
             while part := response.read1(PART_BYTES):
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
@@ -146,22 +148,22 @@ class RemoteBackend:
         answer: Data = self._web.decode(response)
         return answer
 
-    # Keys, and what only a server has
+    # API keys, workers, health and metrics
 
     def add_key(self, owner: KeyOwner, *, name: str, rights: Sequence[str]) -> Data:
         return self._data("POST", _keys(owner), {"name": name, "rights": rights})
 
     def list_keys(self, owner: KeyOwner) -> list[Data]:
-        keys: list[Data] = self._web.ask("GET", _keys(owner))["keys"]
+        keys: list[Data] = self._web.request("GET", _keys(owner))["keys"]
         return keys
 
     def remove_key(self, owner: KeyOwner, key_id: str) -> None:
-        self._web.ask("DELETE", f"{_keys(owner)}/{quote(key_id, safe='')}")
+        self._web.request("DELETE", f"{_keys(owner)}/{quote(key_id, safe='')}")
 
     def workers(self) -> Iterator[Data]:
         after = None
         while True:
-            page = self._web.ask("GET", "/workers", after=after, limit=PAGE)
+            page = self._web.request("GET", "/workers", after=after, limit=PAGE)
             yield from page["workers"]
             after = page["next"]
             if after is None:
@@ -180,7 +182,7 @@ class RemoteBackend:
         return self._web.read(self._web.open("GET", "/metrics", wait=0))
 
     def _data(self, method: str, path: str, value: Any = None, *, wait: float = 0, **query: Any) -> Data:
-        answer: Data = self._web.ask(method, path, value, wait=wait, **query)
+        answer: Data = self._web.request(method, path, value, wait=wait, **query)
         return answer
 
     def close(self) -> None:

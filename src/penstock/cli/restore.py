@@ -25,25 +25,25 @@ STEP_PAGES = 2_048
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @DB
 @DATA
-@click.option("--force", is_flag=True, help="Overwrite the file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @YES
 @JSON
 def command(source: Path, db: str | None, data: str | None, force: bool, yes: bool, as_json: bool) -> None:
-    """Put the backup SOURCE in place of a queue's file, its journal and its streams. Nothing may have them open.
+    """Replace a queue file, its journal and its streams with the backup SOURCE. Nothing may have them open.
 
-    A backup without a journal or streams leaves those that are there. Records that are damaged are left out and told,
+    A backup without a journal or streams leaves existing ones as they are. Damaged records are left out and reported,
     with exit code 3. JSON: {"restored", "bytes", "journal_records", "streams", "stream_records", "damaged": [a line for
     each log]}
     """
     target = file_of(db, data)
     if target is None:
-        raise click.UsageError("to which file? --data DIR is a stopped server's folder, --db PATH a queue's file")
+        raise click.UsageError("give --data DIR (the data folder of a stopped server) or --db PATH (a queue file)")
     if target.exists() and target.samefile(source):
-        raise click.UsageError("that is the same file")
-    if there := _in_its_place(source, target):
+        raise click.UsageError(f"cannot restore {source} onto itself")
+    if existing := _overwritten(source, target):
         if not force:
-            raise CommandFailed(f"{there[0]} exists already (--force overwrites it)")
-        confirm(f"Overwrite {' and '.join(map(str, there))}?", yes)
+            raise CommandFailed(f"{existing[0]} exists already (--force overwrites it)")
+        confirm(f"Overwrite {' and '.join(map(str, existing))}?", yes)
     out = Output(as_json)
     with reporting(), mapping_errors(str(target)):
         _check_unused(target)
@@ -52,14 +52,14 @@ def command(source: Path, db: str | None, data: str | None, force: bool, yes: bo
     show_copied(out, "restored", target, copied)
 
 
-def _in_its_place(source: Path, target: Path) -> list[Path]:
-    """What is there and would go."""
+def _overwritten(source: Path, target: Path) -> list[Path]:
+    """Return the existing files and folders that the restore would replace."""
     parts = [target, *(beside(target) for beside in (journal_folder, streams_beside) if beside(source).exists())]
     return [part for part in parts if part.exists()]
 
 
 def _check_unused(target: Path) -> None:
-    """SQLite leaves the write-ahead log only when nobody else has the file open."""
+    """Fail if another process has the file open: SQLite can leave WAL mode only without other connections."""
     if not target.exists():
         return
     try:
@@ -71,9 +71,9 @@ def _check_unused(target: Path) -> None:
             raise
         in_use = True
     except sqlite3.DatabaseError:
-        return  # Damaged, or no database: that is what a backup is for.
+        return  # The file is damaged or not a database; restoring a backup is the way out.
     if in_use:
-        raise CommandFailed(f"another process has {target} open (stop the server, or whatever uses it, first)")
+        raise CommandFailed(f"another process has {target} open (stop it first)")
 
 
 def _restore(source: Path, target: Path) -> Copied:
@@ -82,7 +82,7 @@ def _restore(source: Path, target: Path) -> Copied:
     remove(partial)
     try:
         with closing(_open_read_only(source)) as backup, closing(sqlite3.connect(partial)) as copy:
-            _check_ours(source, backup)
+            _check_backup(source, backup)
             with progress(f"restore {source}", None) as advance:
                 done = 0
 
@@ -106,18 +106,21 @@ def _restore(source: Path, target: Path) -> Copied:
 
 
 def _open_read_only(source: Path) -> sqlite3.Connection:
-    """A backup may lie where nothing can be written; without a log beside it, it cannot be changing."""
+    """Open the backup without writing, as its folder may be read-only.
+
+    Without a write-ahead log nothing is changing it, so SQLite may treat it as immutable.
+    """
     log = source.with_name(source.name + "-wal")
     how = "mode=ro" if log.exists() else "immutable=1"
     return sqlite3.connect(f"{source.absolute().as_uri()}?{how}", uri=True)
 
 
-def _check_ours(source: Path, backup: sqlite3.Connection) -> None:
+def _check_backup(source: Path, backup: sqlite3.Connection) -> None:
     try:
         version = schema_version(backup)
     except sqlite3.DatabaseError as error:
         raise CommandFailed(f"{source} cannot be read: {error}") from None
     if version == 0:
-        raise CommandFailed(f"{source} holds no Penstock tables (is this the right file?)")
+        raise CommandFailed(f"{source} is not a Penstock database (is this the right file?)")
     if version > SCHEMA_VERSION:
-        raise CommandFailed(f"{source} is of a newer Penstock, schema {version} (upgrade this one first)")
+        raise CommandFailed(f"{source} was written by a newer Penstock, schema {version} (upgrade this one first)")

@@ -12,10 +12,10 @@ COUNTS = ("ready", "scheduled", "leased", "dead", "archived")
 
 
 @click.command("stats")
-@click.option("--queue", cls=QueueOption, help="One queue; without it, all.")
+@click.option("--queue", cls=QueueOption, help="Queue name.  [default: all queues]")
 @on_queues()
 def command(backend: Backend, out: Output, queue: str | None) -> None:
-    """Counts, ages and rates. JSON: one queue's stats, or {"queues": [...]} of them."""
+    """Show counts, ages and rates. JSON: the queue's stats, or {"queues": [...]}."""
     if queue is not None:
         stats = backend.stats(queue)
         out.show(stats, lambda: show_stats(out, stats))

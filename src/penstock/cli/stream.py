@@ -15,7 +15,7 @@ from penstock.cli.stream_backend import StreamBackend
 if TYPE_CHECKING:
     from penstock.core.model import Progress
 
-LATE = {
+LAZY = {
     "append": ("penstock.cli.stream_append:append", "Append records from a file, stdin or the command line."),
     "read": ("penstock.cli.stream_read:read", "Read records from an offset on."),
     "tail": ("penstock.cli.stream_read:tail", "Follow a stream."),
@@ -32,22 +32,24 @@ NAME = click.argument("name", type=StreamName())
 
 def stream_options() -> Options:
     return [
-        click.option("--segment-bytes", type=NUMBER, help="Begin a new segment after so much.  [default: 67108864]"),
-        click.option("--retention-bytes", type=NUMBER, help="Keep about so much.  [default: all]"),
-        click.option("--retention-ms", type=NUMBER, help="Keep records about so long.  [default: for ever]"),
-        click.option("--consumer-expire-ms", type=NUMBER, help="Wait so long for a consumer.  [default: 604800000]"),
-        click.option("--hold-bytes", type=NUMBER, help="Keep at most so much for consumers alone.  [default: all]"),
-        click.option("--record-bytes", type=NUMBER, help="The largest record.  [default: 524288]"),
+        click.option("--segment-bytes", type=NUMBER, help="Size of a segment.  [default: 67108864]"),
+        click.option("--retention-bytes", type=NUMBER, help="Keep about this much.  [default: everything]"),
+        click.option("--retention-ms", type=NUMBER, help="Keep records about this long.  [default: forever]"),
+        click.option(
+            "--consumer-expire-ms", type=NUMBER, help="Ignore consumers idle for longer.  [default: 604800000]"
+        ),
+        click.option("--hold-bytes", type=NUMBER, help="Most to keep for lagging consumers.  [default: everything]"),
+        click.option("--record-bytes", type=NUMBER, help="Largest record.  [default: 524288]"),
     ]
 
 
-@click.group("stream", cls=LazyGroup, late=LATE)
+@click.group("stream", cls=LazyGroup, lazy=LAZY)
 def command() -> None:
-    """Append to, read, follow and mend streams."""
+    """Append to, read, follow and repair streams."""
 
 
 def _create(backend: StreamBackend, out: Output, name: str, **options: Any) -> None:
-    """Make a stream; one that exists just so is fine. JSON: the stream."""
+    """Create a stream, or do nothing if it exists with the same options. JSON: the stream."""
     stream = backend.create(name, {option: value for option, value in options.items() if value is not None})
     out.show(stream, lambda: out.fields(_fields(stream)))
 
@@ -56,7 +58,7 @@ command.add_command(click.command("create")(NAME(with_options(on_streams(create=
 
 
 @command.command("list")
-@click.option("--prefix", default="", help="Only streams whose name begins so.")
+@click.option("--prefix", default="", help="Only streams whose name starts with this.")
 @on_streams()
 def list_streams(backend: StreamBackend, out: Output, prefix: str) -> None:
     """List streams. JSON: {"streams": [...]}"""
@@ -73,19 +75,19 @@ def list_streams(backend: StreamBackend, out: Output, prefix: str) -> None:
 @NAME
 @on_streams()
 def show(backend: StreamBackend, out: Output, name: str) -> None:
-    """Offsets, sizes, options, segments and consumers. JSON: the stream."""
+    """Show a stream's offsets, sizes, options, segments and consumers. JSON: the stream."""
     stream = backend.show(name)
 
     def draw() -> None:
         out.fields(_fields(stream))
-        _show_consumers(out, stream["consumers"], empty="it has no consumers")
+        _show_consumers(out, stream["consumers"], empty="the stream has no consumers")
 
     out.show(stream, draw)
 
 
 @command.command("rm")
 @NAME
-@click.option("--force", is_flag=True, help="Also one that has consumers.")
+@click.option("--force", is_flag=True, help="Delete the stream even if it has consumers.")
 @YES
 @on_streams()
 def remove(backend: StreamBackend, out: Output, name: str, force: bool, yes: bool) -> None:
@@ -97,8 +99,10 @@ def remove(backend: StreamBackend, out: Output, name: str, force: bool, yes: boo
 
 @command.command("trim")
 @NAME
-@click.option("--before", type=click.IntRange(0), help="Segments before this offset; else what is no longer kept.")
-@click.option("--force", is_flag=True, help="Also what a consumer still needs.")
+@click.option(
+    "--before", type=click.IntRange(0), help="Remove segments before this offset.  [default: what retention allows]"
+)
+@click.option("--force", is_flag=True, help="Remove even what a consumer still needs.")
 @YES
 @on_streams()
 def trim(backend: StreamBackend, out: Output, name: str, before: int | None, force: bool, yes: bool) -> None:
@@ -110,18 +114,18 @@ def trim(backend: StreamBackend, out: Output, name: str, before: int | None, for
 
 @command.command("consumers")
 @NAME
-@click.option("--set", "position", metavar="CONSUMER=OFFSET", help="Commit a position: the last record processed.")
-@click.option("--force", is_flag=True, help="Let --set move it back.")
-@click.option("--forget", metavar="CONSUMER", help="Forget one.")
+@click.option("--set", "position", metavar="CONSUMER=OFFSET", help="Commit an offset: the last record processed.")
+@click.option("--force", is_flag=True, help="Allow --set to move the offset back.")
+@click.option("--forget", metavar="CONSUMER", help="Forget a consumer.")
 @on_streams()
 def consumers(
     backend: StreamBackend, out: Output, name: str, position: str | None, force: bool, forget: str | None
 ) -> None:
-    """List consumers with their position and lag; or set or forget one. JSON: {"consumers": [...]}"""
+    """List consumers with their offset and lag; set or forget one. JSON: {"consumers": [...]}"""
     if position is not None:
         consumer, _, offset = position.rpartition("=")
         if not consumer or not offset.removeprefix("-").isdecimal():
-            raise click.UsageError("--set is CONSUMER=OFFSET")
+            raise click.UsageError(f"--set: expected CONSUMER=OFFSET, got {position!r}")
         backend.commit(name, consumer, int(offset), force=force)
     if forget is not None:
         backend.forget(name, forget)
@@ -133,12 +137,12 @@ def consumers(
 @NAME
 @on_streams()
 def check(backend: StreamBackend, out: Output, name: str) -> None:
-    """Look at every record; change nothing. Exit code 1 if something is wrong. JSON: the report."""
+    """Check every record without changing anything. Exit code 1 if there is damage. JSON: the report."""
     with progress(f"check {name}", None) as advance:
         report = backend.check(name, _progress(advance))
     show_report(out, report)
     if not report["ok"]:
-        raise CommandFailed(f"{len(report['findings'])} things are wrong with {name} (`penstock stream repair {name}`)")
+        raise CommandFailed(f"{name} is damaged: {len(report['findings'])} findings (`penstock stream repair {name}`)")
 
 
 @command.command("repair")
@@ -146,18 +150,18 @@ def check(backend: StreamBackend, out: Output, name: str) -> None:
 @YES
 @on_streams()
 def repair(backend: StreamBackend, out: Output, name: str, yes: bool) -> None:
-    """Repair a stream, and bring back records that were cut off. Good records keep their offsets.
+    """Repair a stream and recover records that were cut off. Intact records keep their offsets.
 
-    Exit code 3 if records were lost, 1 if something is still damaged. JSON: the report.
+    Exit code 3 if records were lost, 1 if damage remains. JSON: the report.
     """
-    confirm(f"Repair {name}, giving up records that are damaged?", yes)
+    confirm(f"Repair {name} and discard damaged records?", yes)
     with progress(f"repair {name}", None) as advance:
         report = backend.repair(name, _progress(advance))
     finish_repair(out, name, report)
 
 
 def finish_repair(out: Output, name: str, report: Data) -> None:
-    """Show the report of a repair, and exit with the code that says how much of it succeeded."""
+    """Print the report of a repair and exit with the code for its outcome."""
     show_report(out, report)
     if not report["ok"]:
         raise CommandFailed(f"{name} could not be repaired completely")

@@ -1,4 +1,4 @@
-"""`penstock stream append`: one record, lines of a file or a pipe, or Arrow; a file can be gone on with."""
+"""`penstock stream append`: append one record, the lines of a file or a pipe, or Arrow data."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ STDIN = "-"
 
 
 class BadRecordLine(Exception):
-    """A line that is no record; what came before it is appended all the same."""
+    """A line that is not a valid record. The lines before it are still appended."""
 
 
 @click.command("append")
 @NAME
-@click.option("--record", help="One record, as text.")
+@click.option("--record", help="A record, as text.")
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), help="A record a line; - is stdin."
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="File with one record per line; - reads stdin.",
 )
-@click.option("--arrow", type=click.Path(exists=True, dir_okay=False), help="An Arrow IPC file: its column data.")
-@click.option("--lines", is_flag=True, help="Each line is text as it stands, not JSON.")
-@click.option("--skip", type=click.IntRange(0), default=0, help="Pass over so many lines of the file.")
-@click.option("--again", is_flag=True, help="Append a file even if it was appended just before.")
-@click.option("--batch", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Lines a commit.")
+@click.option(
+    "--arrow", type=click.Path(exists=True, dir_okay=False), help="Arrow IPC file; the column `data` has the records."
+)
+@click.option("--lines", is_flag=True, help="Treat lines as text, not JSON.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="Skip the first N lines.")
+@click.option("--again", is_flag=True, help="Append a file even if it was just appended.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Lines per commit.")
 @on_streams()
 def append(
     backend: StreamBackend,
@@ -52,16 +56,16 @@ def append(
     again: bool,
     batch: int,
 ) -> None:
-    """Append one record, each line of a file (NDJSON, or --lines), or an Arrow file.
+    """Append one record, each line of a file (NDJSON, or text with --lines), or an Arrow file.
 
-    A server remembers for 15 minutes what it has of a file, so the same command, run again after an interruption, goes
-    on where it was and adds nothing twice; later, or without a server, --skip does.
+    After an interruption, run the same command again: a server remembers for 15 minutes what it has of a file, so the
+    command continues where it stopped and appends nothing twice. Later, or without a server, use --skip.
 
-    JSON: {"first", "last", "records", "again"}; `again` counts those that were there already.
+    JSON: {"first", "last", "records", "again"}; `again` counts records that were appended before.
     """
     given = [each for each in (record, file, arrow) if each is not None]
     if len(given) > 1:
-        raise click.UsageError("--record, --file or --arrow: one of them")
+        raise click.UsageError("give one of --record, --file and --arrow")
     if not given:
         file = STDIN
     done = AppendsDone()
@@ -82,15 +86,15 @@ def append(
         note(done.so_far().strip(" ()") or "nothing was appended")
         raise
     if not done.records:
-        raise CommandFailed("there is nothing to append")
+        raise CommandFailed("there are no records to append")
     shown = done.data()
     out.show(shown, lambda: out.fields(shown))
     if done.again and not out.as_json:
-        note(f"{done.again} were there already; --again appends a file once more")
+        note(f"{done.again} records were appended before; --again appends them once more")
 
 
 class AppendsDone:
-    """What has been appended so far."""
+    """Counts what has been appended so far."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -103,7 +107,7 @@ class AppendsDone:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Around one append and the counting of what it answers: an interrupt between them would lose count."""
+        """Wrap one append and its counting, because an interrupt between the two would lose count."""
         try:
             with defer_interrupt():
                 self.unsure = True
@@ -125,21 +129,21 @@ class AppendsDone:
     def so_far(self) -> str:
         if not self.records and not self.unsure:
             return ""
-        go_on = f"; --skip {self.line} goes on from there" if self.line else ""
+        hint = f"; continue with --skip {self.line}" if self.line else ""
         if self.unsure:
-            return f" (at least {self.records} are appended; see where the stream ends{go_on})"
-        return f" ({self.records} are appended{go_on})"
+            return f" (at least {self.records} records are appended; check where the stream ends{hint})"
+        return f" ({self.records} records are appended{hint})"
 
     def fail(self, error: PenstockError) -> NoReturn:
         if self.records:
             error.hint = self.so_far().strip(" ()")
         elif error.code == "key_reused":
-            error.hint = "go on with the same --batch, or with --skip"
+            error.hint = "continue with the same --batch, or with --skip"
         fail(error, code=PARTLY if self.records else None)
 
 
 class Lines:
-    """The records of a file, each with its line number."""
+    """Iterates over the records of a file, each with its line number."""
 
     def __init__(self, name: str, text: bool, skip: int, *, keyed: bool) -> None:
         self.name = "stdin" if name == STDIN else name
@@ -148,13 +152,13 @@ class Lines:
         self.total: int | None = None
         self._path = None if name == STDIN else Path(name)
         self._skip = skip
-        # A pipe cannot be read twice, so what comes from one has no key.
+        # A pipe cannot be read twice to hash its content, so its records have no key.
         if self._path is not None and self._path.is_file():
-            digest = self._look_through(self._path)
+            digest = self._check_lines(self._path)
             self.key = digest if keyed else None
 
-    def _look_through(self, path: Path) -> str:
-        """Check every line before the first is appended, and name the file by its content."""
+    def _check_lines(self, path: Path) -> str:
+        """Check every line before the first is appended, and return a key derived from the content."""
         digest, number = hashlib.sha256(b"text" if self.text else b"json"), 0
         with path.open("rb") as file:
             for number, line in _lines(file):

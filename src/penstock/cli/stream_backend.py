@@ -1,4 +1,7 @@
-"""What the commands ask of streams, over HTTP or straight on files. Answers have the stream face's shapes."""
+"""The backend interface of the stream commands, over HTTP or directly on files.
+
+Results have the same fields as the HTTP API's responses.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ class StreamBackend(Protocol):
     def list_all(self, prefix: str) -> Iterator[Data]: ...
 
     def show(self, name: str) -> Data:
-        """With its segments and consumers."""
+        """Return the stream with its segments and consumers."""
 
     def drop(self, name: str, *, force: bool) -> Data: ...
 
     def trim(self, name: str, *, before: int | None, force: bool) -> Data: ...
 
     def append(self, name: str, records: Sequence[bytes], *, text: bool, key: str | None) -> Data:
-        """Records as JSON values, or as text. With a key they can be sent again, which only a server can tell."""
+        """Append records, as JSON values or as text. A server deduplicates appends with the same key."""
 
     def append_arrow(self, name: str, batches: Iterable[Any], *, key: str | None) -> Iterator[Data]:
-        """A part at a time."""
+        """Append record batches, yielding a result for each request."""
 
     def read(self, name: str, *, start: int | None, limit: int, wait_ms: int) -> Data: ...
 

@@ -1,5 +1,7 @@
-"""Streams straight on their files, or in a database. Of files, a server may have them open too, but only one of both
-can append."""
+"""The stream backend directly on files or a database.
+
+A server may have the files open at the same time, but only one process can append.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class LocalStreamBackend:
         folder = streams_beside(where)
         if not create and not where.startswith(POSTGRES) and not folder.is_dir():
             raise CannotOpen(
-                f"there are no streams in {folder}", hint="`penstock stream create` with the same option makes one"
+                f"there are no streams in {folder}", hint="create one with `penstock stream create` and the same option"
             )
         self._streams = open_streams(where)
 
@@ -113,6 +115,6 @@ def _page(page: LogPage) -> Data:
 
 
 def _plain(view: Any) -> Data:
-    """As a client over HTTP would have it."""
+    """Return the view as a client gets it over HTTP."""
     data: Data = msgspec.json.decode(msgspec.json.encode(view))
     return data

@@ -23,11 +23,13 @@ STDOUT = "-"
 
 @click.command("read")
 @NAME
-@click.option("--from", "start", type=click.IntRange(0), help="The first offset.  [default: the earliest kept]")
-@click.option("--limit", type=click.IntRange(1), help="How many at most.  [default: 100; with --arrow all]")
-@click.option("--ndjson", is_flag=True, help="Only the data, a line each, as `append` takes it back.")
+@click.option("--from", "start", type=click.IntRange(0), help="Offset to start from.  [default: the earliest]")
+@click.option("--limit", type=click.IntRange(1), help="Most records to read.  [default: 100; with --arrow all]")
+@click.option("--ndjson", is_flag=True, help="Print only the data, one record per line, as `append` reads it.")
 @click.option(
-    "--arrow", type=click.Path(dir_okay=False, allow_dash=True), help="Write an Arrow IPC stream; - is stdout."
+    "--arrow",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write an Arrow IPC stream to this file; - is stdout.",
 )
 @on_streams()
 def read(
@@ -42,7 +44,7 @@ def read(
     """Read records in order. JSON: {"records": [{"offset", "timestamp", "data", "encoding"?}], "next"}"""
     if arrow is not None:
         if ndjson:
-            raise click.UsageError("--arrow or --ndjson, not both")
+            raise click.UsageError("--arrow excludes --ndjson")
         _write_arrow(out, arrow, backend.read_arrow(name, start=start, limit=limit))
         return
     records, following = _read_up_to(backend, name, start, limit or 100)
@@ -53,7 +55,9 @@ def read(
     rows = [(record["offset"], when(record["timestamp"]), _shown(record)) for record in records]
     out.show(
         {"records": records, "next": following},
-        lambda: out.table(("OFFSET", "TIME", "DATA"), rows, empty=f"nothing there yet; {name} goes on at {following}"),
+        lambda: out.table(
+            ("OFFSET", "TIME", "DATA"), rows, empty=f"no records; the next offset of {name} is {following}"
+        ),
     )
 
 
@@ -93,15 +97,17 @@ def _write_arrow(out: Output, target: str, batches: Iterable[Any]) -> None:
 
 @click.command("tail")
 @NAME
-@click.option("--from", "start", type=click.IntRange(0), help="The first offset.")
-@click.option("--lines", type=click.IntRange(0), default=10, show_default=True, help="Begin so many before the end.")
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
-@click.option("--ndjson", is_flag=True, help="Only the data, a line each, as `append` takes it back.")
+@click.option("--from", "start", type=click.IntRange(0), help="Offset to start from.")
+@click.option(
+    "--lines", type=click.IntRange(0), default=10, show_default=True, help="Start this many records before the end."
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--ndjson", is_flag=True, help="Print only the data, one record per line, as `append` reads it.")
 @on_streams()
 def tail(
     backend: StreamBackend, out: Output, name: str, start: int | None, lines: int, limit: int | None, ndjson: bool
 ) -> None:
-    """Show the last records, and those to come, until interrupted. JSON: a line for each record."""
+    """Print the last records and follow new ones until interrupted. JSON: a line for each record."""
     info = backend.show(name)
     at = max(info["first"], info["next"] - lines) if start is None else start
     left = limit
@@ -116,7 +122,7 @@ def tail(
 
 
 def line_of(record: Data) -> bytes:
-    """As `append` takes it back."""
+    """Return the record as a line that `append` reads."""
     data = record["data"]
     if record.get("encoding") is not None:
         return msgspec.json.encode({"data": data, "encoding": record["encoding"]}) + b"\n"

@@ -1,4 +1,4 @@
-"""Streams over HTTP."""
+"""The stream backend over HTTP."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RemoteStreamBackend:
         try:
             response = self._web.open("POST", path, body, content_type=content_type, wait=0, extra=extra)
         except ServerAway:
-            # Without a key it must not be sent twice; with one it may be.
+            # Only an append with a key can be sent again safely.
             if key is None:
                 raise
             response = self._web.open("POST", path, body, content_type=content_type, wait=0, extra=extra)
@@ -97,7 +97,7 @@ class RemoteStreamBackend:
         return self._data("PUT", _consumer(name, consumer), {"offset": offset, "force": force})
 
     def forget(self, name: str, consumer: str) -> None:
-        self._web.ask("DELETE", _consumer(name, consumer))
+        self._web.request("DELETE", _consumer(name, consumer))
 
     def check(self, name: str, progress: Progress) -> Data:
         return self._data("POST", f"{_path(name)}/check", wait=LONG_SECONDS)
@@ -106,7 +106,7 @@ class RemoteStreamBackend:
         return self._data("POST", f"{_path(name)}/repair", wait=LONG_SECONDS)
 
     def _data(self, method: str, path: str, value: Any = None, *, wait: float = 0, **query: Any) -> Data:
-        answer: Data = self._web.ask(method, path, value, wait=wait, **query)
+        answer: Data = self._web.request(method, path, value, wait=wait, **query)
         return answer
 
     def close(self) -> None:

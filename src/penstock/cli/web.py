@@ -1,4 +1,4 @@
-"""HTTP by the standard library's client, which loads in a moment: a connection a thread, and errors in one line."""
+"""HTTP over the standard library's client, which imports quickly: one connection per thread, errors in one line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.errors import InvalidInput, PenstockError
 
 TIMEOUT_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
+# Shorter than the server's idle timeout: a push on a connection the server is closing may or may not have arrived.
 IDLE_SECONDS_MAX = 20.0
-"""Less than a server keeps an idle connection: a push that is cut off cannot be told from one that was lost."""
 
 
 class ServerAway(PenstockError):
@@ -26,7 +26,7 @@ class ServerAway(PenstockError):
 
 
 class RequestRefused(PenstockError):
-    """The server's own words."""
+    """An error response of the server."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Web:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise InvalidInput(
-                f"{without_password(url)!r} is no address of a server", field="url", hint="http://host:port"
+                f"{without_password(url)!r} is not a server URL", field="url", hint="use http://host:port"
             )
         if "@" in parts.netloc + parts.path:
             raise InvalidInput(
-                "a server's address has no user in it", field="url", hint="give a token in PENSTOCK_TOKEN"
+                "a server URL cannot contain a user or password", field="url", hint="give a token in PENSTOCK_TOKEN"
             )
         self.url = url
         self._tls = parts.scheme == "https"
@@ -69,7 +69,7 @@ class Web:
         self._base = parts.path.rstrip("/")
         self._headers = {"Accept": "application/json", "User-Agent": "penstock-cli"}
         if token and not (token.isascii() and token.isprintable()):
-            raise InvalidInput("the token holds characters that HTTP cannot carry", field="token")
+            raise InvalidInput("the token contains characters that HTTP headers do not allow", field="token")
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._mine = threading.local()
@@ -96,7 +96,7 @@ class Web:
         wait: float,
         extra: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
-        """Send a request, with `extra` headers; an answer that is an error is raised."""
+        """Send a request with `extra` headers, and raise error responses."""
         headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
         if extra:
             headers = {**headers, **extra}
@@ -106,7 +106,7 @@ class Web:
                 connection.timeout = CONNECT_SECONDS
                 connection.connect()
             connection.sock.settimeout(TIMEOUT_SECONDS + wait)
-            # A server may refuse before it has read everything, and hang up: its answer says why.
+            # A server may refuse a request and close the connection before reading all of it: read its response.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._base + path, body, headers)
             response = connection.getresponse()
@@ -118,7 +118,7 @@ class Web:
             raise self.unreachable(error) from None
         except ValueError:
             connection.close()
-            raise InvalidInput(f"{self.url!r} holds characters that HTTP cannot carry", field="url") from None
+            raise InvalidInput(f"{self.url!r} contains characters that URLs do not allow", field="url") from None
         if response.status >= 300:
             raise self._refused(response)
         return response
@@ -126,11 +126,12 @@ class Web:
     def unreachable(self, error: Exception) -> ServerAway:
         if isinstance(error, http.client.HTTPException):
             peer_closed = isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead)
-            reason = "it hung up" if peer_closed else "it does not speak HTTP"
+            reason = "it closed the connection" if peer_closed else "it does not speak HTTP"
         else:
             reason = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
         return ServerAway(
-            f"cannot reach {self.url}: {reason}", hint="is `penstock serve` running? --db PATH works without a server"
+            f"cannot reach {self.url}: {reason}",
+            hint="is `penstock serve` running? use --db PATH to work without a server",
         )
 
     def _refused(self, response: http.client.HTTPResponse) -> RequestRefused:
@@ -141,11 +142,11 @@ class Web:
             message, code, hint = str(problem["error"]), str(problem.get("code", "error")), problem.get("hint")
             field = problem.get("field")
         except (msgspec.DecodeError, KeyError):
-            said = " ".join(body.decode("utf-8", "replace").split())[:200]
-            message, code, hint = f"{self.url} answered {response.status} {said}".rstrip(), "error", None
+            text = " ".join(body.decode("utf-8", "replace").split())[:200]
+            message, code, hint = f"{self.url} answered {response.status} {text}".rstrip(), "error", None
             field = None
         if response.status == 401:
-            hint = "--token, or PENSTOCK_TOKEN"
+            hint = "set --token or PENSTOCK_TOKEN"
         return RequestRefused(
             response.status,
             message,
@@ -163,7 +164,7 @@ class Web:
             self._connection().close()
             raise self.unreachable(error) from None
 
-    def ask(self, method: str, path: str, value: Any = None, *, wait: float = 0, **query: Any) -> Any:
+    def request(self, method: str, path: str, value: Any = None, *, wait: float = 0, **query: Any) -> Any:
         given = {name: _text(each) for name, each in query.items() if each is not None}
         body = None if value is None else msgspec.json.encode(value)
         target = f"{path}?{urlencode(given)}" if given else path
@@ -176,7 +177,7 @@ class Web:
             raise ServerAway(f"{self.url} did not answer in JSON", hint="is that a Penstock server?") from None
 
     def drop(self) -> None:
-        """An answer was not read to its end: this connection is of no more use."""
+        """Close this thread's connection, because its response was not read to the end."""
         self._connection().close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`penstock workers`: who works, where, and what they hold."""
+"""`penstock workers`: servers and consumers, with the leases they hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADINGS = ("KIND", "NAME", "WHERE", "LEASES", "QUEUES", "SINCE", "LAST SEEN")
 @click.command("workers")
 @on_queues()
 def command(backend: Backend, out: Output) -> None:
-    """Servers, and consumers that give their names, with the messages they hold. JSON: {"workers": [...]}"""
+    """List servers and named consumers, with the leases they hold. JSON: {"workers": [...]}"""
     found = list(backend.workers())
     rows = [
         (
@@ -28,4 +28,4 @@ def command(backend: Backend, out: Output) -> None:
         )
         for each in found
     ]
-    out.show({"workers": found}, lambda: out.table(HEADINGS, rows, empty="nobody works here"))
+    out.show({"workers": found}, lambda: out.table(HEADINGS, rows, empty="there are no workers"))

@@ -40,7 +40,7 @@ export function overview(app, place, signal) {
   const trouble = h('div')
   const said = h('span', { class: 'muted small num' })
   const nothing = h('div', { class: 'card', hidden: true }, empty('Nothing has come through yet', 'Make a queue and push a first message. It shows here at once.',
-    'penstock queue add emails', `penstock message enqueue --queue emails --payload '{"to": "ada"}'`))
+    'penstock queue create emails', `penstock message enqueue --queue emails --payload '{"to": "ada"}'`))
   const feed = h('ol', { class: 'stream-list', 'aria-label': 'Latest events' })
   const body = h('div', { class: 'stack' }, figures.element,
     h('div', { class: 'grid2' }, chartCard('Throughput', charts.flow), chartCard('Depth', charts.depth)),

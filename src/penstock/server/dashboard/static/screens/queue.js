@@ -59,7 +59,7 @@ export function queue(app, place, signal) {
       if (signal.aborted) return
       body.hidden = below.hidden = /** @type {any} */ (error).status === 404
       fill(trouble, /** @type {any} */ (error).status === 404
-        ? h('div', { class: 'card' }, empty(`There is no queue ${name}`, 'It was removed, or not made yet.', `penstock queue add ${name}`)) : problem(error))
+        ? h('div', { class: 'card' }, empty(`There is no queue ${name}`, 'It was removed, or not made yet.', `penstock queue create ${name}`)) : problem(error))
     }
   }
   const tabs = h('nav', { class: 'tabs', 'aria-label': 'Of this queue' }, [['messages', 'Messages'], ['options', 'Options']].map(([id, text]) =>

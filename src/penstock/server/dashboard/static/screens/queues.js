@@ -245,7 +245,7 @@ export function setPaused(app, name, paused) {
 function nothing(app, filter) {
   if (filter !== '') return empty('No queue has that in its name', 'Try a shorter part of it.')
   if (!app.catalog.complete) return h('p', { class: 'empty', text: 'Loading…' })
-  return empty('There are no queues yet', 'A queue is made once, or by its first use in the tree.', 'penstock queue add emails')
+  return empty('There are no queues yet', 'A queue is made once, or by its first use in the tree.', 'penstock queue create emails')
 }
 
 /** @param {App} app */

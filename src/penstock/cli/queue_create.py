@@ -1,4 +1,4 @@
-"""`penstock queue add` and `queue set`: the ones that take all of a queue's options."""
+"""`penstock queue create` and `queue update`, which take every queue option."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def _with_queue_options(function: Command) -> Command:
     return with_options(function, queue_options())
 
 
-@click.command("add")
+@click.command("create")
 @NAME
 @_with_queue_options
 @on_queues(create=True)
-def add(backend: Backend, out: Output, name: str, **given: Any) -> None:
-    """Make a queue. One that exists just so is left as it is. JSON: the queue, with `created`."""
+def create(backend: Backend, out: Output, name: str, **given: Any) -> None:
+    """Create a queue, or do nothing if it exists with the same options. JSON: the queue, with `created`."""
     queue, created = backend.create_queue(name, _chosen(given))
     out.show({**queue, "created": created}, lambda: show_queue(out, queue))
     if not out.as_json and not created:
-        note(f"{name} was there already, just so")
+        note(f"{name} exists already, with these options")
 
 
-@click.command("set")
+@click.command("update")
 @NAME
 @_with_queue_options
 @on_queues()
-def set_options(backend: Backend, out: Output, name: str, **given: Any) -> None:
-    """Change a queue's options; those not named stay."""
+def update(backend: Backend, out: Output, name: str, **given: Any) -> None:
+    """Change a queue's options; those not given stay as they are. JSON: the queue."""
     changes = _chosen(given)
     if not changes:
-        raise click.UsageError("name at least one option to change")
+        raise click.UsageError("give at least one option to change")
     queue = backend.change_queue(name, changes)
     out.show(queue, lambda: show_queue(out, queue))
 
@@ -49,14 +49,14 @@ def _chosen(given: dict[str, Any]) -> Data:
         if value is not None:
             chosen[name] = None if value == "none" else value
     if "visibility_ms" in chosen and "lease_ms" in chosen:
-        raise click.UsageError("--visibility-ms and --lease-ms are one thing: name one of them")
+        raise click.UsageError("--visibility-ms and --lease-ms are the same option: give one of them")
     if "dlq_queue" in chosen:
         if "dlq" in chosen:
-            raise click.UsageError("--dlq-queue says where dead letters go: leave out --dlq and --no-dlq")
+            raise click.UsageError("--dlq-queue excludes --dlq and --no-dlq")
         chosen["dlq"] = chosen.pop("dlq_queue")
     options = {"lease_ms" if name == "visibility_ms" else name: value for name, value in chosen.items()}
     secret = options.pop("secret", None)
     if secret is not None and not 16 <= len(secret) <= 512:
-        raise click.UsageError("--secret has 16 to 512 characters")
+        raise click.UsageError(f"--secret must have 16 to 512 characters, got {len(secret)}")
     QueueOptions().changed(options)
     return chosen
