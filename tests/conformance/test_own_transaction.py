@@ -150,7 +150,7 @@ def test_a_refused_push_changes_nothing_and_leaves_the_transaction_usable(shared
     with pytest.raises(UnknownQueue):
         shared.push_on(mine, Push(queue="none", messages=[PushItem(payload=b"x")]))
     shared.push_on(mine, push_command("a", key="1"))
-    with pytest.raises(QueueFull, match="holds 1 of at most 2"):
+    with pytest.raises(QueueFull, match=r"is full \(1 of at most 2"):
         shared.push_on(mine, Push(queue="q", messages=[PushItem(payload=b"x", key=str(n)) for n in range(4)]))
     for key in ("2", "1"):
         shared.push_on(mine, push_command("b", key=key))

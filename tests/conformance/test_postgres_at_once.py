@@ -181,7 +181,7 @@ def test_a_push_that_arrives_after_it_was_asked_for_is_refused(at_once: Postgres
     short = planned(at_once, push_command("late"))
     with at_once._pool.wire() as wire:
         statements = short.statements(at_once._context, [])
-        assert not short.what_became(wire, at_once._context.sql)
+        assert not short.recover_outcomes(wire, at_once._context.sql)
         with pytest.raises(psycopg.errors.UniqueViolation):
             wire.run(statements)
     assert at_once.drain() == ["first"]

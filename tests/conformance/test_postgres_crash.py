@@ -11,7 +11,7 @@ import pytest
 from penstock.core.commands import Ack, Lease, SettleItem
 from penstock.errors import PenstockError, StoreBusy, StoreUnreachable
 from penstock.store.postgres import PostgresStore
-from penstock.store.postgres.store import UNFOLDED_MAX
+from penstock.store.postgres.store import UNCOMPACTED_MAX
 from penstock.store.postgres.transaction import LEASING
 from tests.conformance.cutting import Cutter
 from tests.conformance.postgres_support import PostgresUnderTest
@@ -64,7 +64,7 @@ def test_a_queue_is_locked_though_another_thread_learns_of_it_meanwhile(on_serve
 def test_a_batch_that_is_done_is_not_repeated_when_what_follows_it_fails(schema: str) -> None:
     with Cutter(cluster().folder, cut_before=True, at=b"WITH taken AS") as cutter:
         store = through(cutter, schema)
-        store._context.uncompacted_counters = UNFOLDED_MAX
+        store._context.uncompacted_counters = UNCOMPACTED_MAX
         cutter.armed.set()
         store.apply([push_command("once")])
         assert cutter.cuts == 1

@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.broker import Broker
 from penstock.core.commands import Command, Configure, Lease, SettleItem
 from penstock.core.model import PushItem, QueueOptions
-from penstock.postgres.notifier import NAMES_MAX, WORD_BYTES_MAX, Notifier
+from penstock.postgres.notifier import NAMES_MAX, PAYLOAD_BYTES_MAX, Notifier
 from penstock.store.postgres import PostgresStore
 from tests.postgres import cluster, drop_schema, new_schema
 
@@ -160,7 +160,7 @@ def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.M
 
     async def test(here: Counting, there: Counting) -> None:
         make(here, ["q", "other"])
-        here.store._notifier.words = lambda names, late=False: [here.store._notifier.sender]  # type: ignore[attr-defined]
+        here.store._notifier.payloads = lambda names, late=False: [here.store._notifier.sender]  # type: ignore[attr-defined]
         polls = [asyncio.ensure_future(there.lease(name, wait_ms=WAIT_MS)) for name in ("q", "other")]
         await until(lambda: there.waiting == 2)
         there.leases = 0
@@ -173,22 +173,22 @@ def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.M
 
 
 def test_a_notification_is_heard_by_a_server_that_knows_no_names() -> None:
-    """Version 0.1.0 compares the whole word with its own, and looks at how it ends."""
+    """Version 0.1.0 compares the whole payload with its own, and looks at how it ends."""
     notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
-    assert notifier.words([]) == [notifier.sender]
-    assert notifier.words(["late"]) == [f"{notifier.sender} =late"]
-    assert notifier.words(["a"], late=True) == [f"{notifier.sender} =a late"]
+    assert notifier.payloads([]) == [notifier.sender]
+    assert notifier.payloads(["late"]) == [f"{notifier.sender} =late"]
+    assert notifier.payloads(["a"], late=True) == [f"{notifier.sender} =a late"]
 
 
 def test_names_go_into_as_few_notifications_as_hold_them() -> None:
     notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
     names = [f"{'n' * 255}/{'t' * 255}/{number:0255}" for number in range(40)]
-    words = notifier.words(names)
-    assert max(map(len, words)) <= WORD_BYTES_MAX
-    assert len(words) == -(-40 // (WORD_BYTES_MAX // 780))
+    payloads = notifier.payloads(names)
+    assert max(map(len, payloads)) <= PAYLOAD_BYTES_MAX
+    assert len(payloads) == -(-40 // (PAYLOAD_BYTES_MAX // 780))
     other = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
-    for word in words:
-        other._hear(word)
+    for payload in payloads:
+        other._receive(payload)
     assert all(other.version(name) and other.version(name + ".dlq") for name in names)
     assert other.version("another") == 0
-    assert notifier.words([str(number) for number in range(NAMES_MAX + 1)]) == [notifier.sender]
+    assert notifier.payloads([str(number) for number in range(NAMES_MAX + 1)]) == [notifier.sender]

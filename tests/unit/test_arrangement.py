@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.core.commands import Ack, Command, Configure, Lease, Push
 from penstock.core.model import PushItem
-from penstock.group_commit.batch_order import arranged
+from penstock.group_commit.batch_order import group_compatible
 
 
 def push(queue: str, text: str) -> Push:
@@ -14,7 +14,7 @@ def push(queue: str, text: str) -> Push:
 
 
 def order(*commands: Command[Any]) -> list[Command[Any]]:
-    return list(arranged(commands, lambda command: command))
+    return list(group_compatible(commands, lambda command: command))
 
 
 def test_acks_come_before_pushes_and_pushes_before_leases() -> None:

@@ -196,7 +196,7 @@ def test_a_key_is_short_and_whole(queue: LiteQueue, key: str) -> None:
 def test_an_oversized_payload_is_refused_with_the_limit(queue: LiteQueue) -> None:
     refused(lambda: queue.put(b"x" * 1_001), PayloadTooLarge, "payload")
     refused(lambda: queue.put_many([b"x", b"x" * 1_001]), PayloadTooLarge, "payload")
-    with pytest.raises(PayloadTooLarge, match="at most 1000"):
+    with pytest.raises(PayloadTooLarge, match="the limit is 1000"):
         queue.put(b"x" * 1_001)
     queue.put(b"x" * 1_000, "large")
     assert queue.clear("large") == 1

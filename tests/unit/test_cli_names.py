@@ -72,7 +72,7 @@ def test_as_the_dashboard_shows_it(tmp_path: Path) -> None:
         (["queue", "add", "--name", "emails", "letters"], "unexpected extra argument"),
         (["queue", "add", "emails", "letters"], "unexpected extra argument"),
         (["queue", "add"], "Missing option"),
-        (["queue", "add", "no such name!"], "is not a queue name"),
+        (["queue", "add", "no such name!"], "is not a valid queue name"),
     ],
 )
 def test_one_name_that_is_one_is_wanted(tmp_path: Path, words: list[str], said: str) -> None:

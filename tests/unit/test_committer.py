@@ -15,7 +15,7 @@ import pytest
 from penstock import DiskFull, LiteQueue, PenstockError, StoreError, UnknownQueue, errors
 from penstock.core.commands import Command, Push, PushOutcome
 from penstock.core.model import PushItem, QueueOptions
-from penstock.group_commit.threads import RUSH_CALLS, ThreadCommitter, _Waiting
+from penstock.group_commit.threads import BURST_CALLS, ThreadCommitter, _Waiting
 from penstock.store.sqlite import SqliteStore
 
 CREATE = QueueOptions()
@@ -178,12 +178,12 @@ def quick_store(tmp_path: Path) -> Iterator[Gated]:
 def test_threads_that_call_again_and_again_all_get_their_turn(quick_store: Gated) -> None:
     committer, calls = ThreadCommitter(quick_store), 300
 
-    def rush(name: int) -> None:
+    def burst(name: int) -> None:
         for number in range(calls):
             committer.submit(push(b"%d %d" % (name, number)))
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(rush, range(8)))
+        list(pool.map(burst, range(8)))
     found = [row[0].decode().split() for row in quick_store._writer.execute("SELECT payload FROM penstock_message")]
     assert sorted(map(tuple, found)) == sorted((str(name), str(number)) for name in range(8) for number in range(calls))
 
@@ -192,19 +192,19 @@ def test_who_waits_for_one_in_a_rush_does_not_wait_for_it_to_come_again(quick_st
     committer = ThreadCommitter(quick_store)
     lane = committer._lanes[0]
 
-    def rush() -> None:
-        for _ in range(RUSH_CALLS * 10):
-            committer.submit(push(b"rush"))
+    def burst() -> None:
+        for _ in range(BURST_CALLS * 10):
+            committer.submit(push(b"burst"))
         # The next call leaves with the turn kept for one more, which does not come.
-        rush = committer._rushes[threading.get_ident()]
-        rush.calls, rush.left_at = RUSH_CALLS, float("inf")
+        burst = committer._bursts[threading.get_ident()]
+        burst.calls, burst.left_at = BURST_CALLS, float("inf")
         lane.handed_at = float("inf")
         quick_store.gate.clear()
         quick_store.arrived.clear()
         committer.submit(push(b"last"))
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(rush)
+        first = pool.submit(burst)
         wait_until(lambda: not quick_store.gate.is_set())
         assert quick_store.arrived.wait(60)
         second = pool.submit(committer.submit, push(b"patient"))

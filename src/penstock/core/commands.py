@@ -1,7 +1,7 @@
-"""What a broker asks of a store, and what it gets back.
+"""Commands that a broker sends to a store, and their outcomes.
 
-A command is data: checked by the broker, carried out by a store inside a transaction that it may share with other
-commands. Its outcome is either the struct named beside it or a PenstockError, and then it changed nothing.
+A command is plain data. The broker validates it, and the store executes it inside a transaction that may hold other
+commands too. The outcome is the struct named in the command's type argument, or a PenstockError if nothing changed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ OutcomeT = TypeVar("OutcomeT", covariant=True)
 
 
 class Command(Struct, Generic[OutcomeT], kw_only=True):
-    """The type argument is the outcome."""
+    """Base of all commands; the type argument is the type of the outcome."""
 
     durable: ClassVar[bool] = True
-    """Whether the answer waits for the disk. If a power cut loses a lease, the message only comes back sooner."""
+    """True if the reply waits for the fsync. If a power cut loses a lease, the message is only redelivered sooner."""
 
 
 class Settled(StrEnum):
-    """What became of one ack, nack, extend or release."""
+    """Result of one ack, nack, extend or release."""
 
     OK = "ok"
     STALE = "stale"
-    """The message is there, but this lease on it is over."""
+    """The message exists, but this lease has ended."""
     UNKNOWN = "unknown"
 
 
@@ -41,23 +41,23 @@ class Push(Command[PushOutcome], kw_only=True):
     queue: str
     messages: Sequence[PushItem]
     create: QueueOptions | None = None
-    """Make a missing queue with these options; None refuses."""
+    """Create a missing queue with these options; None raises an error instead."""
     global_keys: bool = False
-    """Keys are one space for all queues instead of one for each."""
+    """Deduplicate keys across all queues instead of per queue."""
     request_key: str | None = None
-    """Names the whole request: sent again within minutes, its messages without keys of their own add nothing."""
+    """Deduplicates the whole request: a repeat within minutes adds no message, even of those without a key."""
 
 
 class Leased(Struct):
     messages: list[Delivery]
     more: bool = False
-    """The step's bound was reached with work left: ask again at once."""
+    """The step reached its limit with work left: repeat at once."""
     wake_at: int | None = None
-    """When nothing was found: the time at which something may be ready without a push."""
+    """If nothing was found: when a message may become ready without a push."""
 
 
 class Lease(Command[Leased], kw_only=True):
-    """From a queue, from dead letters (`name.dlq`), or from all queues of a namespace or task."""
+    """Leases from a queue, from its dead letters (`name.dlq`), or from all queues of a namespace or task."""
 
     durable: ClassVar[bool] = False
     queue: str | None = None
@@ -68,14 +68,14 @@ class Lease(Command[Leased], kw_only=True):
 
 
 class CatchUp(Command[Leased], kw_only=True):
-    """Move what time has moved in one queue, so that what is read next is as of now."""
+    """Applies due, expired and timed-out transitions of one queue, so that the next read is current."""
 
     durable: ClassVar[bool] = False
     queue: str
 
 
 class Take(Command[Leased], kw_only=True):
-    """Lease and finish in one step: at most once."""
+    """Leases and acknowledges in one step: at-most-once delivery."""
 
     queue: str
     limit: int = 1
@@ -84,21 +84,21 @@ class Take(Command[Leased], kw_only=True):
 class SettleItem(Struct, gc=False):
     id: int
     token: str | None
-    """None settles the message's current lease, whoever has it."""
+    """None settles the message's current lease, no matter which consumer holds it."""
     delay_ms: int | None = None
     error: str | None = None
     traceback: str | None = None
-    """Where it failed; kept with the error."""
+    """Stored with the error."""
     dead: bool = False
-    """A nack for good: no attempt is left."""
+    """Dead-letter the message now, whatever attempts it has left."""
     discard: bool = False
-    """A nack for good that leaves no dead letter."""
+    """Delete the message instead of dead-lettering it."""
 
 
 class SettledAll(Struct):
     results: list[Settled]
     states: list[State | None] = []
-    """After a nack: where each message is now; None if it is gone or was not touched."""
+    """After a nack: the new state of each message; None if it was deleted or not changed."""
     leased_until: int | None = None
     """After an extend."""
 
@@ -117,11 +117,11 @@ class Extend(Command[SettledAll], kw_only=True):
     queue: str
     items: Sequence[SettleItem]
     lease_ms: int | None = None
-    """From now; None: the queue's own."""
+    """Counted from now; None uses the queue's `lease_ms`."""
 
 
 class Release(Command[SettledAll], kw_only=True):
-    """Give back a lease that never reached its consumer: no attempt is used up and the message keeps its place."""
+    """Returns leases that never reached a consumer: uses no attempt, and the message keeps its position."""
 
     durable: ClassVar[bool] = False
     queue: str
@@ -132,7 +132,7 @@ class Removed(Struct):
     removed: int
     more: bool = False
     up_to_id: int | None = None
-    """After a purge's step: the newest message there was, for the next step."""
+    """After a step of a purge: the newest message when it began, to pass to the next step."""
 
 
 class Remove(Command[Removed], kw_only=True):
@@ -141,7 +141,7 @@ class Remove(Command[Removed], kw_only=True):
 
 
 class Purge(Command[Removed], kw_only=True):
-    """One bounded step; `up_to_id` keeps what arrives meanwhile."""
+    """Deletes messages, one bounded step at a time; `up_to_id` spares messages pushed after the first step."""
 
     queue: str
     states: Sequence[State] = (State.READY, State.SCHEDULED)
@@ -152,11 +152,11 @@ class Purge(Command[Removed], kw_only=True):
 class MoveItem(Struct, gc=False):
     id: int
     message: PushItem
-    """As it is pushed to the other queue."""
+    """The message to push to the target queue."""
 
 
 class Move(Command[Removed], kw_only=True):
-    """Move messages that wait or are dead to another queue, where they are new. What has left the state stays."""
+    """Moves ready, scheduled or dead messages to another queue as new ones, skipping those that left `state`."""
 
     queue: str
     target: str
@@ -168,23 +168,26 @@ class RedriveOutcome(Struct):
     matched: int
     moved: int
     after: str | None = None
-    """Where the next step goes on; None when there is nothing left to look at."""
+    """Position for the next step; None when no dead letters are left."""
 
 
 class Redrive(Command[RedriveOutcome], kw_only=True):
-    """One bounded step over a queue's dead letters, longest dead first. `died_before` keeps what arrives meanwhile."""
+    """Moves dead letters back into their queue, oldest first, one bounded step at a time.
+
+    `died_before` spares messages that died after the first step.
+    """
 
     queue: str
     ids: Sequence[int] | None = None
     error_contains: str | None = None
     groups: Sequence[str] | None = None
-    """Only errors of these groups, as `penstock.core.error_groups.error_group` names them."""
+    """Only errors of these groups (see `penstock.core.error_groups.error_group`)."""
     died_before: int | None = None
     after: str | None = None
     limit: int = 1_000
     dry_run: bool = False
     by: str | None = None
-    """Who asked, for the journal."""
+    """The user or program to record in the journal."""
 
 
 class Swept(Struct):
@@ -192,20 +195,20 @@ class Swept(Struct):
     lapsed: int = 0
     expired: int = 0
     forgotten: int = 0
-    """Archived messages and idempotency keys past their time."""
+    """Archived messages and idempotency keys deleted after their retention."""
     more: bool = False
     wake_at: int | None = None
     queues: list[str] = []
-    """Queues in which messages became ready, or dead."""
+    """Queues in which messages became ready or died."""
 
 
 class Sweep(Command[Swept], kw_only=True):
-    """Move what time has moved, in every queue, at most about `limit` of each."""
+    """Applies due, expired and timed-out transitions in every queue, about `limit` of each kind."""
 
     durable: ClassVar[bool] = False
     limit: int = 1_000
     minutes_kept: int = 30 * 24 * 60
-    """For how long it is known what happened when."""
+    """Retention of the counters per minute."""
 
 
 class ConfigureOutcome(Struct):
@@ -215,9 +218,9 @@ class ConfigureOutcome(Struct):
 
 
 class Configure(Command[ConfigureOutcome], kw_only=True):
-    """Create (`create` holds what is not in `changes`) or change a queue.
+    """Creates or changes a queue; `create` holds the options that `changes` does not give.
 
-    With `exact`, a queue that exists with other options is an error instead of being changed.
+    With `exact`, an existing queue with other options is an error and is not changed.
     """
 
     queue: str
@@ -258,34 +261,34 @@ class AddStreamKey(Command[ApiKey], kw_only=True):
 
 
 class RemoveStreamKeys(Command[Removed], kw_only=True):
-    """Revoke one key of a stream; without an id, all of them."""
+    """Revokes one key of a stream, or all of them without an id."""
 
     stream: str
     id: str | None = None
 
 
 class SetSecret(Command[None], kw_only=True):
-    """From now on the queue takes only messages signed with this; None: any message."""
+    """Makes the queue accept only messages signed with this secret; None accepts any message."""
 
     queue: str
     secret: str | None
 
 
 class SwitchJournal(Command[None], kw_only=True):
-    """Begin or end the journal of all who share the store. Every queue tells with what it enters or leaves it."""
+    """Turns the journal of the store on or off for every process, and records each queue's depth at that moment."""
 
     on: bool
 
 
 class ForgetJournal(Command[None], kw_only=True):
-    """The log has everything before this offset; whatever happens next comes at it or later."""
+    """Deletes journal rows before this offset, which the log already holds; later events get higher offsets."""
 
     durable: ClassVar[bool] = False
     before: int
 
 
 class CatchUpJournal(Command[None], kw_only=True):
-    """Tell now what the store would have told with the next change."""
+    """Writes pending journal events now instead of with the next change."""
 
     durable: ClassVar[bool] = False
 
@@ -293,17 +296,17 @@ class CatchUpJournal(Command[None], kw_only=True):
 class Beaten(Struct):
     connected: list[str]
     disconnected: list[str]
-    """Who left, and who has not been heard of for too long."""
+    """Workers that left or missed their heartbeats."""
 
 
 class Beat(Command[Beaten], kw_only=True):
-    """A heartbeat: who works here now, and who has just gone. Whoever gave none for too long is taken off the list."""
+    """Records heartbeats and departures of workers, and removes workers whose heartbeats stopped."""
 
     durable: ClassVar[bool] = False
     present: Sequence[Presence] = ()
     gone: Sequence[Presence] = ()
     stale_ms: int = 30_000
-    """How long those who are present stay listed without another."""
+    """How long a worker stays listed without another heartbeat."""
 
 
 class TransactOutcome(Struct):
@@ -311,6 +314,6 @@ class TransactOutcome(Struct):
 
 
 class Transact(Command[TransactOutcome], kw_only=True):
-    """All of these or none. A settle that is not `ok` undoes the rest."""
+    """Executes all of these commands or none. A settle that is not `ok` rolls back the rest."""
 
     commands: Sequence[Command[Any]]

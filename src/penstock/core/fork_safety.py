@@ -1,7 +1,7 @@
-"""What must not cross a fork: locks that another thread holds, and open SQLite files.
+"""Keeps locks held by other threads and open SQLite files from crossing a fork.
 
-SQLite keeps a table of the locks its process has on each file. A child inherits the table but not the locks, and would
-write with none: so files are closed before a fork, and opened again by whoever uses them next, in parent and child.
+SQLite keeps a table of the locks its process holds on each file. A child inherits the table but not the locks, and
+would write without any. So files are closed before a fork and reopened at the next use, in parent and child.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Protocol
 
 class Forkable(Protocol):
     def before_fork(self) -> None:
-        """Come to rest, and stay so until one of the other two is called."""
+        """Stop all activity until one of the other two methods is called."""
 
     def after_fork_in_parent(self) -> None: ...
 
     def after_fork_in_child(self) -> None:
-        """Only the forking thread lives on here: locks are made anew."""
+        """Create new locks: only the forking thread survives in the child."""
 
 
 _lock = threading.Lock()
-_known: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_resting: list[Forkable] = []
+_registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_paused: list[Forkable] = []
 
 
-def register(each: Forkable) -> None:
+def register(target: Forkable) -> None:
     with _lock:
-        _known.add(each)
+        _registered.add(target)
 
 
 def _before() -> None:
     _lock.acquire()
-    _resting.extend(_known)
-    for each in _resting:
+    _paused.extend(_registered)
+    for each in _paused:
         each.before_fork()
 
 
 def _after_in_parent() -> None:
-    for each in _resting:
+    for each in _paused:
         each.after_fork_in_parent()
-    _resting.clear()
+    _paused.clear()
     _lock.release()
 
 
 def _after_in_child() -> None:
     global _lock
-    for each in _resting:
+    for each in _paused:
         each.after_fork_in_child()
-    _resting.clear()
+    _paused.clear()
     _lock = threading.Lock()
 
 

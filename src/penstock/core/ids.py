@@ -1,8 +1,7 @@
-"""Names and ids: what a queue may be called, and the UUID that each message has beside its integer.
+"""Queue names, and the UUID that each message has beside its integer id.
 
-The UUID is version 7 and is not stored: 48 bits of creation time, 44 bits of the message's integer id, 30 bits of a
-salt drawn once for each store. So it sorts by age, is unique across stores, and leads back to its message without an
-index.
+The UUID is version 7 and is not stored: 48 bits of creation time, 44 bits of the message's integer id, 30 random bits
+that identify the store. So it sorts by age, is unique across stores, and yields the integer id without an index.
 """
 
 from __future__ import annotations
@@ -29,29 +28,29 @@ _known_names: set[str] = set()
 
 
 def own_name() -> str:
-    """What this process is called as a worker, if it is given no other name."""
+    """Return the default worker name of this process."""
     return _own_name(os.getpid())
 
 
 @lru_cache(maxsize=1)
 def _own_name(pid: int) -> str:
-    import socket  # Only who works under a name needs it.
+    import socket  # Imported here because only workers need it.
 
     return f"worker-{socket.gethostname()}-{pid}"[:NAME_LENGTH_MAX]
 
 
 def check_queue_name(name: str) -> str:
-    """A flat name, or a path of namespace/task/queue; anything else is refused."""
+    """Return the name if it is a flat name or a namespace/task/queue path; raise otherwise."""
     if not isinstance(name, str):
-        raise WrongType(f"a queue name is a str, not {type(name).__name__}", field="queue")
+        raise WrongType(f"queue name: expected str, got {type(name).__name__}", field="queue")
     if name in _known_names:
         return name
-    # Programs that tidy up URLs could not reach a queue called "..".
+    # HTTP clients that normalize URLs could not reach a queue called "..".
     if not _NAME.fullmatch(name) or not {".", ".."}.isdisjoint(name.split("/")):
         raise InvalidName(
-            f"{name!r} is not a queue name",
+            f"{name!r} is not a valid queue name",
             field="queue",
-            hint="1 to 255 of letters, digits and . _ -, or three such names as namespace/task/queue",
+            hint="use 1 to 255 letters, digits and . _ -, or three such names as namespace/task/queue",
         )
     if len(_known_names) < 100_000:
         _known_names.add(name)
@@ -59,28 +58,28 @@ def check_queue_name(name: str) -> str:
 
 
 def check_new_queue_name(name: str) -> str:
-    """As `check_queue_name`, for a queue that is to be made: dead letters are addressed, never made."""
+    """Check the name of a queue to create. A dead-letter queue cannot be created by name."""
     check_queue_name(name)
     if name.endswith(DLQ_SUFFIX):
         raise InvalidName(
-            f"{name!r} names the dead letters of {name.removesuffix(DLQ_SUFFIX)!r}",
+            f"{name!r} is reserved for the dead letters of {name.removesuffix(DLQ_SUFFIX)!r}",
             field="queue",
-            hint="dead letters come from their queue; choose a name that does not end in .dlq",
+            hint="choose a name that does not end in .dlq",
         )
     return name
 
 
 def check_scope(scope: str) -> str:
-    """A namespace, or namespace/task."""
+    """Return the scope if it is a namespace or namespace/task; raise otherwise."""
     if not isinstance(scope, str):
-        raise WrongType(f"a scope is a str, not {type(scope).__name__}", field="scope")
+        raise WrongType(f"scope: expected str, got {type(scope).__name__}", field="scope")
     if scope.count("/") > 1 or not all(part and "/" not in part and _NAME.fullmatch(part) for part in scope.split("/")):
-        raise InvalidName(f"{scope!r} is not a scope", field="scope", hint="a namespace, or namespace/task")
+        raise InvalidName(f"{scope!r} is not a valid scope", field="scope", hint="use a namespace or namespace/task")
     return scope
 
 
 def topics(queue: str) -> Iterator[str]:
-    """What a poll may be waiting for when this queue gets a message: the queue, its task, its namespace."""
+    """Yield the topics to notify when this queue gets a message: the queue, its task, its namespace."""
     yield queue
     queue = queue.removesuffix("/")
     while "/" in queue:
@@ -94,7 +93,7 @@ def new_salt() -> int:
 
 def message_uuid(message_id: int, created_at: int, salt: int) -> str:
     low = (message_id & 0xFFFF_FFFF) << SALT_BITS | salt
-    # One old-style format is the fastest of all ways to write it.
+    # A single old-style format is the fastest way measured.
     return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
         created_at >> 16,
         created_at & 0xFFFF,
@@ -105,7 +104,7 @@ def message_uuid(message_id: int, created_at: int, salt: int) -> str:
 
 
 def message_id_of(text: str, salt: int) -> int | None:
-    """The integer id inside a UUID of this store; None for any other text."""
+    """Return the integer id inside a UUID of this store; None for any other text."""
     try:
         value = uuid.UUID(text).int
     except ValueError:

@@ -1,4 +1,4 @@
-"""Latencies as counts per bucket: a quarter of a power of two wide, so a percentile is right within an eighth."""
+"""Latency histograms. A bucket is a quarter of a power of two wide, so a percentile is accurate to one eighth."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PERCENTILES = (50, 95, 99)
 WAIT, SERVICE, TOTAL = 0, 1, 2
 NAMES = {WAIT: "wait_ms", SERVICE: "service_ms", TOTAL: "total_ms"}
 Counts = dict[int, int]
+# Minute, kind, and counts per bucket in JSON.
 Row = tuple[int, int, str]
-"""Minute, kind, and counts per bucket in JSON."""
 
 
 def bucket(ms: int) -> int:
-    """Which bucket a time falls into; buckets grow with time."""
+    """Return the number of the bucket that a time falls into."""
     if ms < 8:
         return ms if ms > 0 else 0
     bits = ms.bit_length()
@@ -26,7 +26,7 @@ def bucket(ms: int) -> int:
 
 
 def middle(number: int) -> int:
-    """The time in the middle of a bucket."""
+    """Return the time in the middle of a bucket."""
     if number < 8:
         return number
     bits, quarter = number >> 2, number & 3
@@ -35,7 +35,7 @@ def middle(number: int) -> int:
 
 
 def percentiles(counts: Mapping[int, int]) -> dict[str, int | None]:
-    """`p50`, `p95` and `p99`; None where nothing was counted."""
+    """Return `p50`, `p95` and `p99`, each None if nothing was counted."""
     total = sum(counts.values())
     found: dict[str, int | None] = {f"p{percent}": None for percent in PERCENTILES}
     seen = 0
@@ -48,11 +48,11 @@ def percentiles(counts: Mapping[int, int]) -> dict[str, int | None]:
 
 
 def latency_of(rows: Iterable[Row]) -> Latency:
-    return told(_counted(rows))
+    return summarize(_counted(rows))
 
 
-def told(kinds: Mapping[int, Counts]) -> Latency:
-    """Percentiles of counts by kind."""
+def summarize(kinds: Mapping[int, Counts]) -> Latency:
+    """Return the percentiles of histograms by kind."""
     return {name: percentiles(kinds.get(kind, {})) for kind, name in NAMES.items()}
 
 
@@ -64,7 +64,7 @@ def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
 
 
 def merged(queue: str, parts: Iterable[Mapping[int, Mapping[int, Counts]]]) -> Latencies:
-    """Of counts by step and kind, from several sources."""
+    """Add up histograms by step and kind from several sources."""
     counts: dict[int, dict[int, Counts]] = {}
     everything = _nothing()
     for part in parts:
@@ -74,7 +74,7 @@ def merged(queue: str, parts: Iterable[Mapping[int, Mapping[int, Counts]]]) -> L
                 for total in (there[kind], everything[kind]):
                     for number, count in seen.items():
                         total[number] = total.get(number, 0) + count
-    return Latencies(queue, told(everything), {step: told(kinds) for step, kinds in counts.items()}, counts)
+    return Latencies(queue, summarize(everything), {step: summarize(kinds) for step, kinds in counts.items()}, counts)
 
 
 def _nothing() -> dict[int, Counts]:

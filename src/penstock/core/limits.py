@@ -1,4 +1,4 @@
-"""How large a push may be, and what a message may say: a limit on everything."""
+"""Limits on the size of a push, and validation of its messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Limits(Struct, frozen=True, kw_only=True):
     batch_messages: int = BATCH_MAX
     page: int = 1_000
     steps: int = 1_500
-    """Of a window: a day has 1,440 minutes."""
+    """Steps in a time window; a day has 1,440 minutes."""
 
 
 def check_message(message: PushItem, payload_bytes_max: int) -> None:
     if len(message.payload) > payload_bytes_max:
         raise PayloadTooLarge(
-            f"a payload of {len(message.payload)} bytes",
+            f"payload has {len(message.payload)} bytes, the limit is {payload_bytes_max}",
             field="payload",
-            hint=f"at most {payload_bytes_max}; store large data elsewhere and push where it is",
+            hint="store large data elsewhere and push a reference to it",
         )
     if message.priority:
         check_range("priority", message.priority, -PRIORITY_MAX, PRIORITY_MAX)
@@ -44,49 +44,53 @@ def check_message(message: PushItem, payload_bytes_max: int) -> None:
 
 def check_key(key: str) -> None:
     if not isinstance(key, str):
-        raise WrongType(f"key is a str, not {type(key).__name__}", field="key")
+        raise WrongType(f"key: expected str, got {type(key).__name__}", field="key")
     if not (0 < len(key) <= KEY_LENGTH_MAX and key.isprintable()):
-        raise InvalidInput(f"an idempotency key has 1 to {KEY_LENGTH_MAX} printable characters", field="key")
+        raise InvalidInput(
+            f"invalid idempotency key {key[:80]!r}",
+            field="key",
+            hint=f"use 1 to {KEY_LENGTH_MAX} printable characters",
+        )
 
 
 def check_headers(headers: dict[str, str]) -> None:
     if not isinstance(headers, dict):
-        raise WrongType(f"headers are a dict of str, not {type(headers).__name__}", field="headers")
+        raise WrongType(f"headers: expected a dict of str, got {type(headers).__name__}", field="headers")
     size = 0
     for header in headers.items():
         for text in header:
             check_text("headers", text)
             size += len(text)
     if size > HEADERS_BYTES_MAX:
-        raise InvalidInput(f"headers of {size} characters; at most {HEADERS_BYTES_MAX}", field="headers")
+        raise InvalidInput(f"headers have {size} characters, the limit is {HEADERS_BYTES_MAX}", field="headers")
 
 
 def check_text(field: str, text: str) -> None:
     if not isinstance(text, str):
-        raise WrongType(f"{field}: a str is wanted, not {type(text).__name__}", field=field)
+        raise WrongType(f"{field}: expected str, got {type(text).__name__}", field=field)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{field}: {text[:80]!r} is no valid Unicode text", field=field) from None
+        raise InvalidInput(f"{field}: {text[:80]!r} is not valid Unicode text", field=field) from None
 
 
 def check_flag(field: str, value: bool) -> None:
     if not isinstance(value, bool):
-        raise WrongType(f"{field} is True or False, not {value!r:.80}", field=field)
+        raise WrongType(f"{field}: expected bool, got {value!r:.80}", field=field)
 
 
 def check_many(field: str, values: Iterable[T], most: int) -> list[T]:
-    """As a list; never more are taken from it than one call may have, and one."""
+    """Return the values as a list. Reads at most one more than the limit, so an endless iterable is safe."""
     if isinstance(values, str | bytes | bytearray | dict) or not isinstance(values, Iterable):
-        raise WrongType(f"{field} are given as a list or the like, not as {type(values).__name__}", field=field)
+        raise WrongType(f"{field}: expected a list, got {type(values).__name__}", field=field)
     some = list(islice(values, most + 1))
     if len(some) > most:
-        raise BatchTooLarge(f"more than {most} {field} in one call", field=field, hint="call with parts of them")
+        raise BatchTooLarge(f"more than {most} {field} in one call", field=field, hint="split them over several calls")
     return some
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:
     if type(value) is not int:
-        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
+        raise WrongType(f"{field}: expected int, got {type(value).__name__}", field=field)
     if not low <= value <= high:
-        raise InvalidInput(f"{field} is {value}, and must be {low} to {high}", field=field)
+        raise InvalidInput(f"{field} is {value}, must be from {low} to {high}", field=field)

@@ -1,4 +1,4 @@
-"""The nouns: options, messages, leases and what is known of a queue. No behaviour beyond checking and arithmetic."""
+"""Data types: options, messages, deliveries, and the statistics of a queue. No behaviour beyond validation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock.core.ids import message_uuid
 from penstock.core.options import Options, options_decoder
 
 Clock = Callable[[], int]
+# Called with the amounts done and in total.
 Progress = Callable[[int, int], None]
-"""Called with done and total."""
 
 DAY_MS = 86_400_000
 LEASE_MS_MAX = 30 * DAY_MS
 DELAY_MS_MAX = 3650 * DAY_MS
 PRIORITY_MAX = 2**31 - 1
 BATCH_MAX = 10_000
+# Payload bytes in one reply; the rest waits for the next request. The first message is sent whatever its size.
 LEASE_BYTES_MAX = 16 << 20
-"""Of payloads in one answer: what a lease has beyond that waits for the next. The first goes whatever its size."""
 ATTEMPTS_MAX = 1_000
 ERROR_TEXT_MAX = 4_096
 TRACEBACK_MAX = 8_192
@@ -36,7 +36,7 @@ Priority = Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 
 
 def system_clock() -> int:
-    """Milliseconds since 1970."""
+    """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -49,7 +49,7 @@ class State(StrEnum):
 
 
 class Content(StrEnum):
-    """How a face pushed the payload, so that another face can show it."""
+    """Form in which the payload was pushed, so that every API can return it the same way."""
 
     BYTES = "bytes"
     TEXT = "text"
@@ -58,45 +58,45 @@ class Content(StrEnum):
 
 class QueueOptions(Options, frozen=True, kw_only=True):
     lease_ms: LeaseMs = 30_000
-    """How long a consumer may keep a message before another gets it."""
+    """How long a consumer may hold a message before it is redelivered."""
     max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 5
-    """Deliveries before a message is dead."""
+    """Deliveries before a message is dead-lettered."""
     backoff: Literal["exponential", "fixed"] = "exponential"
-    """How the wait after a nack grows."""
+    """How the delay after a nack grows."""
     backoff_ms: DelayMs = 1_000
-    """The wait after the first nack."""
+    """Delay after the first nack."""
     backoff_max_ms: DelayMs = 3_600_000
-    """The longest wait after a nack."""
+    """Longest delay after a nack."""
     max_in_flight: Positive | None = None
-    """Messages that may be leased at once; 1 is one consumer at a time."""
+    """Messages that may be leased at the same time; 1 allows one consumer at a time."""
     delay_ms: DelayMs = 0
     """How long a pushed message waits before it is ready."""
     window_ms: DelayMs = 0
-    """Nothing is leased until the newest message is this old."""
+    """Lease nothing until the newest message is this old."""
     ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
-    """How long a message waits before it is dropped."""
+    """How long a message may wait before it expires and is deleted."""
     priority: Priority = 0
-    """Which queue a pop over a namespace or task looks at first: the highest."""
+    """Priority of the queue in a pop over a namespace or task; the highest comes first."""
     max_size: Positive | None = None
-    """Messages that may wait; more are refused."""
+    """Messages the queue may hold; further pushes are rejected."""
     push_rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    """Messages a second; `push_burst` of them may come at once."""
+    """Messages accepted per second, with bursts of up to `push_burst`."""
     push_burst: Positive | None = None
-    """Messages that may come at once where there is a `push_rate`."""
+    """Messages accepted at once above the `push_rate`."""
     dlq: bool | Annotated[str, Meta(min_length=1, max_length=800)] = True
-    """Keep dead messages in `<name>.dlq`; or move them to the queue of this name; false: they are gone."""
+    """Keep dead messages in `<name>.dlq` (true), move them to the named queue, or delete them (false)."""
     require_lease_token: bool = False
-    """Settle messages only with their lease's token: a worker whose lease has passed cannot settle another's."""
+    """Require the lease token to settle a message, so that a worker with an expired lease cannot settle another's."""
     archive_ms: DelayMs | None = 0
-    """How long a done message is kept: 0 deletes it, None keeps it until it is removed."""
+    """How long an acknowledged message is kept: 0 deletes it, None keeps it until it is removed."""
     dedupe_ms: DelayMs = DAY_MS
-    """How long an idempotency key is known, or as long as its message lives."""
+    """How long an idempotency key is remembered, at least for the life of its message."""
     journal: Literal["full", "meta", "off"] = "full"
-    """What the journal tells of its messages: all, all but bodies, nothing."""
+    """What the journal records about messages: everything, everything but bodies, or nothing."""
 
 
 def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:
-    """How long a nacked message waits. The jitter comes from id and attempt, so a retry can be foretold."""
+    """Return the delay after a nack. The jitter is computed from id and attempt, so retries are predictable."""
     if options.backoff == "fixed":
         return options.backoff_ms
     full = options.backoff_ms << min(attempts - 1, 40)
@@ -108,7 +108,7 @@ decode_options = options_decoder(QueueOptions)
 
 
 class PushItem(Struct, kw_only=True, gc=False):
-    """What is pushed."""
+    """A message to push."""
 
     payload: bytes
     content: Content = Content.BYTES
@@ -120,7 +120,7 @@ class PushItem(Struct, kw_only=True, gc=False):
 
 
 class PushReceipt(Struct, gc=False):
-    """What a pushed message is called from now on; for a duplicate, what the first one is called."""
+    """Identity of a pushed message; for a duplicate, the identity of the first one."""
 
     id: int
     created_at: int
@@ -133,7 +133,7 @@ class PushReceipt(Struct, gc=False):
 
 
 class StoredMessage(Struct, kw_only=True):
-    """A message as it stands in the store."""
+    """A message as stored."""
 
     id: int
     uuid: str
@@ -153,7 +153,7 @@ class StoredMessage(Struct, kw_only=True):
     finished_at: int | None = None
     """When it was archived or died."""
     reason: str | None = None
-    """What used up its last attempt: `nacked` or `lapsed`."""
+    """How the last attempt ended: `nacked` or `lapsed` (the lease expired)."""
     errors: list[Failure] = []
     key: str | None = None
     headers: dict[str, str] | None = None
@@ -166,11 +166,11 @@ class Failure(Struct, gc=False, omit_defaults=True):
     at: int
     error: str
     traceback: str | None = None
-    """Where it failed, if the consumer sent that; only `get` of one message reads it."""
+    """Traceback, if the consumer sent one; only `get` of one message reads it."""
 
 
 class Delivery(Struct, kw_only=True):
-    """A message in the hands of one consumer until `leased_until`. A taken message has no token: it is done."""
+    """A message leased to one consumer until `leased_until`. A taken message is already done and has no token."""
 
     id: int
     uuid: str
@@ -187,7 +187,7 @@ class Delivery(Struct, kw_only=True):
 
 
 class QueueInfo(Struct, kw_only=True):
-    """A queue, its options and its kept counters."""
+    """A queue, its options and its counters."""
 
     name: str
     options: QueueOptions
@@ -202,7 +202,7 @@ class QueueInfo(Struct, kw_only=True):
 
 
 class Totals(Struct, kw_only=True, gc=False):
-    """How often each thing has happened since the queue was made."""
+    """Counts of each kind of event since the queue was created."""
 
     pushed: int = 0
     leased: int = 0
@@ -219,7 +219,7 @@ class Totals(Struct, kw_only=True, gc=False):
 
 
 class ApiKey(Struct, gc=False):
-    """A right to use one queue or one stream. The secret itself is shown once and never stored."""
+    """Grants access to one queue or one stream. The secret itself is shown once and never stored."""
 
     id: str
     queue: str | None
@@ -231,24 +231,24 @@ class ApiKey(Struct, gc=False):
 
 
 class DeadError(Struct, gc=False):
-    """What killed a message: the beginning of its last error."""
+    """The beginning of the last error of a dead letter."""
 
     id: int
     died_at: int
     error: str
     is_wanted: bool
-    """Whether the whole error contains what was asked for."""
+    """True if the whole error contains the text searched for."""
 
 
 class Ages(Struct, frozen=True, gc=False):
-    """Ages, since their push, of two ready messages of a queue: the next to be leased and the oldest."""
+    """Ages, since their push, of the next ready message to be leased and of the oldest one."""
 
     head_ms: int | None = None
     oldest_ms: int | None = None
 
 
 class QueueStats(Struct, kw_only=True):
-    """A queue's counters with what takes a look to know: age and rates."""
+    """Counters of a queue, with ages, rates and latencies computed on request."""
 
     info: QueueInfo
     head_age_ms: int | None
@@ -256,13 +256,13 @@ class QueueStats(Struct, kw_only=True):
     oldest_age_ms: int | None
     """Age, since its push, of the oldest ready message, whatever its priority."""
     rates: dict[str, dict[str, float]]
-    """Per second, by what happened, over the last `1m`, `5m` and `15m`."""
+    """Events per second, by kind, over the last `1m`, `5m` and `15m`."""
     latency: Latency = {}
     """Over the last 15 minutes."""
 
 
 class Window(Struct, frozen=True, gc=False):
-    """From one minute (since 1970) until before another, in steps."""
+    """A range of minutes since 1970, end exclusive, divided into steps."""
 
     from_minute: int
     to_minute: int
@@ -270,7 +270,7 @@ class Window(Struct, frozen=True, gc=False):
 
     @property
     def starts(self) -> range:
-        """The first minute of each step."""
+        """First minute of each step."""
         return range(self.from_minute, self.to_minute, self.step_minutes)
 
     def start_of(self, minute: int) -> int:
@@ -278,7 +278,7 @@ class Window(Struct, frozen=True, gc=False):
 
 
 class Depth(Struct, gc=False):
-    """How many messages are in each state."""
+    """Number of messages in each state."""
 
     ready: int = 0
     scheduled: int = 0
@@ -288,7 +288,7 @@ class Depth(Struct, gc=False):
 
 
 class Span(Struct, gc=False):
-    """One step of a window: what happened in it, and what was there at its end."""
+    """One step of a window: the events in it, and the depth at its end."""
 
     minute: int
     happened: Totals
@@ -296,48 +296,48 @@ class Span(Struct, gc=False):
 
 
 class RollUp(Struct):
-    """A queue over a window."""
+    """History of a queue over a window."""
 
     info: QueueInfo
     before: Depth
-    """When the window began."""
+    """Depth at the start of the window."""
     spans: list[Span]
-    """Oldest first; only those in which something happened."""
+    """Steps with events, oldest first."""
 
 
+# `wait_ms`, `service_ms` and `total_ms`: p50, p95 and p99.
 Latency = dict[str, dict[str, int | None]]
-"""`wait_ms`, `service_ms` and `total_ms`: p50, p95 and p99."""
 
 
 class Latencies(Struct):
-    """How long a queue's messages took, over a window and in those of its steps in which any were counted."""
+    """Latencies of a queue over a window, and in each of its steps that has any."""
 
     queue: str
     latency: Latency
     by_minute: dict[int, Latency]
     counts: dict[int, dict[int, dict[int, int]]] = {}
-    """By step, kind and bucket, what these were made of (`penstock.core.latency`)."""
+    """The histograms behind them, by step, kind and bucket (see `penstock.core.latency`)."""
 
 
 class Presence(Struct, frozen=True, kw_only=True):
-    """One who works: a server, or a consumer that gives its name when it leases."""
+    """A worker: a server, or a consumer that sends its name when it leases."""
 
     kind: Literal["server", "consumer"]
     name: str
     host: str | None = None
-    """Where its process runs; of a consumer that asks over HTTP, the server knows only its name."""
+    """Host of its process; None for a consumer over HTTP, of which the server knows only the name."""
     pid: int | None = None
     version: str | None = None
     server: str | None = None
-    """Through which a consumer leases; None if it uses the store itself."""
+    """Server through which a consumer leases; None if it uses the store directly."""
     started_at: int = 0
-    """Of a server; a consumer has been here since it was first listed."""
+    """Start of a server; a consumer counts from when it was first listed."""
     queues: Sequence[str] = ()
-    """Those, and the scopes, that it leases from."""
+    """Queues and scopes that it leases from."""
 
 
 class WorkerInfo(Struct, kw_only=True):
-    """As it is listed."""
+    """A worker as listed, with the messages it holds."""
 
     kind: Literal["server", "consumer"]
     name: str
@@ -347,10 +347,10 @@ class WorkerInfo(Struct, kw_only=True):
     server: str | None
     started_at: int
     seen_at: int
-    """Its last heartbeat."""
+    """Time of its last heartbeat."""
     stale_at: int
-    """When it is taken off the list, if there is no other."""
+    """When it is removed from the list without another heartbeat."""
     leases: int = 0
     """Messages that it holds now."""
     queues: dict[str, int] = {}
-    """What it leases from, and how many messages it holds of each."""
+    """Queues and scopes that it leases from, with the number of messages held of each."""

@@ -1,4 +1,4 @@
-"""Options of queues and streams: how changes are checked, and how options are stored.
+"""Options of queues and streams: validation of changes, and storage.
 
 Several versions of Penstock may use one store. So only values that differ from the defaults are stored, and fields that
 this version does not know are ignored when read and kept when written.
@@ -21,7 +21,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """A set of named options, each with a default."""
 
     def changed(self, changes: dict[str, Any]) -> Self:
-        """Return these options with some replaced, checked."""
+        """Return these options with some replaced, after validation."""
         known = self.__struct_fields__
         for name in changes:
             if name not in known:
@@ -34,7 +34,7 @@ class Options(Struct, frozen=True, kw_only=True):
             raise to_invalid_input(error, "option") from None
 
     def differing(self, other: Self) -> list[str]:
-        """Return the names of the options that have other values there."""
+        """Return the names of the options whose values differ in the other set."""
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
 
 
@@ -47,7 +47,7 @@ def _defaults(kind: type[Options]) -> dict[str, Any]:
 
 
 def encode_options(options: Options, stored: str = "{}") -> str:
-    """Return what to store: values that differ from the defaults, and the unknown fields of what is `stored` now."""
+    """Return the JSON to store: values that differ from the defaults, and the unknown fields of `stored`."""
     defaults = _defaults(type(options))
     unknown = {name: value for name, value in msgspec.json.decode(stored).items() if name not in defaults}
     differing = {name: value for name, value in msgspec.structs.asdict(options).items() if value != defaults[name]}

@@ -1,12 +1,12 @@
-"""What may be shown of an address or a text that somebody gave."""
+"""Removes passwords and tokens from URLs and texts before they are shown."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+# Parameters of a database URL that tell which database it is, and hold no secret.
 WHERE = ("host", "hostaddr", "port", "dbname", "service", "schema")
-"""Of the parameters of a database's URL, those that say where it leads."""
 
 _USERINFO = re.compile(r"(://)[^\s/@'\"]{1,500}@")
 _SECRET = re.compile(
@@ -15,7 +15,7 @@ _SECRET = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """A text without the passwords of its URLs, and without the values of what is called a token or a password.
+    """Return a text without the passwords of its URLs and without the values of its tokens and passwords.
 
     >>> without_secrets("cannot open postgresql://me:pw@db/x, token=abc")
     'cannot open postgresql://…@db/x, token=…'
@@ -24,15 +24,15 @@ def without_secrets(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The user goes, too: what stands there may be a token. Up to the last @, as a password may hold anything."""
+    """Return a URL without its user, which may be a token, and its password, which may itself contain an @."""
     return re.sub(r"^([a-z+]*:?//)?.*@", r"\1…@", url, flags=re.DOTALL).partition("?")[0]
 
 
 def place_in(url: str) -> str:
-    """Where it leads, without who goes there and how: a file's path, or a server's or database's address."""
+    """Return a file's path, or the address of a server or database without credentials and connection options."""
     if url.startswith("sqlite:///"):
         return url.removeprefix("sqlite:///")
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2].lower()
-    told = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in WHERE])
-    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}{'?' if told else ''}{told}"
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in WHERE])
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}{'?' if query else ''}{query}"

@@ -1,4 +1,7 @@
-"""Schema migrations: numbered .sql files, each applied once, in order, in one transaction with the note that it was."""
+"""Loads SQL statements and schema migrations from .sql files.
+
+Migrations are numbered. Each is applied once, in order, in the transaction that also records it as applied.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class Migration(NamedTuple):
 
 
 def load_migrations(package: str) -> list[Migration]:
-    """The migrations of a store, from `migrations/0001_name.sql` beside its package."""
+    """Return the migrations of a store, from `migrations/0001_name.sql` in its package."""
     found = []
     for file in resources.files(package).joinpath("migrations").iterdir():
         if file.name.endswith(".sql"):
@@ -28,7 +31,7 @@ def load_migrations(package: str) -> list[Migration]:
 
 
 def load_sql(package: str, verb: str) -> dict[str, str]:
-    """The statements of `sql/<verb>.sql`, each under its `-- :name` line."""
+    """Return the statements of `sql/<verb>.sql` by the name in the `-- :name` line above each."""
     text = resources.files(package).joinpath("sql", f"{verb}.sql").read_text(encoding="utf-8")
     statements: dict[str, str] = {}
     for part in ("\n" + text).split("\n-- :")[1:]:

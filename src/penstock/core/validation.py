@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit, taken apart: the reason, the field, and which error of ours it is."""
+"""Turns validation errors of msgspec into Penstock errors with a reason and a field."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ValidationProblem(NamedTuple):
 
 
 def parse_error(error: msgspec.ValidationError) -> ValidationProblem:
-    """It says "Expected `int`, got `str` - at `$.priority`", or "Object contains unknown field `x`"."""
-    reason, _, place = str(error).partition(" - at `")
-    field = place.rstrip("`").removeprefix("$").lstrip(".")
+    """Parse a message like "Expected `int`, got `str` - at `$.priority`" or "Object contains unknown field `x`"."""
+    reason, _, path = str(error).partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").lstrip(".")
     if "field `" in reason:
         field = f"{field}.{reason.rpartition('field `')[2].rstrip('`')}".lstrip(".")
     kind = WrongType if ", got `" in reason else InvalidInput
@@ -27,7 +27,7 @@ def parse_error(error: msgspec.ValidationError) -> ValidationProblem:
 
 
 def known_fields(kind: Any, field: str | None) -> list[str]:
-    """Return the names that a struct accepts where `field` (`options.leaseTim`) is not one of them."""
+    """Return the names that a struct accepts at the level of an unknown `field`, such as `options.leaseTim`."""
     node: Any = msgspec.inspect.type_info(kind)
     for part in (field or "").split(".")[:-1]:
         fields = {each.encode_name: each.type for each in getattr(_struct_in(node), "fields", ())}
@@ -36,7 +36,7 @@ def known_fields(kind: Any, field: str | None) -> list[str]:
 
 
 def _struct_in(node: Any) -> Any:
-    """The struct among what a value may be: one of a union, or the items of a list."""
+    """Return the struct inside a type: itself, a member of a union, or the item of a list."""
     if isinstance(node, msgspec.inspect.UnionType):
         return next((found for each in node.types if (found := _struct_in(each)) is not None), None)
     if isinstance(node, msgspec.inspect.ListType):
@@ -45,7 +45,7 @@ def _struct_in(node: Any) -> Any:
 
 
 def to_invalid_input(error: msgspec.ValidationError, what: str, struct: Any = None) -> InvalidInput:
-    """Of an option, or a setting; with `struct`, an unknown name's hint lists those that it has."""
+    """Return the error to raise about an option or setting; with `struct`, the hint lists its known names."""
     reason, field, kind = parse_error(error)
     hint = None if struct is None else known_hint(error, struct)
     return kind(f"{what} {field}: {reason}" if field else reason, field=field, hint=hint)

@@ -1,4 +1,4 @@
-"""The order of a batch: alike commands side by side, so that a store can carry them out with few statements."""
+"""Sorts a batch so that commands of one kind and queue are adjacent, and a store can execute them together."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from penstock.core.commands import Ack, Command, Lease, Push
 
 T = TypeVar("T")
 
+# Acks first, as they make room for pushes; leases last, as they may take what was pushed.
 RANKS: dict[type[Command[Any]], int] = {Ack: 0, Push: 1, Lease: 2}
-"""Acks make room for pushes, and pushes bring what is leased."""
 
 
-def arranged(batch: Sequence[T], command_of: Callable[[T], Command[Any]]) -> Sequence[T]:
-    """None of those who wait has been answered, so acks, pushes and leases may change places; like ones never do.
+def group_compatible(batch: Sequence[T], command_of: Callable[[T], Command[Any]]) -> Sequence[T]:
+    """Return the batch with acks, pushes and leases grouped by kind and queue.
 
-    Any other command stays where it is, between what came before it and what came after.
+    Their callers are all still waiting, so the order between kinds is free; commands of one kind keep theirs. Any other
+    command stays between those that came before it and those that came after.
     """
     if len(batch) < 3:
         return batch
     kinds = {(type(command), getattr(command, "queue", None)) for command in map(command_of, batch)}
     if len(kinds) == 1:
         return batch
-    stretch = 0
+    section = 0
     keys = []
     for number, each in enumerate(batch):
         command = command_of(each)
         rank = RANKS.get(type(command))
         if rank is None:
-            stretch += 1
-            keys.append((stretch, 0, "", number))
-            stretch += 1
+            section += 1
+            keys.append((section, 0, "", number))
+            section += 1
         else:
-            keys.append((stretch, rank, command.queue or "", number))  # type: ignore[attr-defined]
+            keys.append((section, rank, command.queue or "", number))  # type: ignore[attr-defined]
     keys.sort()
     return [batch[key[3]] for key in keys]

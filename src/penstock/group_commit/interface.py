@@ -1,4 +1,4 @@
-"""What commands are committed to: a store or a log, one batch at a time."""
+"""Interface between a committer and the store or log that executes its batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.core.commands import Command
 from penstock.errors import PenstockError
 
 Outcome = Any
+# Most commands that share one transaction.
 BATCH_COMMANDS_MAX = 512
-"""How many commands share a transaction at most."""
 
 
 class PreparedBatch(Protocol):
-    """A batch that lacks only its commit. `commit` on any thread, then `release` on the one that prepared it."""
+    """A batch that only needs its commit. Call `commit` on any thread, then `release` on the one that prepared it."""
 
     outcomes: list[Any]
     waits_for_disk: bool
@@ -25,69 +25,69 @@ class PreparedBatch(Protocol):
 
 
 class PendingReply(Protocol):
-    """A batch that is with a database. Nothing here waits but `finish`; an event loop watches the socket."""
+    """A batch sent to a database. Only `finish` blocks; for the rest an event loop watches the socket."""
 
     socket: int
     patience_seconds: float | None
-    """After so long without an answer, `abandon`."""
+    """How long to wait for a reply before calling `abandon`."""
 
     @property
     def failed(self) -> bool:
-        """Whether no answer will come."""
+        """True if no reply will come."""
 
     def send(self) -> bool:
-        """Send on; whether all of it is sent."""
+        """Send as much as fits, and return True when everything is sent."""
 
     def receive(self) -> bool:
-        """Take in what has come; whether that is all there will be."""
+        """Read what has arrived, and return True when the reply is complete."""
 
     def abandon(self) -> None:
-        """The line has gone silent: `finish` finds out on another what became of the batch."""
+        """Give up a silent connection; `finish` then finds out over another one whether the batch was committed."""
 
-    def let_go(self) -> None:
-        """Of the connection: after all of the answer, or instead of waiting for it."""
+    def release(self) -> None:
+        """Return the connection, after the complete reply or instead of waiting for it."""
 
     def outcomes(self) -> list[Any] | None:
-        """After the answer; None when `finish` has more to do."""
+        """Return the outcomes after the reply; None if `finish` is needed to get them."""
 
     def finish(self) -> list[Any]:
-        """On a thread: whatever it takes until the outcomes are known."""
+        """Block until the outcomes are known. Call on a thread."""
 
 
 class CommandSink(Protocol):
-    """What a committer commits to: a store, or a log."""
+    """Executes batches of commands: a store or a log."""
 
     @property
     def lanes(self) -> int:
-        """How many batches may be with it at once."""
+        """Number of batches that may run at the same time."""
 
     def lane(self, command: Command[Any]) -> int:
-        """Which of them a command goes with: below `lanes`."""
+        """Return the lane of a command, from 0 to `lanes` - 1."""
 
     @property
     def commit_is_instant(self) -> bool:
-        """Whether a commit waits for nothing, so that to share one gains little."""
+        """True if a commit does not wait for the disk, so batching gains little."""
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Outcome | PenstockError]:
-        """Carry out a batch, each command whole or not at all; answered when it is on disk.
+        """Execute a batch, each command completely or not at all, and return when it is durable.
 
-        An error of one command is its outcome. An error of the whole is raised, and nothing was kept.
+        An error of one command is its outcome. An error of the whole batch is raised, and nothing is stored.
         """
 
     def prepare(self, commands: Sequence[Command[Any]]) -> PreparedBatch | None:
-        """As `apply`, but the commit is left to the caller; None when that cannot be done without waiting."""
+        """Execute a batch like `apply` but leave the commit to the caller; None if that would block."""
 
-    def ask(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
-        """As `apply`, but the wait for the answer is left to the caller; None when there is more to it than that."""
+    def begin_async(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
+        """Send a batch and leave the wait for its reply to the caller; None if it takes more than one round trip."""
 
 
 class SingleLane:
-    """For what carries out one batch after another, and is no server that answers."""
+    """Defaults for a sink that runs one batch at a time and has no socket to wait on."""
 
     lanes = 1
     commit_is_instant = False
 
-    def ask(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
+    def begin_async(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
         return None
 
     def lane(self, command: Command[Any]) -> int:

@@ -1,7 +1,7 @@
-"""Group commit: commands that wait at the same time share one transaction and one fsync.
+"""Group commit for coroutines: commands that wait at the same time share one transaction and one fsync.
 
-There is no timer: while one batch commits, the next gathers. A command is answered only when the commit that holds it
-is on disk. This is for coroutines; `penstock.group_commit.threads` is for threads.
+There is no timer: while one batch commits, the next one collects. A command gets its outcome only once its commit is
+durable. `penstock.group_commit.threads` is the counterpart for threads.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from typing import Any, TypeVar
 
 from penstock.core.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
-from penstock.group_commit.batch_order import arranged
+from penstock.group_commit.batch_order import group_compatible
 from penstock.group_commit.interface import BATCH_COMMANDS_MAX, CommandSink, PendingReply
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
+# Event loops on Windows cannot watch sockets that they did not create.
 CAN_WATCH = sys.platform != "win32"
-"""Whether event loops watch sockets that are not theirs."""
+# An fsync below this takes no longer than the statements of a larger batch.
 QUICK_SECONDS = 0.002
-"""A wait for the disk that is no longer than the statements of a larger batch."""
 
 Batch = Sequence[tuple[Command[Any], "asyncio.Future[Any]"]]
 
 
 class _TaskLane:
-    """Commands that wait for a batch of their kind, and the task that commits them; one batch at a time."""
+    """A queue of pending commands and the task that commits them, one batch at a time."""
 
     __slots__ = ("alone", "commit_is_instant", "running", "waiting", "writer")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self.running: asyncio.Future[None] | None = None
+        # True if the last batch was a single command with none behind it: the next command need not wait for others.
         self.alone = False
-        """Whether the last batch was a single command, and nobody waited: then the next need not wait for others."""
+        # True if the last fsync was quick.
         self.commit_is_instant = False
-        """Whether the last wait for the disk was a short one."""
         self.writer = BatchWriter()
 
 
 class Committer:
-    """As many batches are with the store at once as it has lanes. Where it can, statements run on the event loop, where
-    they cost least; the wait for the disk, or for a database's answers, is on a thread, while the next batch gathers.
-    While a disk is quick, a command that is alone waits for it on the loop: the way to a thread and back takes longer.
+    """Batches concurrent commands into one transaction per lane of the store.
+
+    Where possible, statements run on the event loop, where they cost least, and a thread waits for the fsync or for the
+    database while the next batch collects. While the disk is quick, a single command waits for the fsync on the loop,
+    because the switch to a thread and back takes longer.
     """
 
     def __init__(self, store: CommandSink, undo: Undo | None = None, *, depth_max: int = 20_000) -> None:
@@ -64,77 +66,77 @@ class Committer:
         self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
         self._closed = False
         self.depth_max = depth_max
+        # Called after each batch with the number of commands and the seconds it took.
         self.committed: Callable[[int, float], None] | None = None
-        """Told of each batch: how many commands, and the seconds it took."""
 
     @property
     def depth(self) -> int:
-        """Commands that wait for a batch."""
+        """Number of commands that wait for a batch."""
         return self._waiting
 
     async def submit(self, command: Command[T]) -> T:
         if self._closed:
             raise StoreClosed("the broker is shutting down")
         if self._waiting >= self.depth_max:
-            raise TryLater(f"{self._waiting} commands wait for the disk already", retry_after_ms=1_000)
+            raise TryLater(f"too many pending commits ({self._waiting})", retry_after_ms=1_000)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enqueue(command, future)
         try:
             return await future
         except asyncio.CancelledError:
-            # Cancelled after the answer had come, but before it was taken.
+            # Cancelled after the outcome arrived, but before the caller got it.
             if not future.cancelled() and future.exception() is None:
                 self._abandon(command, future.result())
             raise
 
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
-        """Submit for nobody in particular; `done` is told the outcome, unless there is none."""
+        """Submit without waiting; call `done` with the outcome if the command succeeds."""
 
-        def tell(future: asyncio.Future[T]) -> None:
+        def notify(future: asyncio.Future[T]) -> None:
             if not future.cancelled() and future.exception() is None:
                 done(future.result())
 
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(tell)
+        future.add_done_callback(notify)
         self._enqueue(command, future)
 
     def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         lane = self._lanes[self._store.lane(command)]
         if lane.running is None and lane.alone and CAN_WATCH:
-            asked = self._store.ask([command])
-            if asked is not None:
-                self._ask_alone(lane, command, future, asked)
+            reply = self._store.begin_async([command])
+            if reply is not None:
+                self._run_single(lane, command, future, reply)
                 return
         lane.waiting.append((command, future))
         self._waiting += 1
         if lane.running is None:
             lane.running = asyncio.get_running_loop().create_task(self._run(lane))
 
-    def _ask_alone(
-        self, lane: _TaskLane, command: Command[Any], future: asyncio.Future[Any], asked: PendingReply
+    def _run_single(
+        self, lane: _TaskLane, command: Command[Any], future: asyncio.Future[Any], reply: PendingReply
     ) -> None:
-        """Without a task: each turn of the loop costs a single caller as much as a statement costs the database."""
+        """Run one command without a task: a turn of the loop costs as much as a statement costs the database."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
 
-        def come() -> None:
-            outcomes = asked.outcomes()
+        def on_reply() -> None:
+            outcomes = reply.outcomes()
             lane.running = None
             if outcomes is None:
-                lane.running = loop.create_task(self._finish_alone(lane, command, future, asked, started))
+                lane.running = loop.create_task(self._finish_single(lane, command, future, reply, started))
             else:
-                self._tell([(command, future)], outcomes, started)
+                self._resolve([(command, future)], outcomes, started)
                 if lane.waiting:
                     lane.running = loop.create_task(self._run(lane))
-            over.set_result(None)
+            done.set_result(None)
 
-        lane.running = over = loop.create_future()
-        _BatchReply(asked, come)
+        lane.running = done = loop.create_future()
+        _BatchReply(reply, on_reply)
 
-    async def _finish_alone(
-        self, lane: _TaskLane, command: Command[Any], future: asyncio.Future[Any], asked: PendingReply, started: float
+    async def _finish_single(
+        self, lane: _TaskLane, command: Command[Any], future: asyncio.Future[Any], reply: PendingReply, started: float
     ) -> None:
-        outcomes = await self._outcomes(lane.writer.run(asked.finish), 1)
-        self._tell([(command, future)], outcomes, started)
+        outcomes = await self._outcomes(lane.writer.run(reply.finish), 1)
+        self._resolve([(command, future)], outcomes, started)
         await self._run(lane)
 
     async def _run(self, lane: _TaskLane) -> None:
@@ -144,14 +146,14 @@ class Committer:
                 while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
                     command, future = lane.waiting.popleft()
                     self._waiting -= 1
-                    # Whoever has gone before the batch was taken asks for nothing any more.
+                    # A caller that was cancelled before the batch started needs no execution.
                     if not future.cancelled():
                         batch.append((command, future))
                 lane.alone = len(batch) == 1 and not lane.waiting
                 if batch:
-                    await self._commit(arranged(batch, itemgetter(0)), lane)
+                    await self._commit(group_compatible(batch, itemgetter(0)), lane)
                     if len(batch) > 1 or lane.waiting:
-                        # One turn to answer, one to read: what is asked in return may be in the next batch.
+                        # One turn to deliver outcomes, one to read: the callers' next requests can join the next batch.
                         await asyncio.sleep(0)
                         await asyncio.sleep(0)
         finally:
@@ -159,18 +161,18 @@ class Committer:
 
     async def _commit(self, batch: Batch, lane: _TaskLane) -> None:
         started = time.perf_counter()
-        outcomes = await self._outcomes(self._carry_out([command for command, _ in batch], lane), len(batch))
-        self._tell(batch, outcomes, started)
+        outcomes = await self._outcomes(self._execute([command for command, _ in batch], lane), len(batch))
+        self._resolve(batch, outcomes, started)
 
-    async def _outcomes(self, carried_out: Awaitable[Sequence[Any]], count: int) -> Sequence[Any]:
+    async def _outcomes(self, execution: Awaitable[Sequence[Any]], count: int) -> Sequence[Any]:
         try:
-            return await carried_out
+            return await execution
         except PenstockError as error:
             return [copy(error) for _ in range(count)]
         except Exception as error:
             return [error] * count
 
-    def _tell(self, batch: Batch, outcomes: Sequence[Any], started: float) -> None:
+    def _resolve(self, batch: Batch, outcomes: Sequence[Any], started: float) -> None:
         if self.committed is not None:
             self.committed(len(batch), time.perf_counter() - started)
         for (command, future), outcome in zip(batch, outcomes, strict=True):
@@ -181,13 +183,13 @@ class Committer:
             else:
                 future.set_result(outcome)
 
-    async def _carry_out(self, commands: Sequence[Command[Any]], lane: _TaskLane) -> Sequence[Any]:
+    async def _execute(self, commands: Sequence[Command[Any]], lane: _TaskLane) -> Sequence[Any]:
         writer = lane.writer
-        asked = self._store.ask(commands) if CAN_WATCH else None
-        if asked is not None:
-            await _answer(asked)
-            outcomes = asked.outcomes()
-            return await writer.run(asked.finish) if outcomes is None else outcomes
+        reply = self._store.begin_async(commands) if CAN_WATCH else None
+        if reply is not None:
+            await _wait_for(reply)
+            outcomes = reply.outcomes()
+            return await writer.run(reply.finish) if outcomes is None else outcomes
         prepared = self._store.prepare(commands)
         if prepared is None:
             return await writer.run(lambda: self._store.apply(commands))
@@ -206,19 +208,19 @@ class Committer:
         return prepared.outcomes
 
     def _abandon(self, command: Command[Any], outcome: Any) -> None:
-        """Its caller left while the command was with the store."""
+        """Undo a command whose caller was cancelled while the store executed it."""
         if self._undo is not None and not isinstance(outcome, BaseException):
             self._undo(command, outcome)
 
-    async def call(self, look: Callable[[], T], *, long: bool = False) -> T:
-        """Read from the store, without holding up the loop; `long` work does not hold up other reads either."""
+    async def call(self, read: Callable[[], T], *, long: bool = False) -> T:
+        """Read from the store without blocking the loop; a `long` read does not delay other reads either."""
         if self._closed:
             raise StoreClosed("the broker is shutting down")
         executor = self._long_reader if long else self._reader
-        return await asyncio.get_running_loop().run_in_executor(executor, look)
+        return await asyncio.get_running_loop().run_in_executor(executor, read)
 
     async def close(self) -> None:
-        """Finish what was accepted, then stop."""
+        """Finish the accepted commands, then stop."""
         self._closed = True
         while running := [lane.running for lane in self._lanes if lane.running is not None]:
             await asyncio.wait(running)
@@ -229,75 +231,75 @@ class Committer:
 
 
 class _BatchReply:
-    """Waits for a database without a thread: the way to one and back costs more than many a batch."""
+    """Waits for a database reply on the event loop: switching to a thread and back costs more than most batches."""
 
-    __slots__ = ("_asked", "_loop", "_over", "_sending", "_then", "_timer", "_watching")
+    __slots__ = ("_closed", "_loop", "_on_reply", "_reply", "_sending", "_timer", "_watching")
 
-    def __init__(self, asked: PendingReply, then: Callable[[], None]) -> None:
-        """`then` is called when the answer has come, never before this returns."""
-        self._asked = asked
-        self._then = then
+    def __init__(self, reply: PendingReply, on_reply: Callable[[], None]) -> None:
+        """Call `on_reply` when the reply is complete, but never before this constructor returns."""
+        self._reply = reply
+        self._on_reply = on_reply
         self._loop = loop = asyncio.get_running_loop()
-        self._over = self._watching = False
-        self._sending = not asked.send()
+        self._closed = self._watching = False
+        self._sending = not reply.send()
         self._timer: asyncio.TimerHandle | None = None
-        if asked.failed:
-            self.leave()
-            loop.call_soon(then)
+        if reply.failed:
+            self.close()
+            loop.call_soon(on_reply)
             return
         self._watching = True
-        loop.add_reader(asked.socket, self._take_in)
+        loop.add_reader(reply.socket, self._receive)
         if self._sending:
-            loop.add_writer(asked.socket, self._send)
-        if asked.patience_seconds is not None:
-            self._timer = loop.call_later(asked.patience_seconds, self._give_up)
+            loop.add_writer(reply.socket, self._send)
+        if reply.patience_seconds is not None:
+            self._timer = loop.call_later(reply.patience_seconds, self._time_out)
 
-    def _take_in(self) -> None:
-        if self._asked.receive():
-            self._end()
+    def _receive(self) -> None:
+        if self._reply.receive():
+            self._finish()
 
     def _send(self) -> None:
-        if self._asked.send():
+        if self._reply.send():
             self._sending = False
-            self._loop.remove_writer(self._asked.socket)
+            self._loop.remove_writer(self._reply.socket)
 
-    def _give_up(self) -> None:
-        self._forget()
-        self._asked.abandon()
-        self._end()
+    def _time_out(self) -> None:
+        self._stop_watching()
+        self._reply.abandon()
+        self._finish()
 
-    def _end(self) -> None:
-        self.leave()
-        self._then()
+    def _finish(self) -> None:
+        self.close()
+        self._on_reply()
 
-    def leave(self) -> None:
-        """At once when the line is lost: another may be given its number."""
-        if not self._over:
-            self._over = True
-            self._forget()
+    def close(self) -> None:
+        """Stop watching. Must follow a lost connection at once, because another may get the same descriptor."""
+        if not self._closed:
+            self._closed = True
+            self._stop_watching()
             if self._timer is not None:
                 self._timer.cancel()
-            self._asked.let_go()
+            self._reply.release()
 
-    def _forget(self) -> None:
+    def _stop_watching(self) -> None:
         if self._watching:
             self._watching = False
-            self._loop.remove_reader(self._asked.socket)
+            self._loop.remove_reader(self._reply.socket)
             if self._sending:
-                self._loop.remove_writer(self._asked.socket)
+                self._loop.remove_writer(self._reply.socket)
 
 
-async def _answer(asked: PendingReply) -> None:
-    come = asyncio.get_running_loop().create_future()
-    answer = _BatchReply(asked, lambda: None if come.done() else come.set_result(None))
+async def _wait_for(reply: PendingReply) -> None:
+    done = asyncio.get_running_loop().create_future()
+    watcher = _BatchReply(reply, lambda: None if done.done() else done.set_result(None))
     try:
-        await come
+        await done
     finally:
-        answer.leave()
+        watcher.close()
 
 
 class BatchWriter:
-    """One thread that waits for the disk. An executor's way there and back costs more than many a commit."""
+    """A thread that waits for fsyncs. Switching to an executor and back would cost more than many commits."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
@@ -319,7 +321,7 @@ class BatchWriter:
                 result = call()
             except BaseException as problem:
                 error = problem
-            # A loop that has ended meanwhile waits for nothing.
+            # A loop that was closed meanwhile needs no result.
             with suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             del item, call, future, result, error

@@ -1,4 +1,4 @@
-"""Group commit among threads: the twin of `penstock.group_commit.tasks` for programs without an event loop."""
+"""Group commit for threads: the counterpart of `penstock.group_commit.tasks` for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ from typing import Any, TypeVar
 from penstock.core import fork_safety
 from penstock.core.commands import Command
 from penstock.errors import PenstockError, StoreError
-from penstock.group_commit.batch_order import arranged
+from penstock.group_commit.batch_order import group_compatible
 from penstock.group_commit.interface import BATCH_COMMANDS_MAX, CommandSink
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
+# How long a thread in a burst keeps the turn while others wait.
 TURN_SECONDS = 0.002
-"""For how long a thread in a rush keeps the turn while others wait."""
-RUSH_SECONDS = 0.0001
-"""Whoever comes again within this time is in a rush."""
-RUSH_CALLS = 8
-"""In a row: more than a worker makes between two messages."""
+# A thread that calls again within this time continues its burst.
+BURST_SECONDS = 0.0001
+# Calls in a row that count as a burst: more than a worker makes between two messages.
+BURST_CALLS = 8
 HOLDER = "holder"
 INTERRUPTED = StoreError(
-    "the commit was interrupted in another thread", hint="look whether it was kept before trying again"
+    "the commit was interrupted in another thread", hint="it may have been committed: check before trying again"
 )
 
 
 class _Waiting:
-    """One command that waits; its thread sleeps at the gate until there is an answer, or its turn to lead."""
+    """A pending command. Its thread sleeps on the gate until it gets the outcome or the turn to commit."""
 
-    __slots__ = ("command", "gate", "gone", "next", "others", "outcome", "woken")
+    __slots__ = ("command", "gate", "is_abandoned", "next", "others", "outcome", "woken")
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.woken = self.gone = False
+        self.woken = self.is_abandoned = False
+        # The waiter to wake after this one.
         self.next: _Waiting | None = None
-        """Whom to wake after this one."""
+        # Waiters whose commands this one commits too.
         self.others: list[_Waiting] = []
-        """For whom this one commits as well."""
         self.outcome: Any = INTERRUPTED
 
 
 class _ThreadLane:
-    """Commands that share batches, one batch at a time: that of whoever has the turn."""
+    """Commands that share batches. Only the thread that has the turn commits, one batch at a time."""
 
     __slots__ = ("handed_at", "mutex", "turn", "waiting")
 
     def __init__(self) -> None:
         self.handed_at = 0.0
+        # Maps HOLDER to the claim that has the turn. `setdefault` claims it and returns the holder in one step, so no
+        # interrupt can come between.
         self.turn: dict[str, object] = {}
-        """Who is its HOLDER. `setdefault` takes it and says by whom in one step, so no interrupt can come between."""
         self.mutex = threading.Lock()
         self.waiting: deque[_Waiting] = deque()
 
 
-class _Rush:
-    """How often a thread has come again at once."""
+class _Burst:
+    """Number of calls in a row that a thread made without a pause."""
 
     __slots__ = ("calls", "left_at")
 
@@ -73,60 +74,61 @@ class _Rush:
 
 
 class ThreadCommitter:
-    """The first thread to come commits. Whoever comes meanwhile waits, and one of them then commits for all of them.
+    """Batches the commands of concurrent threads into one transaction.
 
-    So in each lane of the store: a batch of one does not wait for that of another. Those of a batch wake one another in
-    turn: woken all at once they would fight for the interpreter, in which only one can run.
+    The first thread commits its own command. Threads that arrive meanwhile wait, and then one of them commits for all.
+    Each lane of the store works this way on its own. The threads of a batch wake one another in turn: woken all at
+    once, they would compete for the interpreter lock.
 
-    Where a commit waits for nothing, it takes less time than to wake another thread. There, one that calls again and
-    again keeps the turn for a moment, and those who wait look by themselves whether it has gone.
+    A commit that does not wait for the disk takes less time than waking another thread. There, a thread that calls in a
+    burst keeps the turn for a moment, and the waiting threads check for themselves whether the turn is free.
 
-    Ctrl-C may come after any call and at the start of any function, and then whoever leaves mends: so each step that
-    others depend on is either free of calls, or can be made twice.
+    Ctrl-C may interrupt after any call and at the start of any function, and the interrupted thread then cleans up. So
+    each step that other threads depend on either makes no calls or can be repeated.
     """
 
     def __init__(self, store: CommandSink, undo: Undo | None = None) -> None:
         self._store = store
         self._quick = store.commit_is_instant
-        self._rushes: dict[int, _Rush] = {}
+        self._bursts: dict[int, _Burst] = {}
         self.after_fork_in_child()
         fork_safety.register(self)
 
     def submit(self, command: Command[T]) -> T:
         lane = self._only or self._lanes[self._store.lane(command)]
-        rush = self._come() if self._quick else None
+        burst = self._count_call() if self._quick else None
         claim = object()
         try:
             if lane.turn.setdefault(HOLDER, claim) is claim:
-                outcome: Any = self._go_alone(lane, claim, command, rush)
+                outcome: Any = self._commit_single(lane, claim, command, burst)
             else:
-                outcome = self._wait(lane, claim, _Waiting(command), rush)
+                outcome = self._wait(lane, claim, _Waiting(command), burst)
         except BaseException:
-            self._let_go(lane, claim)
+            self._release_turn(lane, claim)
             raise
-        if rush is not None:
-            rush.left_at = perf_counter()
+        if burst is not None:
+            burst.left_at = perf_counter()
         if isinstance(outcome, BaseException):
-            # An error raised in several places would gather all their tracebacks.
+            # One exception raised in several threads would accumulate all their tracebacks.
             raise copy(outcome) if outcome is INTERRUPTED else outcome
         return outcome  # type: ignore[no-any-return]
 
-    def _come(self) -> _Rush:
-        """Not by `threading.local`, which took a tenth of the time of a whole put."""
+    def _count_call(self) -> _Burst:
+        """Return the calling thread's burst. `threading.local` would take a tenth of the time of a whole put."""
         me = get_ident()
-        rush = self._rushes.get(me)
-        if rush is None:
-            rush = self._rushes[me] = _Rush()
-        rush.calls = rush.calls + 1 if perf_counter() - rush.left_at < RUSH_SECONDS else 0
-        return rush
+        burst = self._bursts.get(me)
+        if burst is None:
+            burst = self._bursts[me] = _Burst()
+        burst.calls = burst.calls + 1 if perf_counter() - burst.left_at < BURST_SECONDS else 0
+        return burst
 
-    def _go_alone(self, lane: _ThreadLane, claim: object, command: Command[Any], rush: _Rush | None) -> Any:
+    def _commit_single(self, lane: _ThreadLane, claim: object, command: Command[Any], burst: _Burst | None) -> Any:
         outcome = self._store.apply((command,))[0]
-        # Likely to be here again sooner than another could be woken.
+        # This thread will likely call again before another could be woken.
         if (
-            rush is not None
+            burst is not None
             and lane.waiting
-            and rush.calls >= RUSH_CALLS
+            and burst.calls >= BURST_CALLS
             and perf_counter() - lane.handed_at < TURN_SECONDS
         ):
             del lane.turn[HOLDER]
@@ -134,22 +136,22 @@ class ThreadCommitter:
             self._hand_over(lane, claim)
         return outcome
 
-    def _wait(self, lane: _ThreadLane, claim: object, mine: _Waiting, rush: _Rush | None) -> Any:
-        """The turn is `mine` when it was handed to this one, and the claim's while this one hands it on."""
+    def _wait(self, lane: _ThreadLane, claim: object, mine: _Waiting, burst: _Burst | None) -> Any:
+        """Wait for the outcome. The turn is held by `mine` after a hand-over, and by `claim` while it is handed on."""
         try:
             with lane.mutex:
                 lane.waiting.append(mine)
-                patience = -1 if rush is None else TURN_SECONDS * (1 + len(lane.waiting))
-            # Whoever had the turn may have left before it could see that somebody waits.
-            self._let_go(lane, claim)
+                patience = -1 if burst is None else TURN_SECONDS * (1 + len(lane.waiting))
+            # The holder may have given up the turn before it could see this waiter.
+            self._release_turn(lane, claim)
             while not mine.gate.acquire(timeout=patience):
                 patience = TURN_SECONDS
-                self._let_go(lane, claim)
+                self._release_turn(lane, claim)
             if lane.turn.get(HOLDER) is not mine:
                 self._wake_next(lane, mine)
                 return mine.outcome
-            if rush is not None and rush.calls >= RUSH_CALLS:
-                return self._go_alone(lane, mine, mine.command, rush)
+            if burst is not None and burst.calls >= BURST_CALLS:
+                return self._commit_single(lane, mine, mine.command, burst)
             self._commit(lane, mine)
             self._hand_over(lane, mine)
             return mine.outcome
@@ -158,21 +160,21 @@ class ThreadCommitter:
             raise
 
     def _leave(self, lane: _ThreadLane, mine: _Waiting) -> None:
-        """Interrupted: whoever has gone asks for nothing any more, and keeps nobody waiting."""
+        """Withdraw an interrupted command, without keeping others waiting."""
         with lane.mutex:
             with suppress(ValueError):
                 lane.waiting.remove(mine)
-            mine.gone = True
+            mine.is_abandoned = True
         if mine.woken:
             self._wake_others(lane, mine)
-        self._let_go(lane, mine)
+        self._release_turn(lane, mine)
 
     def _commit(self, lane: _ThreadLane, mine: _Waiting) -> None:
         with lane.mutex:
             everyone = list(lane.waiting)
             rest = deque(everyone[BATCH_COMMANDS_MAX - 1 :])
             mine.others, lane.waiting = everyone[: BATCH_COMMANDS_MAX - 1], rest
-        batch = arranged([mine, *mine.others], attrgetter("command"))
+        batch = group_compatible([mine, *mine.others], attrgetter("command"))
         try:
             outcomes = self._store.apply([waiting.command for waiting in batch])
         except PenstockError as error:
@@ -193,32 +195,32 @@ class ThreadCommitter:
         if following is None:
             return
         with lane.mutex:
-            while following is not None and following.gone:
+            while following is not None and following.is_abandoned:
                 following = following.next
             if following is not None and not following.woken:
                 following.woken = True
                 following.gate.release()
 
-    def _let_go(self, lane: _ThreadLane, claim: object) -> None:
-        """Hand the turn over, if it is held by this one or by nobody."""
+    def _release_turn(self, lane: _ThreadLane, claim: object) -> None:
+        """Hand the turn over if it is free or held by this claim."""
         if lane.turn.setdefault(HOLDER, claim) is claim:
             self._hand_over(lane, claim)
 
     def _hand_over(self, lane: _ThreadLane, claim: object) -> None:
-        """To the one that has waited longest; else the turn is free."""
+        """Give the turn to the thread that has waited longest, or free it."""
         while True:
             if lane.waiting:
                 with lane.mutex:
                     if lane.waiting:
                         lane.handed_at = perf_counter()
-                        # No call before the last: it would let an interrupt in.
+                        # No calls until the release: an interrupt could arrive in them.
                         next_one = lane.turn[HOLDER] = lane.waiting[0]
                         del lane.waiting[0]
                         next_one.woken = True
                         next_one.gate.release()
                         return
             del lane.turn[HOLDER]
-            # One that came just now found the turn taken, and nobody has seen it wait.
+            # A thread that arrived just now found the turn taken, and no holder has seen it wait.
             if not lane.waiting or lane.turn.setdefault(HOLDER, claim) is not claim:
                 return
 
@@ -235,9 +237,9 @@ class ThreadCommitter:
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
         done(self.submit(command))
 
-    def call(self, look: Callable[[], T], *, long: bool = False) -> T:
+    def call(self, read: Callable[[], T], *, long: bool = False) -> T:
         """Read from the store."""
-        return look()
+        return read()
 
     def close(self) -> None:
         pass

@@ -272,7 +272,7 @@ class PostgresEndpoint:
         self.salt = salt
         if has_journal(self._connection, self._schema):
             tx = PostgresTransaction(
-                PipelinedConnection(self._connection, lasting=False), StoreContext(self._schema, salt, None)
+                PipelinedConnection(self._connection, keeps_prepared=False), StoreContext(self._schema, salt, None)
             )
             tx.join({})
             note_all_held(tx, entered=True)

@@ -1,5 +1,4 @@
-"""Connections to PostgreSQL as Penstock wants them: settings, a few to share, coming back after a loss, and errors a
-person can act on."""
+"""Connections to PostgreSQL: session settings, a pool, reconnecting after a loss, and mapping of errors."""
 
 from __future__ import annotations
 
@@ -33,16 +32,16 @@ SCHEMES = ("postgresql://", "postgres://")
 VERSION_MIN = 140_000
 CONNECT_SECONDS = 10
 ANSWER_MS, ANSWER_MS_MIN, ANSWER_MS_MAX = 30_000, 100, 86_400_000
+# First and longest delay between attempts to reconnect.
 BACK_OFF_SECONDS = (0.05, 2.0)
-"""Between attempts to come back: the first, and the longest."""
+# How long to try to find out whether a commit whose connection was lost took effect.
 OUTCOME_SECONDS = 10.0
-"""How long to ask for the outcome of a commit whose connection was lost."""
-MAYBE = "it may have been kept: look before trying again"
+MAYBE = "it may have been committed: check before trying again"
 ESCAPES = "in a password, write % as %25, / as %2F, ? as %3F, [ as %5B and @ as %40"
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
-# Every statement of ours goes by an index. The planner, who may have seen a table when it was empty, must not read all
-# of it; and compiling a plan takes longer than running it.
+# Every statement uses an index. The planner may have seen a table while it was empty and must not choose a full scan,
+# and compiling a plan takes longer than running it.
 SETTINGS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -55,51 +54,55 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
-# A role, a database or a cluster may have it off. All other levels wait for the disk, and some for replicas as well.
+# A role, a database or a cluster may turn it off. All other levels wait for the disk, and some for replicas too.
 COMMIT_WAITS = (
     "set_config('synchronous_commit', CASE WHEN %s THEN 'off' WHEN current_setting('synchronous_commit') = 'off'"
     " THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
 )
 UNSAFE_WHEN_OFF = {
-    "fsync": "a crash of the database's machine can lose or damage everything",
-    "full_page_writes": "a crash of the database's machine can damage pages that were being written",
+    "fsync": "a crash of the database host can lose or corrupt everything",
+    "full_page_writes": "a crash of the database host can corrupt pages that were being written",
 }
 
 
 class DatabaseTarget:
-    """Which database, and which schema of it."""
+    """Address of a database and the schema to use in it."""
 
     def __init__(self, url: str, schema: str | None = None) -> None:
         if not isinstance(url, str) or not url.startswith(SCHEMES):
-            raise InvalidInput("a PostgreSQL store is postgresql://user@host:port/database", field="url")
+            raise InvalidInput(
+                "not a PostgreSQL URL", field="url", hint="use the form postgresql://user@host:port/database"
+            )
         try:
             parts = urlsplit(url)
         except ValueError:
             raise InvalidInput("not a PostgreSQL URL", field="url", hint=ESCAPES) from None
         if "@" in parts.path:
-            # What is taken for a database's name, and shown, begins in the password.
+            # An unescaped / in the password: the rest of it would pass for the database name and be shown.
             raise InvalidInput("not a PostgreSQL URL: an @ after the host", field="url", hint=ESCAPES)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         named = options.pop("schema", None)
+        # How long to wait for a reply, in addition to the time spent waiting for locks.
         self.answer_ms = _milliseconds("answer_ms", options.pop("answer_ms", str(ANSWER_MS)))
-        """How long to wait for an answer, beside the time that another may hold what is asked for."""
         self.schema = schema or named or SCHEMA
         if not IDENTIFIER.fullmatch(self.schema):
-            raise InvalidInput(f"{self.schema!r} is not a schema's name", field="schema", hint="letters, digits and _")
+            raise InvalidInput(
+                f"{self.schema!r} is not a valid schema name", field="schema", hint="use letters, digits and _"
+            )
         self.url = urlunsplit(parts._replace(query=urlencode(options)))
         try:
             known = conninfo.conninfo_to_dict(self.url)
         except psycopg.Error as error:
-            reason = str(error).partition(":")[0]  # What follows may be of the password.
+            reason = str(error).partition(":")[0]  # The rest may contain a part of the password.
             raise InvalidInput(f"not a PostgreSQL URL: {reason}", field="url", hint=ESCAPES) from None
         host, port, name = known.get("host", ""), known.get("port", ""), known.get("dbname", "")
+        # The URL without user and password, for messages.
         self.shown = f"postgresql://{host}{f':{port}' if port else ''}/{name}"
-        """Without the password."""
 
 
 def _milliseconds(name: str, text: str) -> int:
     if not text.isdecimal() or not ANSWER_MS_MIN <= int(text[:12]) <= ANSWER_MS_MAX:
-        raise InvalidInput(f"{name} is a number from {ANSWER_MS_MIN} to {ANSWER_MS_MAX}", field=name)
+        raise InvalidInput(f"{name} is {text[:80]!r}, must be from {ANSWER_MS_MIN} to {ANSWER_MS_MAX}", field=name)
     return int(text)
 
 
@@ -135,9 +138,9 @@ def connect(target: DatabaseTarget, *, busy_ms: int, relaxed: bool = False) -> p
 
 
 def unsafe_settings(connection: psycopg.Connection[Any]) -> list[str]:
-    """Return why commits on this server may not survive a crash, one sentence for each setting that is off.
+    """Return one warning for each setting that is off and keeps commits from surviving a crash.
 
-    Only the server's own administrator can change these.
+    Only the administrator of the database server can change these.
     """
     rows = connection.execute(
         "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off' ORDER BY name", (list(UNSAFE_WHEN_OFF),)
@@ -154,16 +157,18 @@ def _cannot_connect(error: psycopg.OperationalError, target: DatabaseTarget) -> 
 
 
 def server_start_id(connection: psycopg.Connection[Any]) -> str:
-    """The same for as long as the database has not crashed. A crash after which its first process lives on takes its
-    statistics."""
-    (life,) = connection.execute(
+    """Return an id that changes when the database crashes or restarts.
+
+    A crash that the postmaster survives resets the statistics, so their reset time is part of it.
+    """
+    (start_id,) = connection.execute(
         "SELECT concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
     ).fetchone() or ("",)
-    return str(life)
+    return str(start_id)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection, and not the statement, is at fault."""
+    """Return True if the connection failed and not the statement."""
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate
@@ -176,26 +181,28 @@ def translate(error: psycopg.Error, target: DatabaseTarget, *, maybe_done: bool 
     state = error.sqlstate or ""
     text = f"{target.shown}: {str(error).strip() or 'the connection was lost'}"
     if is_lost(error):
-        hint = MAYBE if maybe_done else "nothing of this request was kept"
+        hint = MAYBE if maybe_done else "nothing of this request was kept; try again"
         return StoreUnreachable(text, maybe_done=maybe_done, hint=hint)
     if state in ("55P03", "40P01", "40001"):
-        return StoreBusy(text, hint="another transaction holds what this one needs: end it")
+        return StoreBusy(text, hint="end the transaction that holds the lock")
     if state in ("53100", "53200"):
-        return DiskFull(text, hint="free some space on the database's machine; nothing of this request was kept")
+        return DiskFull(text, hint="free some space on the database host; nothing of this request was kept")
     if state in ("25006", "42501"):
-        return ReadOnly(text, hint="connect to the primary, as a user who may write to the schema")
+        return ReadOnly(text, hint="connect to the primary, as a user with write access to the schema")
     if state in ("XX001", "XX002"):
         return Damaged(text, hint="restore a backup of the database")
     if state in ("42P01", "3F000"):
-        return CannotOpen(text, hint="the schema was removed while it was in use: open the store again")
+        return CannotOpen(text, hint="the schema was dropped while it was in use: open the store again")
     if state == "22021":
-        return InvalidInput("a text holds a NUL, which PostgreSQL takes in none")
+        return InvalidInput("a text contains a NUL character, which PostgreSQL cannot store", hint="remove it")
     return StoreError(text)
 
 
 class Pool:
-    """A few connections, handed out to one thread each. After a loss it is patient with the database, not with callers:
-    between attempts to come back everyone is told at once."""
+    """A pool of connections, each used by one thread at a time.
+
+    After a loss it backs off before it reconnects, and until then callers get the error at once instead of waiting.
+    """
 
     def __init__(self, open_one: Callable[[], PipelinedConnection], size: int, where: str) -> None:
         self._open_one = open_one
@@ -203,12 +210,12 @@ class Pool:
         self._where = where
         self._back_off = 0.0
         self._not_before = 0.0
-        self._trouble = ""
+        self._last_error = ""
         self.closed = False
         self.start_over()
 
     def start_over(self) -> None:
-        """Without the connections there were; in a forked child they are the parent's."""
+        """Forget all connections without closing them: in a forked child they belong to the parent."""
         self._changed = threading.Condition()
         self._idle: list[PipelinedConnection] = []
         self._open = 0
@@ -222,7 +229,7 @@ class Pool:
             self.release(wire)
 
     def acquire_idle(self) -> PipelinedConnection | None:
-        """One that is there already, without waiting."""
+        """Return an idle connection, or None without waiting for one."""
         with self._changed:
             self.check_open()
             return self._idle.pop() if self._idle else None
@@ -235,7 +242,7 @@ class Pool:
             if self._idle:
                 return self._idle.pop()
             if time.monotonic() < self._not_before:
-                raise StoreUnreachable(self._trouble, maybe_done=False)
+                raise StoreUnreachable(self._last_error, maybe_done=False)
             self._open += 1
         try:
             wire = self._open_one()
@@ -254,7 +261,7 @@ class Pool:
         first, longest = BACK_OFF_SECONDS
         self._back_off = min(max(first, self._back_off * 2), longest)
         self._not_before = time.monotonic() + self._back_off
-        self._trouble = str(error.args[0])
+        self._last_error = str(error.args[0])
 
     def release(self, wire: PipelinedConnection) -> None:
         usable = not (wire.broken or wire.in_transaction or wire.needs_recycle)
@@ -269,7 +276,7 @@ class Pool:
             wire.close()
 
     def drop_idle(self) -> None:
-        """One was lost: the others very likely are too."""
+        """Close the idle connections: after one was lost, the others very likely are too."""
         with self._changed:
             idle, self._idle = self._idle, []
             self._open -= len(idle)

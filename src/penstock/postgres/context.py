@@ -1,4 +1,4 @@
-"""What every user of one database shares: its SQL statements, its locks and its clock."""
+"""State shared by all users of one database: its SQL statements, its lock keys and its clock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.core.sql_files import load_sql
 VERBS = (
     "begin push lease settle transitions counter admin access latency history queries stream journal worker fastpath"
 )
+# Kind of lock for appends to a stream; queues use the lower kinds.
 STREAM_LOCK = 4
-"""Of appends to a stream; queues have the kinds below."""
+# Beyond this number queues share locks: PostgreSQL has room for a few thousand locks in total.
 LOCK_BUCKETS = 1024
-"""Queues share locks beyond that many: PostgreSQL has room for some thousands of locks in all."""
 
 
 def quoted(schema: str) -> str:
@@ -23,13 +23,13 @@ def quoted(schema: str) -> str:
 
 
 def in_schema(sql: str, schema: str) -> str:
-    """The tables are written as `penstock.…`; they may be in another schema."""
+    """Return a statement for another schema than `penstock`, which the SQL files name."""
     return re.sub(r"\bpenstock\.", lambda _: quoted(schema) + ".", sql)
 
 
 @lru_cache(maxsize=64)
 def statements(schema: str) -> dict[str, bytes]:
-    """Every statement, under `verb.name`."""
+    """Return every statement by `verb.name`."""
     found = {}
     for verb in VERBS.split():
         for name, sql in load_sql("penstock.postgres", verb).items():
@@ -42,14 +42,14 @@ class DatabaseContext:
         self.schema = schema
         self.sql = statements(schema)
         self.salt = salt
+        # None uses the clock of the database.
         self.clock = clock
-        """None: the database's."""
+        # How far the clock of the database is ahead of this machine.
         self.ahead_ms = 0
-        """How far the database's clock is ahead of this machine's."""
 
     def lock_key(self, kind: int, queue_id: int) -> int:
         return self.salt << 16 | kind << 10 | queue_id % LOCK_BUCKETS
 
     def now(self) -> int:
-        """The database's time, as far as the last transaction told."""
+        """Return the database's time, estimated from the last transaction."""
         return system_clock() + self.ahead_ms if self.clock is None else self.clock()

@@ -1,10 +1,10 @@
-"""Waking those who wait at other servers: LISTEN on a connection of its own, NOTIFY coalesced.
+"""Wakes consumers at other servers: LISTEN on a dedicated connection, and coalesced NOTIFY.
 
-NOTIFY takes a lock of the whole database at commit, so a store sends at most one in a while with its own commits; what
-happens in between is told by the thread that listens, once, and not before it can be seen.
+NOTIFY takes a lock on the whole database at commit, so a store adds it only to some of its commits. The listening
+thread sends one notification for the commits in between, after they are visible.
 
-A notification is its sender, the queues it is about, and `late` where that applies, such as `3f… =emails =a/b/c late`.
-One without queues, such as version 0.1.0 sends, is about all of them.
+The payload is the sender, the changed queues, and `late` where it applies: `3f… =emails =a/b/c late`. A payload without
+queues, as version 0.1.0 sends, concerns all of them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from penstock.errors import PenstockError
 
 SEND_SECONDS = 0.01
 BACK_OFF_SECONDS = 1.0
+# Suffix: messages were scheduled for times that may have passed before their commit was visible.
 LATE = " late"
-"""After the sender: messages were scheduled for times that may have passed before anyone could see them."""
+# Precedes the name of each queue.
 NAMED = " ="
-"""Before each queue's name."""
-LOOK_SECONDS = 1.0
-"""A server that was killed may have owed a word: who must not miss any looks so often, whatever was heard."""
-WORD_BYTES_MAX = 7_900
-"""PostgreSQL takes less than 8,000."""
+# A server may be killed before it notifies, so a user that must not miss a change also checks this often.
+CHECK_SECONDS = 1.0
+# PostgreSQL accepts payloads below 8,000 bytes.
+PAYLOAD_BYTES_MAX = 7_900
+# Queues named at once; beyond that the notification concerns all queues.
 NAMES_MAX = 1_000
-"""Queues that are named in notifications of one moment; if there are more, all that wait look."""
-INTERESTS_MAX = 100_000
+TOPICS_MAX = 100_000
 Open = Callable[[], "psycopg.Connection[tuple[Any, ...]]"]
 
 
@@ -44,13 +44,13 @@ class Notifier:
         self,
         open_connection: Open,
         channel: str,
-        heard: Callable[[], None] | None = None,
+        on_notify: Callable[[], None] | None = None,
         on_late_commit: Callable[[], None] | None = None,
     ) -> None:
-        """The listening thread calls `heard` after any change, and `on_late_commit` after a late one."""
+        """Call `on_notify` after any change and `on_late_commit` after a late one, on the listening thread."""
         self._open_connection = open_connection
-        self._heard = heard
-        self._heard_late = on_late_commit
+        self._on_notify = on_notify
+        self._on_late_commit = on_late_commit
         self.channel = channel
         self.sender = secrets.token_hex(8)
         self._sent_at = 0.0
@@ -59,14 +59,14 @@ class Notifier:
         self.changes = 0
         self._changes_lock = threading.Lock()
         self._changed_all = 0
+        # By topic: the number of its last change.
         self._changed: dict[str, int] = {}
-        """By what may be waited for: the number of the last change that was about it."""
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._forget_pending()
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Listen; from here on `changes` moves when another store says so."""
+        """Start listening; from then on `changes` grows when another store sends a notification."""
         with self._lock:
             if self._thread is None and not self._closed.is_set():
                 connection = self._listen()
@@ -77,12 +77,12 @@ class Notifier:
                 self._thread.start()
 
     def start_over(self) -> None:
-        """In a forked child: thread, connection and pipe are the parent's."""
+        """Reset after a fork: thread, connection and pipe belong to the parent."""
         self._lock = threading.Lock()
         self._changes_lock = threading.Lock()
         self._thread = None
         self._listeners = ()
-        self.sender = secrets.token_hex(8)  # Each hears the other only under another name.
+        self.sender = secrets.token_hex(8)  # Under the same name, parent and child would ignore each other.
         self._forget_pending()
 
     def _forget_pending(self) -> None:
@@ -90,11 +90,11 @@ class Notifier:
         self._names: set[str] = set()
 
     def version(self, topic: str) -> int:
-        """Moves with `changes` when one of them may be about this queue, task or namespace."""
+        """Return the number of the last change that may concern this queue, task or namespace."""
         return max(self._changed_all, self._changed.get(topic, 0))
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call it in the thread that listens, whenever `changes` has moved; answers what ends that."""
+        """Call the listener on the listening thread after each change; return a function that removes it."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
 
@@ -105,26 +105,26 @@ class Notifier:
         return stop
 
     def may_send_now(self) -> bool:
-        """Whether a commit may carry the word itself; if not, `notify_later` follows it."""
+        """Return True if the commit may include the notification; otherwise call `notify_later` after it."""
         now = time.monotonic()
         if now - self._sent_at < SEND_SECONDS:
             return False
         self._sent_at = now
         return True
 
-    def words(self, names: Collection[str], *, late: bool = False) -> list[str]:
-        """As few notifications as can name all of these queues."""
+    def payloads(self, names: Collection[str], *, late: bool = False) -> list[str]:
+        """Return the fewest payloads that name all of these queues."""
         end = LATE if late else ""
-        words, word = [], self.sender
+        payloads, payload = [], self.sender
         for name in sorted(names) if len(names) <= NAMES_MAX else ():
-            if len(word) + len(name) + len(NAMED) + len(LATE) > WORD_BYTES_MAX:
-                words.append(word + end)
-                word = self.sender
-            word += NAMED + name
-        return [*words, word + end]
+            if len(payload) + len(name) + len(NAMED) + len(LATE) > PAYLOAD_BYTES_MAX:
+                payloads.append(payload + end)
+                payload = self.sender
+            payload += NAMED + name
+        return [*payloads, payload + end]
 
     def notify_later(self, names: Collection[str] = (), *, late: bool = False) -> None:
-        """After a commit: whoever was told before it would have looked in vain. Without names, about all queues."""
+        """Notify about these queues, or all without names. Call after the commit, when its changes are visible."""
         with self._lock:
             self._names.update(names)
             self._nameless |= not names or len(self._names) > NAMES_MAX
@@ -139,13 +139,13 @@ class Notifier:
     def _listen(self) -> psycopg.Connection[tuple[Any, ...]]:
         connection = self._open_connection()
         # psycopg drops a notification that arrives with the reply to a statement, unless there is a handler for it.
-        connection.add_notify_handler(lambda notification: self._hear(notification.payload))
+        connection.add_notify_handler(lambda notification: self._receive(notification.payload))
         connection.execute(f'LISTEN "{self.channel}"'.encode())
         connection.execute("SET synchronous_commit = off")
-        # Whatever was said before is not known.
-        if self._heard_late is not None:
-            self._heard_late()
-        self._note(())
+        # Notifications sent before this connection listened are lost.
+        if self._on_late_commit is not None:
+            self._on_late_commit()
+        self._record(())
         return connection
 
     def _run(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -154,12 +154,12 @@ class Notifier:
                 self._follow(connection)
             except (psycopg.Error, OSError, ValueError):
                 connection.close()
-                connection = self._come_back() or connection
+                connection = self._reconnect() or connection
         connection.close()
         os.close(self._awake)
         os.close(self._alarm)
 
-    def _come_back(self) -> psycopg.Connection[tuple[Any, ...]] | None:
+    def _reconnect(self) -> psycopg.Connection[tuple[Any, ...]] | None:
         while not self._closed.is_set():
             try:
                 return self._listen()
@@ -171,34 +171,34 @@ class Notifier:
         self._send(connection)
         self._call_listeners()
         while not self._closed.is_set():
-            before, patience = self.changes, None if self._heard is None else LOOK_SECONDS
+            before, patience = self.changes, None if self._on_notify is None else CHECK_SECONDS
             readable, _, _ = select.select([connection.fileno(), self._awake], [], [], patience)
             if connection.fileno() in readable:
                 connection.pgconn.consume_input()
-                while (said := connection.pgconn.notifies()) is not None:
-                    self._hear(said.extra.decode())
+                while (notification := connection.pgconn.notifies()) is not None:
+                    self._receive(notification.extra.decode())
             if self._awake in readable:
                 os.read(self._awake, 4096)
                 self._send(connection)
             if self.changes != before:
                 self._call_listeners()
-            if self._heard is not None and (not readable or self.changes != before) and not self._closed.is_set():
-                self._heard()
+            if self._on_notify is not None and (not readable or self.changes != before) and not self._closed.is_set():
+                self._on_notify()
 
-    def _hear(self, word: str) -> None:
-        sender, *parts = word.split(" ")
-        late = word.endswith(LATE) and self._heard_late is not None
-        if late and self._heard_late is not None:
-            self._heard_late()
+    def _receive(self, payload: str) -> None:
+        sender, *parts = payload.split(" ")
+        late = payload.endswith(LATE) and self._on_late_commit is not None
+        if late and self._on_late_commit is not None:
+            self._on_late_commit()
         if late or sender != self.sender:
-            self._note([part.removeprefix(NAMED.strip()) for part in parts if part.startswith(NAMED.strip())])
+            self._record([part.removeprefix(NAMED.strip()) for part in parts if part.startswith(NAMED.strip())])
 
-    def _note(self, names: Iterable[str]) -> None:
-        """A change of these queues; of all, if there are none."""
+    def _record(self, names: Iterable[str]) -> None:
+        """Count a change of these queues, or of all queues without names."""
         found = [topic for name in names for topic in (*topics(name), name + DLQ_SUFFIX)]
         with self._changes_lock:
             number = self.changes + 1
-            if not found or len(self._changed) + len(found) > INTERESTS_MAX:
+            if not found or len(self._changed) + len(found) > TOPICS_MAX:
                 self._changed_all = number
                 self._changed.clear()
             else:
@@ -207,7 +207,7 @@ class Notifier:
 
     def _call_listeners(self) -> None:
         for listener in self._listeners:
-            # An event loop that was closed before it stopped listening.
+            # The event loop may have been closed before it removed its listener.
             with contextlib.suppress(RuntimeError):
                 listener()
 
@@ -221,7 +221,7 @@ class Notifier:
             try:
                 with connection.cursor() as cursor:
                     cursor.executemany(
-                        "SELECT pg_notify(%s, %s)", [(self.channel, word) for word in self.words(names, late=late)]
+                        "SELECT pg_notify(%s, %s)", [(self.channel, text) for text in self.payloads(names, late=late)]
                     )
             except psycopg.Error:
                 self.notify_later(names, late=late)

@@ -1,7 +1,7 @@
-"""Statements on one connection, several to a round trip.
+"""Runs several statements on one connection in a single round trip.
 
-psycopg's own cursors cost about as much processor time as PostgreSQL does for a short statement; so this talks to its
-libpq wrapper, with parameters in binary that are written here.
+The cursors of psycopg take about as much processor time as PostgreSQL takes for a short statement. So this module calls
+its libpq wrapper directly and encodes parameters in binary itself.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Row = tuple[Any, ...]
 Rows = list[Row]
 Param = bytes | bytearray | memoryview | None
 FAILED = frozenset({pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE, pq.ExecStatus.NONFATAL_ERROR})
+# Statements prepared on one connection; beyond that the connection is replaced.
 STATEMENTS_MAX = 1_000
-"""Prepared on one connection; beyond that the connection starts over."""
 INT8_OID, BYTEA_OID, TEXT_OID = 20, 17, 25
 NULL = (-1).to_bytes(4, "big", signed=True)
 
@@ -41,7 +41,7 @@ def ints(values: Iterable[int]) -> bytes:
 
 
 def ints_or_nulls(values: Sequence[int | None]) -> bytes:
-    """Empty when all are NULL: in an unnest with longer arrays that is the same."""
+    """Encode an array; an empty one if all are NULL, which means the same in an unnest with longer arrays."""
     if not any(value is not None for value in values):
         return ints(())
     parts = [NULL if value is None else b"\0\0\0\x08" + _int8(value) for value in values]
@@ -70,7 +70,7 @@ def _parts(values: Sequence[bytes | None], oid: int) -> bytes:
 
 
 def encode(value: Any) -> Param:
-    """One parameter in binary. Arrays come encoded already, as bytes do."""
+    """Encode one parameter in binary. Arrays are passed as bytes, already encoded."""
     if value is None or type(value) is bytes:
         return value
     if type(value) is int:
@@ -88,30 +88,30 @@ class Statement(NamedTuple):
     sql: bytes
     params: Sequence[Any] = ()
     then: Callable[[Rows], None] | None = None
-    """Given the rows when they come."""
+    """Called with the rows."""
     needed: bool = True
-    """Whether the outcome lacks what `then` brings; statistics do without."""
+    """False if the outcome is complete without `then`, as for statistics."""
 
 
 class PipelinedConnection:
-    """One connection. For one thread at a time."""
+    """A connection that pipelines statements. Not safe for concurrent threads."""
 
     def __init__(
         self,
         connection: psycopg.Connection[Any],
         *,
-        lasting: bool = True,
-        life: str = "",
+        keeps_prepared: bool = True,
+        server_start_id: str = "",
         answer_ms: int | None = None,
     ) -> None:
-        """`lasting`: a connection of ours, whose statements are prepared once and kept. `life`: the database's.
+        """With `keeps_prepared`, statements are prepared once and reused.
 
-        `answer_ms`: after so long without a word, in the middle of something, the connection is given up.
+        A connection without a reply for `answer_ms` during a request is abandoned.
         """
         self.connection = connection
         self.answer_ms = answer_ms
-        self.life = life
-        self._lasting = lasting
+        self.server_start_id = server_start_id
+        self._keeps_prepared = keeps_prepared
         self._pq = connection.pgconn
         self._names: dict[bytes, bytes] = {}
         self._prepared = 0
@@ -137,35 +137,35 @@ class PipelinedConnection:
         return bool(self._pq.transaction_status != pq.TransactionStatus.IDLE)
 
     def check(self) -> None:
-        """An error if the other side has gone already: then nothing that is sent can be done."""
+        """Raise an error if the server has already closed the connection, before anything is sent."""
         while not self.broken and self._ready.poll(0):
-            self._pq.consume_input()  # Its last words come before its end, which is an error.
+            self._pq.consume_input()  # The server's last message precedes the end of input, which is an error.
         if self.broken:
             raise psycopg.OperationalError("the connection was lost")
 
     def run(self, statements: Sequence[Statement]) -> list[Rows]:
-        """All of them in one round trip; the first error is raised when all answers are in."""
+        """Run all statements in one round trip; raise the first error after all replies have arrived."""
         if not statements:
             return []
         self.start(statements)
         while not self.flush():
-            self._patiently(self._ready_or_room)
-        # libpq's own wait would keep the interpreter's lock, and so all other threads from going on.
+            self._poll(self._ready_or_room)
+        # The wait of libpq would hold the interpreter lock and stop all other threads.
         while (answers := self.receive()) is None:
-            self._patiently(self._ready)
+            self._poll(self._ready)
         return answers
 
-    def _patiently(self, what: select.poll) -> None:
-        if not what.poll(self.answer_ms):
+    def _poll(self, events: select.poll) -> None:
+        if not events.poll(self.answer_ms):
             raise self.abandon()
 
     def abandon(self) -> psycopg.OperationalError:
-        """A line that went silent says nothing, not even that it is gone."""
+        """Close a connection that stopped responding, and return the error to raise."""
         self.connection.close()
         return psycopg.OperationalError(f"the connection was lost (no answer for {self.answer_ms} ms)")
 
     def start(self, statements: Sequence[Statement]) -> None:
-        """The first of three steps of `run`, none of which waits."""
+        """Send the statements: the first of the three steps of `run`, none of which blocks."""
         try:
             if len(statements) == 1 and (name := self._names.get(statements[0].sql)) is not None:
                 self._execute(name, statements[0])
@@ -173,17 +173,20 @@ class PipelinedConnection:
                 return
             self._pq.enter_pipeline_mode()
             expected: list[Statement | None] = []
-            fresh: list[bytes] = []
+            new: list[bytes] = []
             for statement in statements:
-                self._send(statement, expected, fresh)
+                self._send(statement, expected, new)
             self._pq.pipeline_sync()
-            self._answers = self._collect(expected, fresh)
+            self._answers = self._collect(expected, new)
         except psycopg.Error as error:
-            self._notice(error)
+            self._raise_if_lost(error)
             raise
 
     def flush(self) -> bool:
-        """Whether all is sent. What comes meanwhile is taken in: the other side may have to be rid of it first."""
+        """Send more, and return True when everything is sent.
+
+        Reads input as well, because the server may stop reading until its own output is consumed.
+        """
         try:
             if not self._pq.flush():
                 return True
@@ -191,11 +194,11 @@ class PipelinedConnection:
                 self._pq.consume_input()
             return False
         except psycopg.Error as error:
-            self._notice(error)
+            self._raise_if_lost(error)
             raise
 
     def receive(self) -> list[Rows] | None:
-        """The answers, when all of them have come."""
+        """Return the rows of all statements, or None while replies are missing."""
         try:
             if self._pq.is_busy():
                 self._pq.consume_input()
@@ -204,15 +207,15 @@ class PipelinedConnection:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except psycopg.Error as error:
-            self._notice(error)
+            self._raise_if_lost(error)
             raise
 
-    def _notice(self, error: psycopg.Error) -> None:
+    def _raise_if_lost(self, error: psycopg.Error) -> None:
         if self.broken and error.sqlstate is None:
             raise psycopg.OperationalError(f"the connection was lost ({error})") from error
 
-    def _send(self, statement: Statement, expected: list[Statement | None], fresh: list[bytes]) -> None:
-        if not self._lasting:
+    def _send(self, statement: Statement, expected: list[Statement | None], new: list[bytes]) -> None:
+        if not self._keeps_prepared:
             params = [encode(value) for value in statement.params]
             self._pq.send_query_params(statement.sql, params, None, [1] * len(params), 1)
             expected.append(statement)
@@ -223,7 +226,7 @@ class PipelinedConnection:
             name = self._names[statement.sql] = b"penstock_%d" % self._prepared
             self._pq.send_prepare(name, statement.sql)
             expected.append(None)
-            fresh.append(statement.sql)
+            new.append(statement.sql)
         self._execute(name, statement)
         expected.append(statement)
 
@@ -236,8 +239,8 @@ class PipelinedConnection:
             yield
         return self._pq.get_result()
 
-    def _collect(self, expected: list[Statement | None], fresh: list[bytes]) -> Generator[None, None, list[Rows]]:
-        """Goes on whenever something has come."""
+    def _collect(self, expected: list[Statement | None], new: list[bytes]) -> Generator[None, None, list[Rows]]:
+        """Read the replies of a pipeline; yields when more input is needed."""
         receive = self._receive
         answers: list[Rows] = []
         error: psycopg.Error | None = None
@@ -258,8 +261,8 @@ class PipelinedConnection:
             raise psycopg.OperationalError("the connection was lost")
         self._pq.exit_pipeline_mode()
         if error is not None:
-            for sql in fresh:
-                # Which of them were prepared before the error does not matter: they get new names.
+            for sql in new:
+                # Some of them were prepared before the error, some not: all get new names.
                 self._names.pop(sql, None)
             raise error
         for statement, rows in zip((each for each in expected if each is not None), answers, strict=True):
@@ -268,7 +271,7 @@ class PipelinedConnection:
         return answers
 
     def _collect_one(self, statement: Statement) -> Generator[None, None, list[Rows]]:
-        """Of a statement that was sent alone, without a pipeline: that is fewer calls, and one answer less."""
+        """Read the reply of a single statement, sent without a pipeline to save calls and one reply."""
         while self._pq.is_busy():
             yield
         result = self._pq.get_result()
@@ -297,4 +300,4 @@ class PipelinedConnection:
 
 
 class Restart(Exception):
-    """What was known of a queue is no longer so: the batch is carried out again, from the start."""
+    """Raised when a cached queue turned out to be outdated; the batch is executed again from the start."""

@@ -1,4 +1,4 @@
-"""Bringing a database's schema up to date, once, whichever of many servers comes first."""
+"""Migrates the schema of a database, exactly once even if many servers start together."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from penstock.postgres.context import in_schema
 
 MIGRATIONS = load_migrations("penstock.postgres")
 SCHEMA_VERSION = MIGRATIONS[-1].version
+# Advisory lock of migrations, together with the hash of the schema name.
 MIGRATING = 1346720332
-"""The lock under which schemas are changed; with the schema's name hashed."""
 
+# Name of the stream that holds the journal; not a valid name for other streams.
 JOURNAL = "!journal"
-"""The stream that is the journal: no stream of a user's can have that name."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def migrate(connection: Connection, schema: str, *, unfinished: bool = False) -> int:
-    """Apply what is missing; answers the schema's salt. What a move to it has not finished is for that move alone."""
+    """Apply missing migrations and return the store id.
+
+    Raises an error for the target of an unfinished `migrate-store`, unless that command passes `unfinished`.
+    """
     if schema_version(connection, schema) < SCHEMA_VERSION:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (MIGRATING, schema))
@@ -33,7 +36,9 @@ def migrate(connection: Connection, schema: str, *, unfinished: bool = False) ->
     assert row is not None
     begun = _named("SELECT 1 FROM {}.setting WHERE name = 'unfinished'", schema)
     if not unfinished and connection.execute(begun).fetchone():
-        raise CannotOpen("a move to this database was not finished", hint="run the same `penstock migrate-store` again")
+        raise CannotOpen(
+            "a migration to this database was not finished", hint="run the same `penstock migrate-store` again"
+        )
     return int(row[0])
 
 
@@ -47,8 +52,8 @@ def _named(text: str, schema: str) -> sql.Composed:
 
 
 def schema_version(connection: Connection, schema: str) -> int:
-    """0 for a database that holds no Penstock tables yet; one from a newer release is refused."""
-    # Not to_regclass: what it found before the lock was waited for, it may remember.
+    """Return the schema version, 0 without Penstock tables; raise an error for that of a newer release."""
+    # Not to_regclass, which may return a result cached before the lock was acquired.
     known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'migration'"
     if connection.execute(known, (schema,)).fetchone() is None:
         return 0
@@ -58,20 +63,20 @@ def schema_version(connection: Connection, schema: str) -> int:
     newest: int = applied[-1][0] if applied else 0
     if newest > SCHEMA_VERSION:
         raise SchemaTooNew(
-            f"the schema {schema!r} is version {newest}, and this Penstock knows {SCHEMA_VERSION}",
-            hint="use the newer Penstock that wrote it",
+            f"schema {schema!r} has version {newest}, but this release supports at most {SCHEMA_VERSION}",
+            hint="use the newer Penstock release that wrote it",
         )
     for (version, checksum), migration in zip(applied, MIGRATIONS, strict=False):
         if (version, checksum) != (migration.version, migration.checksum):
             raise Damaged(
-                f"migration {version} of this database is not the one that this Penstock knows",
-                hint="use the Penstock that wrote it, or restore a backup",
+                f"migration {version} of this database differs from the one in this release",
+                hint="use the Penstock release that wrote it, or restore a backup",
             )
     return newest
 
 
 def _apply_missing(connection: Connection, schema: str) -> None:
-    # Asked again under the lock: another may have done it meanwhile.
+    # Checked again under the lock: another server may have migrated meanwhile.
     done = schema_version(connection, schema)
     if not done:
         connection.execute(_named("CREATE SCHEMA IF NOT EXISTS {}", schema))

@@ -1,4 +1,4 @@
-"""What stores have in common: the names of counters, tokens, limits, cursors, and how content is written down."""
+"""Code shared by both stores: counter names, lease tokens, limits, cursors and content codes."""
 
 from __future__ import annotations
 
@@ -31,52 +31,52 @@ CONTENT_CODES = {content: code for code, content in enumerate(CONTENTS)}
 
 TOKEN_BYTES = 16
 
-# How a token settled a message, as stores remember it for a while: the same again gets the same answer.
+# How a token settled a message. Stores remember it for a while, so that a repeated request gets the same result.
 ACKED, RELEASED, NACKED = 0, 1, 2
+# State after a nack; the index in this tuple is added to NACKED.
 NACKED_INTO: tuple[State | None, ...] = (None, State.READY, State.SCHEDULED, State.DEAD)
-"""Where a nack moved the message; the place in here is added to NACKED."""
+# Rows about settled tokens that a sweep deletes per message that it may move: they are many, and small.
 SETTLED_PER_STEP = 10
-# Notes of settled messages that a sweep deletes for each message that it may move: they are many, and small.
+# How long they are kept: longer than a client repeats a request whose reply was lost.
 SETTLED_MINUTES = 5
-"""Longer than a client repeats a request whose answer was lost."""
 
 
 def new_token(until: int) -> bytes:
-    """A secret that begins with the time under which its lease is found."""
+    """Return a random token that begins with the expiry time, which is part of the lease's key."""
     return until.to_bytes(6, "big") + os.urandom(10)
 
 
 def new_tokens(untils: Sequence[int]) -> list[bytes]:
-    """As `new_token`, one for each."""
-    chance = os.urandom(10 * len(untils))
-    return [until.to_bytes(6, "big") + chance[10 * n : 10 * n + 10] for n, until in enumerate(untils)]
+    """Return one token for each expiry time."""
+    random = os.urandom(10 * len(untils))
+    return [until.to_bytes(6, "big") + random[10 * n : 10 * n + 10] for n, until in enumerate(untils)]
 
 
 def token_bytes(token: str) -> bytes:
-    """A token as it is stored; text that never was one matches nothing."""
+    """Return a token as stored; for any other text, bytes that match no token."""
     try:
         return bytes.fromhex(token)
     except ValueError:
         return b""
 
 
+# Payload bytes that an export reads at once, and holds in memory while its reader is slow.
 EXPORT_BYTES = 256 << 10
-"""Of payloads that an export reads at once, and keeps for as long as its reader is slow."""
 
 
 def nacked_into(state: State | None) -> int:
-    """Return how a nack is remembered."""
+    """Return the code under which a nack is remembered."""
     return NACKED + NACKED_INTO.index(state)
 
 
 def settled_since(now: int) -> tuple[int, int]:
-    """Return the first and last minute to look at for what a token did. The clock may have stepped back a little."""
+    """Return the first and last minute to search for a settled token, allowing for a clock that stepped back."""
     minute = now // 60_000
     return minute - SETTLED_MINUTES, minute + 1
 
 
 class ByteBudget:
-    """What one answer may still hold. Messages go into it while there is any, so the last may be too large for it."""
+    """Payload bytes left in one reply. Messages are added while any are left, so the last may exceed it."""
 
     def __init__(self, left: int = LEASE_BYTES_MAX) -> None:
         self.left = left
@@ -86,7 +86,7 @@ class ByteBudget:
         return self.left <= 0
 
     def take(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The first rows; none is read that does not go. A row ends with its payload."""
+        """Yield rows while the budget lasts, without reading further ones. A row ends with its payload."""
         source = iter(rows)
         while self.left > 0 and (row := next(source, None)) is not None:
             self.left -= len(row[-1])
@@ -94,17 +94,17 @@ class ByteBudget:
 
 
 def exceeds_budget(rows: Sequence[tuple[Any, ...]], bytes_max: int = LEASE_BYTES_MAX) -> bool:
-    """Whether rows were left out because these, which end with their payloads, are all that one answer may hold."""
+    """Return True if these rows, which end with their payloads, fill one reply, so that others were left out."""
     return sum(len(row[-1]) for row in rows) >= bytes_max
 
 
 def next_page(rows: Sequence[tuple[Any, ...]], limit: int, bytes_max: int) -> str | None:
-    """A cursor, if there is more to see."""
+    """Return the cursor of the next page, or None if there is none."""
     return f"{rows[-1][0]}:{rows[-1][1]}" if len(rows) == limit or exceeds_budget(rows, bytes_max) else None
 
 
 def position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
-    """What a cursor says."""
+    """Return the position that a cursor encodes."""
     if after is None:
         return start
     try:
@@ -112,42 +112,46 @@ def position(after: str | None, start: tuple[int, ...]) -> tuple[int, ...]:
         if len(found) != len(start) or any(abs(part) > NEVER for part in found):
             raise ValueError
     except ValueError:
-        raise InvalidInput(f"{after!r} is not a cursor that an earlier page returned", field="after") from None
+        raise InvalidInput(
+            f"{after!r} is not a valid cursor", field="after", hint="pass the cursor that an earlier page returned"
+        ) from None
     return found
 
 
+# A lease taken or extended further than this in the future predates a clock that was set back.
 CLOCK_SKEW_MS = 5_000
-"""A lease that was taken or extended further than this in the future is from before the clock was set back."""
 LEASE_CHECK_MS = 1_000
 LEASE_CHECK_STEP = 200
 QUEUES_CHECKED_MAX = 10_000
 
 
 class LeaseChecks:
-    """Finds leases from before the clock was set back, which would last for as long as it jumped.
+    """Finds leases taken before the clock was set back, which would last longer by that amount.
 
-    Only leases that end later than one taken now would are looked at, so mostly none; where consumers ask for longer
-    ones, a few of them each second, in turn.
+    Only leases that end later than one taken now are checked, so mostly none. Where consumers request longer leases, a
+    few of them are checked each second, in turn.
     """
 
     def __init__(self) -> None:
+        # By queue: time of the last check, and end and id of the last lease checked.
         self._last: dict[int, tuple[int, int, int]] = {}
-        """By queue: when it was looked at, and the end and the id of the last lease that was."""
 
     def is_due(self, queue_id: int, now: int) -> bool:
         last = self._last.get(queue_id)
         return last is None or abs(now - last[0]) >= LEASE_CHECK_MS
 
     def start(self, queue_id: int, now: int, lease_ms: int) -> tuple[int, int]:
-        """Return the end and the id after which to look."""
+        """Return the end and id after which to continue."""
         _, *after = self._last.get(queue_id, (0, 0, 0))
         return max((after[0], after[1]), (now + lease_ms + CLOCK_SKEW_MS, ID_MAX))
 
     def choose(
         self, queue_id: int, now: int, rows: Sequence[tuple[int, int, int]]
     ) -> tuple[list[tuple[int, int]], bool]:
-        """Take up to LEASE_CHECK_STEP rows of end, id and time of the lease or its last extension. Returns the ends and
-        ids of those that are over, and whether to look on at once."""
+        """Take up to LEASE_CHECK_STEP rows of end, id, and time of the lease or its last extension.
+
+        Returns the ends and ids of leases to expire, and True if the next check should follow at once.
+        """
         over = [(until, message_id) for until, message_id, renewed_at in rows if renewed_at > now + CLOCK_SKEW_MS]
         more = bool(over) and len(rows) == LEASE_CHECK_STEP
         if len(self._last) >= QUEUES_CHECKED_MAX:
@@ -157,12 +161,12 @@ class LeaseChecks:
         return over, more
 
     def skip(self, queue_id: int, now: int) -> None:
-        """Note that no lease of the queue lasts so long."""
+        """Record that the queue has no lease to check."""
         self.choose(queue_id, now, ())
 
 
 class Transitions:
-    """What a step of time moved, and whether its bound left more to do."""
+    """Counts of transitions in one step, and whether its limit left more to do."""
 
     __slots__ = ("due", "expired", "lapsed", "more")
 
@@ -175,7 +179,7 @@ NO_TRANSITIONS = Transitions()
 
 
 def check_tokens(queue: str, options: QueueOptions, items: Sequence[SettleItem]) -> None:
-    """Refuse to settle a message's current lease without its token, where the queue requires one."""
+    """Raise an error for an item without a token if the queue requires one."""
     if options.require_lease_token:
         for item in items:
             if item.token is None:
@@ -188,12 +192,14 @@ def check_size(queue: str, options: QueueOptions, undone: int, count: int) -> No
 
 
 def queue_full(queue: str, undone: int, max_size: int) -> QueueFull:
-    return QueueFull(f"queue {queue!r} holds {undone} of at most {max_size} messages", retry_after_ms=1_000)
+    return QueueFull(f"queue {queue!r} is full ({undone} of at most {max_size} messages)", retry_after_ms=1_000)
 
 
 def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed_ms: int, count: int) -> float:
-    """Of a queue's rate, after so many messages. A batch larger than the burst passes when the bucket is full, and
-    leaves a debt."""
+    """Return the tokens of the rate limiter after a push of `count` messages.
+
+    A batch larger than the burst is accepted when the bucket is full, and leaves it negative.
+    """
     assert options.push_rate is not None
     burst = options.push_burst or max(1, int(options.push_rate))
     tokens = burst if tokens is None else min(burst, tokens + abs(elapsed_ms) * options.push_rate / 1000)
@@ -204,13 +210,15 @@ def tokens_left(queue: str, options: QueueOptions, tokens: float | None, elapsed
 
 
 def rate_limited(queue: str, push_rate: float, lacking: float) -> RateLimited:
-    # A rate may be as small as a number can be, and the wait then longer than one.
+    # With a tiny rate the delay would overflow an integer.
     wait_ms = min(lacking * 1000 / push_rate, DAY_MS)
-    return RateLimited(f"queue {queue!r} takes {push_rate:g} messages a second", retry_after_ms=int(wait_ms) + 1)
+    return RateLimited(
+        f"queue {queue!r} accepts at most {push_rate:g} messages per second", retry_after_ms=int(wait_ms) + 1
+    )
 
 
 def ages_of(candidates: Iterable[tuple[int, int, int, int]], now: int) -> Ages:
-    """Ages from ready messages (rank, available_at, id, created_at) that include the next and the oldest one."""
+    """Return the ages from rows (rank, available_at, id, created_at) that include the next and the oldest message."""
     found = list(candidates)
     if not found:
         return Ages()
@@ -218,7 +226,7 @@ def ages_of(candidates: Iterable[tuple[int, int, int, int]], now: int) -> Ages:
 
 
 def depth_of(counts: Sequence[int]) -> Depth:
-    """Of counters in the order of GAUGES and TOTALS."""
+    """Return the depth from counters in the order of GAUGES and TOTALS."""
     return Depth(*counts[: len(GAUGES)])
 
 
@@ -228,7 +236,10 @@ def span_of(minute: int, happened: Sequence[int], counts: Sequence[int]) -> Span
 
 
 def add_tracebacks(message: StoredMessage, rows: Iterable[Sequence[Any]]) -> None:
-    """Rows of attempt, time and traceback; read for one message only, because a page of them would be large."""
+    """Add tracebacks from rows of attempt, time and traceback.
+
+    They are read for single messages only, because a page of them would be large.
+    """
     tracebacks = {(attempt, at): traceback for attempt, at, traceback in rows}
     for failure in message.errors:
         failure.traceback = tracebacks.get((failure.attempt, failure.at))

@@ -1,4 +1,4 @@
-"""Which store a URL or a path names. What it takes is loaded when it is asked for."""
+"""Opens the store that a URL or path names, importing its modules only then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY_MS = 30_000
 def open_store(
     where: str, *, durability: Durability = "full", busy_ms: int = BUSY_MS, journal: bool | None = None
 ) -> SqliteStore | PostgresStore:
-    """A database by its URL, or a SQLite file by its path."""
+    """Open a PostgreSQL database by its URL, or a SQLite file by its path."""
     if where.startswith(POSTGRES):
         return open_postgres(where, durability=durability, busy_ms=busy_ms, journal=journal)
     from penstock.store.sqlite import SqliteStore
@@ -28,7 +28,7 @@ def open_store(
 
 
 def open_streams(where: str, *, durability: Durability = "full", busy_ms: int = BUSY_MS) -> Streams:
-    """Those in a database, or beside a SQLite file. `durability` is for a database."""
+    """Open the streams in a database, or beside a SQLite file. Only a database uses `durability`."""
     if not where.startswith(POSTGRES):
         from penstock.log.streams import FileStreams, streams_beside
 

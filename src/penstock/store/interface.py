@@ -1,4 +1,4 @@
-"""What every store does. The conformance suite holds each of them to it."""
+"""Interface of a store. The conformance suite tests every store against it."""
 
 from __future__ import annotations
 
@@ -27,79 +27,85 @@ from penstock.group_commit.interface import CommandSink
 
 
 class Store(CommandSink, Protocol):
-    """Synchronous, safe for threads. All state is in the database: any number of processes may use one at once."""
+    """Keeps queues and messages. Synchronous and thread-safe.
+
+    All state is in the database, so any number of processes may use one at the same time.
+    """
 
     @property
     def durability_warnings(self) -> Sequence[str]:
-        """Sentences about what may keep a durable commit from surviving a crash; empty if there is nothing."""
+        """Reasons why a durable commit may not survive a crash; empty if there are none."""
 
     @property
     def clock(self) -> Clock:
-        """The time that the store goes by, without asking it."""
+        """Clock of the store, read without a query."""
 
     @property
     def salt(self) -> int:
-        """Drawn once for each database; part of every message's UUID."""
+        """Random id of the database, part of the UUID of every message."""
 
     def push_on(self, connection: Any, command: Push) -> list[PushReceipt]:
-        """Push in the transaction of a connection of the caller's own, of a synchronous driver."""
+        """Push in the transaction of the caller's connection, of a synchronous driver."""
 
     def version(self, topic: str | None = None) -> int:
-        """Changes whenever another than this store may have changed the database, in what is of this interest (a queue,
-        or a task or namespace with a slash at its end) if the store can tell. Never waits."""
+        """Return a number that changes when another store may have changed the database. Never blocks.
+
+        With a topic (a queue, or a task or namespace ending in a slash), only for changes that may concern it, if the
+        store can tell.
+        """
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None] | None:
-        """Call this, in another thread, whenever `version` has changed, until what is returned is called.
+        """Call the listener, on another thread, when `version` changes; return a function that removes it.
 
-        None: the store does not hear of changes, and `version` has to be looked at.
+        Returns None if the store gets no notifications, so that `version` has to be polled.
         """
 
     def write_obstacle(self) -> str | None:
-        """Return what keeps writes out at this moment, or None. Does not wait for it to go away."""
+        """Return what blocks writes at this moment, or None, without waiting for it to end."""
 
     def commits(self) -> int:
-        """Return a number that changes when anyone commits while `write_obstacle` finds the store locked."""
+        """Return a number that changes with any commit made while `write_obstacle` finds the store locked."""
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
     ) -> tuple[list[StoredMessage], str | None]:
-        """Messages in the order they would be leased (dead and archived: newest first), and a cursor for the next."""
+        """Return messages in lease order (dead and archived: newest first), and the cursor of the next page."""
 
     def dead_errors(
         self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
     ) -> tuple[list[DeadError], str | None]:
-        """Errors of dead letters, newest first, without their messages, and a cursor for the next."""
+        """Return errors of dead letters without their messages, newest first, and the cursor of the next page."""
 
     def get(self, queue: str, message_id: int) -> StoredMessage | None: ...
 
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        """The queue and id of the messages that have these UUIDs, or were pushed with these global keys.
+        """Return the queue and id of the messages with these UUIDs or global keys.
 
-        None for a message that is known to be gone; one that a key leads to may be gone, too.
+        None for a message that was deleted; a message found by its key may have been deleted too.
         """
 
     def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
-        """Those whose messages are in this queue, and not done."""
+        """Return those of these UUIDs whose messages are in this queue and not finished."""
 
     def find_queue(self, queue: str) -> QueueInfo | None: ...
 
     def list_queues(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[QueueInfo]: ...
 
     def forwarders(self, target: str | None = None) -> list[str]:
-        """Queues that name this one for their dead letters; without a target, those that name any and hold some."""
+        """Return queues that forward dead letters to the target; without one, all that forward and hold any."""
 
     def stats(self, queue: str) -> QueueStats: ...
 
     def ages(self, queues: Sequence[str]) -> dict[str, Ages]:
-        """Ages of what waits in these queues, leaving out queues that do not exist. Costs the same at any depth."""
+        """Return the ages of ready messages of these queues, as far as they exist. Costs the same at any depth."""
 
     def roll_ups(self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100) -> list[RollUp]:
-        """Queues as `list_queues` lists them, each with its history; what is older than is kept did not happen."""
+        """Return the queues of `list_queues`, each with its history as far as it is retained."""
 
     def latencies(
         self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
     ) -> list[Latencies]:
-        """Queues as `list_queues` lists them, each with how long its messages took."""
+        """Return the queues of `list_queues`, each with its latencies."""
 
     def find_key(self, key_id: str) -> ApiKey | None: ...
 
@@ -110,37 +116,37 @@ class Store(CommandSink, Protocol):
     def find_secret(self, queue: str) -> str | None: ...
 
     def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
-        """Servers and consumers, in the order of kind and name, each with what it holds."""
+        """Return servers and consumers, sorted by kind and name, each with the messages it holds."""
 
     def export(self, queue: str) -> Generator[StoredMessage, None, None]:
-        """All that is in a queue, as of one moment, streamed."""
+        """Yield all messages of a queue from one snapshot."""
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        """A copy as of one moment, while others go on working."""
+        """Write a consistent copy while the store stays in use."""
 
     def compact(self) -> None:
         """Give free space back to the file system."""
 
     def shorten_log(self) -> None:
-        """Make what is written ahead of the database short again, as far as readers allow."""
+        """Truncate the write-ahead log, as far as readers allow."""
 
     def close(self) -> None: ...
 
 
 class PushStatement(NamedTuple):
     sql: str
-    """With parameters as $1, $2 and so on."""
+    """Statement with parameters $1, $2 and so on."""
     params: tuple[Any, ...]
 
 
 @runtime_checkable
 class PushesByStatement(Store, Protocol):
-    """A store whose pushes on a connection of the caller's own are one statement, which any driver can execute."""
+    """A store that pushes on the caller's connection with one statement, which any driver can execute."""
 
     def push_statement(self, command: Push) -> PushStatement: ...
 
     def pushed(self, command: Push, answer: str) -> list[PushReceipt]:
-        """What the statement answered; an error if the push was refused, and then it changed nothing."""
+        """Return the receipts from the statement's result; raise an error if the push was rejected without effect."""
 
     def driver_error(self, error: Exception) -> Exception:
-        """An error of the driver as the caller should see it."""
+        """Return the error to raise for an error of the driver."""

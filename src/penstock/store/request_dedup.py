@@ -1,4 +1,4 @@
-"""Requests that were made before: a client that repeats one gets the first one's answer."""
+"""Deduplication of requests: a client that repeats one gets the result of the first."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+# Prefix of stored request keys. User keys are printable, so none begins with a control character.
 REQUEST_KEY = "\x1f"
-"""No key of a user's begins so: a control character is none of theirs."""
 REQUEST_WINDOW_MS = 15 * 60_000
 NO_PLACE = -1
 
-LOOK_SECONDS = 60.0
+SAMPLE_SECONDS = 60.0
 
 
 class RequestWindow:
-    """Which requests came more than a window ago, by a clock that nobody can set: the wall's may leap over a window
-    while a client still waits for its answer. Message ids, which only grow, tell what came before which moment."""
+    """Tells which requests are older than the deduplication window.
+
+    Uses the monotonic clock, because the system clock may jump over the window while a client still waits for its
+    reply. Message ids, which only grow, tell which requests came before a given moment.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._steady = monotonic
-        self._moments: deque[tuple[float, int]] = deque()
-        self._below = 0
+        self._monotonic = monotonic
+        self._samples: deque[tuple[float, int]] = deque()
+        self._expired_before = 0
 
-    def below(self, next_id: Callable[[], int]) -> int:
-        """Requests whose first id is below this may be forgotten. To be asked at each sweep."""
-        now, moments = self._steady(), self._moments
-        if not moments or now - moments[-1][0] >= LOOK_SECONDS:
-            moments.append((now, next_id()))
-        while moments and now - moments[0][0] >= REQUEST_WINDOW_MS / 1000:
-            self._below = moments.popleft()[1]
-        return self._below
+    def expired_before(self, next_id: Callable[[], int]) -> int:
+        """Return the id below which requests have expired. Call it at each sweep."""
+        now, samples = self._monotonic(), self._samples
+        if not samples or now - samples[-1][0] >= SAMPLE_SECONDS:
+            samples.append((now, next_id()))
+        while samples and now - samples[0][0] >= REQUEST_WINDOW_MS / 1000:
+            self._expired_before = samples.popleft()[1]
+        return self._expired_before

@@ -1,4 +1,4 @@
-"""The list of those who work, as far as both stores keep it alike."""
+"""Worker list: the code that both stores share."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import msgspec
 
 from penstock.core.model import Presence, WorkerInfo
 
+# Workers listed at once; further ones are not listed.
 WORKERS_MAX = 10_000
-"""Listed at once; whoever comes beyond that is not."""
 STALE_AT_ONCE = 1_000
+# Leases read to find out whether a silent worker still holds messages.
 LEASES_MET = 10_000
-"""Looked at to learn whether one who is silent still holds messages."""
+# How long a silent worker stays listed if there are too many leases to tell.
 DOUBT_MS = 3_600_000
-"""How long one who is silent stays listed where there are too many leases to tell."""
+# Leases counted to show how many messages each worker holds.
 LEASES_SHOWN = 100_000
-"""Counted to tell who holds what."""
 
 Key = tuple[str, str]
 _queues = msgspec.json.Decoder(list[str])
 
 
 def each_once(present: Iterable[Presence]) -> list[Presence]:
-    """In the order of their keys."""
+    """Return one entry per worker, sorted by key."""
     by_key = {(each.kind, _text(each.name)): each for each in present if each.name}
     return [msgspec.structs.replace(by_key[key], name=key[1]) for key in sorted(by_key)]
 
 
 def admitted(present: Sequence[Presence], known: Iterable[Key], listed: int) -> list[Presence]:
-    """Those who are listed, and as many new ones as there is room for."""
+    """Return the workers already listed, and as many new ones as the limit allows."""
     known = frozenset(known)
     room = max(0, WORKERS_MAX - listed)
     found = []
@@ -44,7 +44,7 @@ def admitted(present: Sequence[Presence], known: Iterable[Key], listed: int) -> 
 
 
 def silent(stale: Iterable[tuple[str, str, int]], holders: dict[str | None, int], now: int) -> list[Key]:
-    """Of those who gave no sign in time: who holds no messages either. A consumer may be busy with what it has."""
+    """Return the workers with missed heartbeats that hold no messages. A consumer that holds some may be busy."""
     cut = sum(holders.values()) >= LEASES_MET
     return [
         (kind, name)
@@ -79,7 +79,7 @@ def shown(rows: Iterable[Sequence[Any]], held: Iterable[tuple[str, str, int]]) -
 
 
 def after_key(after: str | None) -> Key:
-    """Where a page begins, from the cursor that the one before ended with."""
+    """Return the key after which a page begins, from the cursor of the previous page."""
     kind, _, name = _text(after or "").partition(":")
     return kind, name
 
@@ -89,5 +89,5 @@ def cursor(last: WorkerInfo) -> str:
 
 
 def _text(name: str) -> str:
-    """As every store can hold it."""
+    """Replace NUL, which PostgreSQL cannot store."""
     return name.replace("\0", "�")

@@ -73,7 +73,7 @@ class _Lanes:
     def prepare(self, commands: Sequence[Command[Any]]) -> None:
         """There is nothing that could be done without waiting for the database."""
 
-    def ask(self, commands: Sequence[Command[Any]]) -> None:
+    def begin_async(self, commands: Sequence[Command[Any]]) -> None:
         """There is more to it than one answer."""
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from penstock.broker.broker import Broker
-from penstock.core.latency import told
+from penstock.core.latency import summarize
 from penstock.core.model import Ages, Depth, Latencies, Latency, QueueInfo, RollUp, Totals, Window
 from penstock.server.api.tree.routes import API
 from penstock.server.background import CANARY_QUEUE
@@ -210,7 +210,7 @@ class _Gathered:
         for kinds in self._latencies.values():
             for kind, counts in kinds.items():
                 whole.setdefault(kind, Counter()).update(counts)
-        latency = told(whole)
+        latency = summarize(whole)
         return Overview(
             timestamp=rfc3339(now),
             queues=self.queues,
@@ -226,7 +226,7 @@ class _Gathered:
         )
 
     def _point(self, start: int) -> OverviewPoint:
-        latency = told(self._latencies.get(start, {}))
+        latency = summarize(self._latencies.get(start, {}))
         return OverviewPoint(
             timestamp=rfc3339(start * 60_000),
             wait=_percentiles(latency, "wait"),

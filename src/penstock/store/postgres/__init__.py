@@ -1,4 +1,4 @@
-"""The PostgreSQL store."""
+"""Stores queues in a PostgreSQL database."""
 
 from penstock.store.postgres.store import PostgresStore
 

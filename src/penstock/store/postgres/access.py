@@ -15,7 +15,7 @@ def add_key(tx: PostgresTransaction, command: AddKey) -> ApiKey:
     queue = tx.itself(command.queue)
     ((count,),) = tx.fetch("access.count_keys", queue.id)
     if count >= KEYS_MAX:
-        raise Conflict(f"queue {queue.name!r} has {KEYS_MAX} keys already", hint="remove some")
+        raise Conflict(f"queue {queue.name!r} already has {KEYS_MAX} keys", hint="remove some")
     rights = ",".join(command.rights)
     tx.write("access.add_key", command.id, queue.id, command.name, bytes(command.hash), rights, tx.now)
     return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
@@ -28,7 +28,7 @@ def remove_key(tx: PostgresTransaction, command: RemoveKey) -> Removed:
 def add_stream_key(tx: PostgresTransaction, command: AddStreamKey) -> ApiKey:
     ((count,),) = tx.fetch("access.count_stream_keys", command.stream)
     if count >= KEYS_MAX:
-        raise Conflict(f"stream {command.stream!r} has {KEYS_MAX} keys already", hint="remove some")
+        raise Conflict(f"stream {command.stream!r} already has {KEYS_MAX} keys", hint="remove some")
     rights = ",".join(command.rights)
     row = (command.id, command.stream, command.name, bytes(command.hash), rights, tx.now)
     tx.write("access.add_stream_key", *row)

@@ -1,4 +1,4 @@
-"""Remove, purge and redrive: what operators do to many messages, in bounded steps."""
+"""Remove, purge and redrive: bulk operations, in bounded steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def remove(tx: PostgresTransaction, command: Remove) -> Removed:
 
 
 def _remove_filed(tx: PostgresTransaction, queue: PostgresQueue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
-    """The ids of those that were there, with the marks that tell in which state."""
+    """Remove messages from all states; return the ids of those found, with the event flags of their state."""
     ranks, times, ids = (ints(column) for column in zip(*rows, strict=True))
     dead, archived, scheduled, ready, leased = tx.fetch_all(
         ("admin.remove_dead", queue.id, ids),
@@ -72,7 +72,7 @@ def _leased_marks(from_dead: bool) -> int:
 def purge(tx: PostgresTransaction, command: Purge) -> Removed:
     queue = tx.queue(command.queue)
     up_to = tx.fetch("admin.last_id")[0][0] if command.up_to_id is None else min(command.up_to_id, ID_MAX)
-    # As in peek, the name of the dead letters means them alone.
+    # As in peek, a name that ends in .dlq selects the dead letters only.
     states = command.states if command.queue == queue.name else (State.DEAD,)
     removed = 0
     for state in states:
@@ -113,7 +113,7 @@ def _purge_filed(tx: PostgresTransaction, queue: PostgresQueue, state: State, up
 
 
 def forget_all(tx: PostgresTransaction, rows: Rows) -> None:
-    """Messages (id, place, whether it was a leased dead letter) whose rows elsewhere are gone already."""
+    """Delete messages (id, row key, from_dead) whose rows in the state tables are already deleted."""
     forget(tx, [(message_id, place, ANY_ATTEMPTS) for message_id, place, _ in rows])
     dead = [message_id for message_id, _, from_dead in rows if from_dead]
     if dead:
@@ -152,9 +152,9 @@ def _note_redriven(
 ) -> None:
     at = max(tx.now, queue.newest_at)
     pushed = pushed_times(tx, (places[message_id] for message_id in ids))
-    told = [(message_id, pushed[places[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]
-    if told:
-        tx.journal.note(Kind.REDRIVEN, queue, told, 0, [encode_detail(by=by)] * len(told))
+    rows = [(message_id, pushed[places[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]
+    if rows:
+        tx.journal.note(Kind.REDRIVEN, queue, rows, 0, [encode_detail(by=by)] * len(rows))
 
 
 def _position(after: str | None) -> tuple[int, int]:
@@ -162,5 +162,7 @@ def _position(after: str | None) -> tuple[int, int]:
         return (-1, -1)
     died_at, _, message_id = after.partition("-")
     if not (died_at.isdigit() and message_id.isdigit()) or max(int(died_at), int(message_id)) > NEVER:
-        raise InvalidInput(f"{after!r} is not a position that an earlier step returned", field="after")
+        raise InvalidInput(
+            f"{after!r} is not a valid position", field="after", hint="pass the position that an earlier step returned"
+        )
     return int(died_at), int(message_id)

@@ -1,4 +1,4 @@
-"""The list of busy queues of the tree is kept short: a lease from a namespace looks at every queue on it."""
+"""Keeps the list of busy queues of the tree short, because a lease from a namespace checks every queue on it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from penstock.postgres.pipeline import Rows, ints, texts
 from penstock.store.postgres.transaction import PUSHING, PostgresTransaction
 
+# Above this number a lease first queries which of the listed queues hold messages, instead of checking each.
 LISTED_MANY = 64
-"""From here on a lease asks first which of the listed hold anything: cheaper than to look at each."""
 IDLE_AT_ONCE = 20_000
 
 
 def has_messages(tx: PostgresTransaction, listed: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
-    """The names of those that hold messages, and the ids of those that do not."""
+    """Return the names of the queues that hold messages, and the ids of those that do not."""
     if len(listed) <= LISTED_MANY:
         return [name for name, _ in listed], []
     undone = {queue_id for (queue_id,) in tx.fetch("lease.holding", ints(queue_id for _, queue_id in listed))}
@@ -22,12 +22,12 @@ def has_messages(tx: PostgresTransaction, listed: Sequence[tuple[str, int]]) -> 
 
 
 def rebuild_list(tx: PostgresTransaction, queues: Rows) -> None:
-    """Of rows that begin with name, id, and how much the queue holds."""
+    """Bring the list up to date from rows that begin with name, id and number of messages."""
     tree = [row for row in queues if "/" in row[0]]
     if not tree:
         return
     listed = {queue_id for (queue_id,) in tx.fetch("admin.busy_ids", ints(row[1] for row in tree))}
-    # A push in a user's own transaction takes no lock, and may have found its queue listed just before it was not.
+    # A push in a caller's transaction takes no lock, and may have seen its queue listed just before it was removed.
     missing = [row for row in tree if row[2] and row[1] not in listed]
     if missing:
         tx.write("push.busy", ints(row[1] for row in missing), texts([row[0] for row in missing]))
@@ -36,7 +36,10 @@ def rebuild_list(tx: PostgresTransaction, queues: Rows) -> None:
 
 
 def forget_idle(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
-    """Unless someone is pushing to them at this moment. Last of all: nothing is waited for under these locks."""
+    """Remove idle queues from the list, unless a push to them is running.
+
+    Call this last: the transaction must not wait for anything while it holds these locks.
+    """
     by_lock: dict[int, list[int]] = {}
     for queue_id in queue_ids[:IDLE_AT_ONCE]:
         by_lock.setdefault(tx.context.lock_key(PUSHING, queue_id), []).append(queue_id)

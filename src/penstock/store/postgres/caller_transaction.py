@@ -1,6 +1,6 @@
-"""Pushes in a transaction of the application's own: one call of a function in the database, on any driver's connection.
+"""Pushes in a transaction of the application: one call of a database function, over a connection of any driver.
 
-Nothing here waits, so that asynchronous drivers can use it too.
+Nothing here blocks, so asynchronous drivers can use it too.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from penstock.store.common import CONTENT_CODES, queue_full, rate_limited
 from penstock.store.interface import PushStatement
 from penstock.store.postgres.context import StoreContext
 
+# SQLSTATEs that a database without the function, its schema or its tables returns.
 NO_PENSTOCK = ("42883", "3F000", "42P01")
-"""SQLSTATEs of a database without the function, its schema or its tables."""
 
 
-POSTGRES_DRIVERS = "of psycopg 3 or asyncpg, or SQLAlchemy's or Django's over one of them"
+POSTGRES_DRIVERS = "use one of psycopg 3 or asyncpg, or of SQLAlchemy or Django over them"
 
 
-class _Answer(msgspec.Struct):
+class _Reply(msgspec.Struct):
     first: int = 0
     now: int = 0
     duplicates: dict[int, tuple[int, int]] = {}
-    """By position: the id and the time of the first message with that key."""
+    """By position: id and creation time of the first message with that key."""
     refused: str | None = None
     undone: int = 0
     max_size: int = 0
@@ -34,7 +34,7 @@ class _Answer(msgspec.Struct):
     lacking: float = 0
 
 
-_answers = msgspec.json.Decoder(_Answer)
+_replies = msgspec.json.Decoder(_Reply)
 
 
 def push_statement(context: StoreContext, command: Push, *, durable: bool) -> PushStatement:
@@ -56,34 +56,34 @@ def push_statement(context: StoreContext, command: Push, *, durable: bool) -> Pu
 
 
 def receipts(context: StoreContext, target: DatabaseTarget, command: Push, answer: str) -> list[PushReceipt]:
-    """What the statement answered; an error if it was refused."""
-    told = _answers.decode(answer)
-    if told.refused is not None:
-        raise _refusal(target, command.queue, told)
-    # For when no server folds counters and copies the journal.
+    """Return the receipts from the result of the statement; raise an error if the push was rejected."""
+    reply = _replies.decode(answer)
+    if reply.refused is not None:
+        raise _rejection(target, command.queue, reply)
+    # Counted in case no server compacts counters and drains the journal.
     context.uncompacted_counters += 1
     context.spooled += context.journals
     found = []
     for number in range(len(command.messages)):
-        message_id, created_at = told.duplicates.get(number, (told.first + number, told.now))
-        found.append(PushReceipt(message_id, created_at, context.salt, number in told.duplicates))
+        message_id, created_at = reply.duplicates.get(number, (reply.first + number, reply.now))
+        found.append(PushReceipt(message_id, created_at, context.salt, number in reply.duplicates))
     return found
 
 
-def _refusal(target: DatabaseTarget, queue: str, told: _Answer) -> PenstockError:
-    if told.refused == "queue":
+def _rejection(target: DatabaseTarget, queue: str, reply: _Reply) -> PenstockError:
+    if reply.refused == "queue":
         return UnknownQueue(queue)
-    if told.refused == "size":
-        return queue_full(queue, told.undone, told.max_size)
-    if told.refused == "rate":
-        return rate_limited(queue, told.push_rate, told.lacking)
+    if reply.refused == "size":
+        return queue_full(queue, reply.undone, reply.max_size)
+    if reply.refused == "rate":
+        return rate_limited(queue, reply.push_rate, reply.lacking)
     return other_database(target)
 
 
 def in_use() -> TryLater:
-    """A command that an application's open transaction stands in the way of."""
+    """Return the error for a command that waited too long for an application's open transaction."""
     return TryLater(
-        "an open transaction of an application has pushed this key, or to the queue that is to be changed",
+        "an open transaction of an application has pushed the same key, or to the queue to be changed",
         retry_after_ms=1_000,
         hint="end that transaction, then try again",
     )

@@ -1,4 +1,4 @@
-"""Queues themselves: made, changed, paused, dropped."""
+"""Creates, changes, pauses and drops queues."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def create_queue(tx: PostgresTransaction, name: str, options: QueueOptions) -> P
     lock = tx.context.lock_key(CREATING, 0)
     tx.write("admin.lock", lock)
     text = encode_options(options)
-    # A journal may have begun or ended while the lock was waited for.
+    # The journal may have been turned on or off while this transaction waited for the lock.
     ((queue_id, tx.journals),) = tx.fetch("admin.free_queue_id")
     if queue_id > QUEUES_MAX:
-        raise Conflict(f"a database holds at most {QUEUES_MAX} queues", hint="drop some, or use another schema")
+        raise Conflict(f"the database already has {QUEUES_MAX} queues", hint="drop some, or use another schema")
     added = tx.fetch("admin.add_queue", queue_id, name, text, is_limited(options), tx.now)
     if not added:
-        raise Restart("another has made the queue meanwhile")
+        raise Restart("another process created the queue meanwhile")
     tx.write("admin.add_counter", queue_id, queue_id << ID_BITS + 1)
     row = (name, queue_id, text, False, tx.now, queue_id << ID_BITS + 1, 0, None, None, None, 0, 0, tx.journals)
-    queue = tx.made(row)
+    queue = tx.created(row)
     record_queue(tx, queue, "created", options=options)
     return queue
 
@@ -91,7 +91,7 @@ def drop(tx: PostgresTransaction, command: Drop) -> Removed:
 
 
 def _lanes(queue: PostgresQueue) -> tuple[int, int]:
-    """Return the first and the last place of its messages."""
+    """Return the first and the last row key of its messages."""
     return queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1
 
 

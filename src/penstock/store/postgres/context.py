@@ -1,4 +1,4 @@
-"""What all transactions of one store share: its statements, what it knows of queues, and whom it wakes."""
+"""State shared by all transactions of one store: its statements and its cache of queues."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock.store.postgres.latency import LatencyCounters
 from penstock.store.request_dedup import RequestWindow
 
 BUSY_MS = 30_000
+# Longer than a transaction takes from reading the clock to its commit, and longer than clocks usually step back.
 SLACK_MS = 50
-"""Longer than a transaction of ours takes from learning the time to its commit, or than a clock is stepped back."""
+# How often to scan below the floors again, for rows that became visible late.
 WIDE_SECONDS = 60.0
-"""How often to look below the floors again, for what came later than that."""
+# A query for the next expiring lease that takes longer is not repeated for a while.
 SLOW_SECONDS = 0.1
-"""A question when the next lease lapses that takes longer is not asked again for a while."""
 QUEUES_KNOWN_MAX = 100_000
+# Random bits in a push mark, below the time.
 MARK_BITS = 20
-"""Of chance in a mark, below the time."""
 
 
 class CachedQueue(NamedTuple):
-    """A queue as it was last seen."""
+    """A queue as last read from the database."""
 
     name: str
     id: int
     text: str
-    """Its options, as they are stored."""
+    """Its options as stored."""
     options: QueueOptions
 
 
@@ -45,37 +45,37 @@ class StoreContext(DatabaseContext):
         busy_ms: int = BUSY_MS,
     ) -> None:
         super().__init__(schema, salt, clock)
-        self.busy_ms = busy_ms
         # How long a statement waits for a lock.
+        self.busy_ms = busy_ms
         self.past_requests = RequestWindow(monotonic)
+        # Id of each queue by name; every transaction that uses one verifies it.
         self.ids: dict[str, int] = {}
-        """Under which id each queue was seen; checked by every transaction that uses it."""
+        # Cached queues with their options.
         self.known: dict[str, CachedQueue] = {}
-        """The same with their options."""
-        self.long_way: dict[int, float] = {}
-        """By queue: until when its leases take the long way."""
+        # By queue: until when its leases skip the fast path.
+        self.no_fastpath_until: dict[int, float] = {}
+        # By queue: times up to which no message was left to become due, and no lease to expire.
         self.floors: dict[int, tuple[int, int]] = {}
-        """By queue: the times up to which nothing was left to become due, and to lapse."""
-        self.looked: dict[int, tuple[int, int]] = {}
-        """By queue: when it was last looked for what is due, and when for what came late."""
+        # By queue: time of the last scan for due messages, and of the last scan for late ones.
+        self.scanned: dict[int, tuple[int, int]] = {}
         self.lease_checks = LeaseChecks()
         self.latencies = LatencyCounters(secrets.randbits(62))
         self.slow_seconds = SLOW_SECONDS
+        # Until then the query for the next expiring lease is skipped, because it took too long.
         self.patient_until = 0.0
-        """Until then nobody asks when the next lease lapses: it took too long."""
-        self.look_wide_at = 0.0
-        """When to look below the floors again."""
+        # When to scan below the floors again.
+        self.rescan_at = 0.0
+        # True if the database had a journal in the last transaction.
         self.journals = False
-        """Whether there is a journal, as far as the last transaction told."""
+        # Journalled transactions of this store since it last drained the journal outbox itself.
         self.spooled = 0
-        """Transactions of this store that were noted since it last looked after the journal itself."""
+        # Counter rows that this store has written since it last compacted them.
         self.uncompacted_counters = 0
-        """Counter rows that this store has written since it last folded them."""
         self.trimmed_minute = 0
+        # Push marks below this one were deleted.
         self.marks_from = 0
-        """Marks below this one were forgotten."""
+        # Rows about settled tokens before this minute were deleted.
         self.settled_from = 0
-        """Minutes before this one have no notes of settled messages left."""
 
     def learn(self, name: str, queue_id: int) -> None:
         if len(self.ids) >= QUEUES_KNOWN_MAX:
@@ -89,22 +89,22 @@ class StoreContext(DatabaseContext):
                 self.known.clear()
             self.known[name] = CachedQueue(name, queue_id, text, decode_options(text))
 
-    def look_wide_now_and_then(self) -> None:
+    def rescan_if_due(self) -> None:
         now = time.monotonic()
-        if now >= self.look_wide_at:
-            self.look_wide_at = now + WIDE_SECONDS
+        if now >= self.rescan_at:
+            self.rescan_at = now + WIDE_SECONDS
             self.floors.clear()
-            self.looked.clear()
+            self.scanned.clear()
 
     def rescan_soon(self) -> None:
-        """Something may have become due before it could be seen."""
-        self.look_wide_at = 0.0
+        """Scan below the floors soon, because a message may have become due before its commit was visible."""
+        self.rescan_at = 0.0
 
     def floor(self, queue_id: int | None) -> tuple[int, int]:
         return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)
 
     def raise_floor(self, queue_id: int, now: int, due_at: int, lapse_at: int) -> None:
-        """Nothing is due or lapsed at `now`: what comes later has later times, but for what is on its way already."""
+        """Raise the floors after a scan found nothing at `now`, except for transactions that have not committed yet."""
         if len(self.floors) >= QUEUES_KNOWN_MAX:
             self.floors.clear()
         safe = now - SLACK_MS

@@ -1,4 +1,4 @@
-"""A batch: what it needs before it begins, and its commands, those of a kind joined into one statement."""
+"""Executes a batch: finds the locks it needs, and joins adjacent commands of one kind into one statement."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ ALONG: dict[type[Command[Any]], Callable[[PostgresTransaction, Any], list[Statem
 
 
 def needs_of(commands: Sequence[Command[Any]]) -> dict[str, int]:
-    """The queues that a batch is about, and what it does to them."""
+    """Return the queues that a batch uses, with the needs of its commands."""
     needs: dict[str, int] = {}
     for queue, kind in {(getattr(command, "queue", None), type(command)) for command in commands}:
         if queue is not None:
@@ -106,7 +106,7 @@ Run = tuple[type[Command[Any]] | None, list[Command[Any]]]
 
 
 def runs(commands: Sequence[Command[Any]]) -> list[Run]:
-    """Commands that follow each other and can be joined, under their kind; others under none."""
+    """Group adjacent commands that can be joined under their kind, and others under None."""
 
     def kind(command: Command[Any]) -> type[Command[Any]] | None:
         found = type(command)
@@ -119,13 +119,13 @@ def runs(commands: Sequence[Command[Any]]) -> list[Run]:
 
 
 def along(tx: PostgresTransaction, first: Run) -> list[Statement]:
-    """What the first run can ask together with the beginning of the transaction."""
+    """Return statements of the first run that can go with the first round trip of the transaction."""
     found, members = first
     return ALONG[found](tx, members) if found is not None else []
 
 
 def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = True) -> list[Any]:
-    """Each command's outcome, or its error. `final`: no other runs come after these."""
+    """Return the outcome or error of each command. With `final`, no other runs follow these."""
     outcomes: list[Any] = []
     for number, (found, members) in enumerate(in_runs, 1):
         tx.final = final and number == len(in_runs)
@@ -158,7 +158,7 @@ def transact(tx: PostgresTransaction, command: Transact) -> TransactOutcome:
     tx.fenced = True
     try:
         outcomes = []
-        # One by one, so that nothing is done after the first that is refused.
+        # One by one, so that nothing is executed after the first rejected command.
         for each in command.commands:
             found = execute(tx, runs([each]), final=False)
             or_raise(found)

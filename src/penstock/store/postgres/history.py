@@ -1,4 +1,4 @@
-"""Roll-ups over a window: what each step changed, counted back from what is there now."""
+"""Queue history over a window, computed back from the current counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.store.common import depth_of, span_of
 
 
 def roll_up(info: QueueInfo, counts: Sequence[int], changes: Mapping[int, Sequence[int]], window: Window) -> RollUp:
-    """`changes` by the number of the step; what came after the window is one step more."""
+    """Return the history of a queue from its changes by step number; changes after the window are one extra step."""
     spans = []
     starts = window.starts
     for step in sorted(changes, reverse=True):

@@ -1,6 +1,6 @@
-"""What PostgreSQL's transactions have to look up for the journal, and note in bulk.
+"""Records journal events of the PostgreSQL store in bulk.
 
-Callers ask `queue.noted` first, so a database without a journal pays nothing.
+Callers check `queue.is_journalled` first, so a database without a journal pays nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Failure = dict[str, Any]
 
 
 def switch_journal(tx: PostgresTransaction, command: SwitchJournal) -> None:
-    """While nobody changes or makes a queue: whoever comes later sees whether there is a journal."""
+    """Turn the journal on or off under the locks of all queues, so that every later change sees the new setting."""
     alive = [tx.context.lock_key(ALIVE, bucket) for bucket in range(LOCK_BUCKETS)]
     tx.write("begin.enter", ints([*alive, tx.context.lock_key(CREATING, 0)]))
     if tx.fetch("journal.switch", int(command.on)):
@@ -41,19 +41,19 @@ def note_all_held(tx: PostgresTransaction, *, entered: bool) -> None:
 
 
 def pushed_times(tx: PostgresTransaction, places: Iterable[int]) -> dict[int, int]:
-    """When each of these messages was pushed; asked before they are deleted."""
+    """Return the push times of these messages by row key. Call before they are deleted."""
     places = list(places)
     return dict(tx.fetch("journal.pushed_at", ints(places))) if places else {}
 
 
-def _told(tx: PostgresTransaction, leases: Sequence[EndedLease]) -> dict[int, int]:
-    """The same for leases, of which the row may have told already."""
+def _lease_pushed_times(tx: PostgresTransaction, leases: Sequence[EndedLease]) -> dict[int, int]:
+    """Return the push times of leased messages by row key, reading only those that the lease does not hold."""
     times = {lease.place: lease.pushed_at for lease in leases if lease.pushed_at is not None}
     return times | pushed_times(tx, (lease.place for lease in leases if lease.pushed_at is None))
 
 
 def failures(tx: PostgresTransaction, ids: Sequence[int]) -> dict[int, list[Failure]]:
-    """What went wrong in these lives so far, oldest first."""
+    """Return the failed attempts of these messages, oldest first."""
     found: dict[int, list[Failure]] = {}
     if ids:
         for message_id, attempt, at, error in tx.fetch("journal.failures", ints(ids)):
@@ -62,10 +62,10 @@ def failures(tx: PostgresTransaction, ids: Sequence[int]) -> dict[int, list[Fail
 
 
 def error_details(tx: PostgresTransaction, tried: Sequence[tuple[int, bool]]) -> list[bytes] | None:
-    """For each message the errors of its life, if it was tried before; None if none was."""
+    """Return the earlier errors of each message, empty for a first attempt; None if all are first attempts."""
     known = failures(tx, [message_id for message_id, again in tried if again])
-    told = [encode_detail(errors=known.get(message_id, [])) if again else b"" for message_id, again in tried]
-    return told if any(told) else None
+    details = [encode_detail(errors=known.get(message_id, [])) if again else b"" for message_id, again in tried]
+    return details if any(details) else None
 
 
 def note_ended(
@@ -78,10 +78,10 @@ def note_ended(
     marks: int = 0,
     details: Sequence[bytes] | None = None,
 ) -> None:
-    """That leases are over, and why."""
+    """Record that leases ended, and why."""
     if not leases or not queue.noted:
         return
-    pushed = _told(tx, leases)
+    pushed = _lease_pushed_times(tx, leases)
     rows = [
         (
             lease.id,
@@ -100,7 +100,7 @@ def note_ended(
 
 def note_acked(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[EndedLease]) -> None:
     kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
-    # Dead letters among them are told apart: a mark is one for all.
+    # Dead letters are recorded separately, because flags apply to all events of one call.
     for from_dead in {lease.from_dead for lease in leases}:
         alike = [lease for lease in leases if lease.from_dead == from_dead]
         details = error_details(tx, [(lease.id, lease.attempts > 1) for lease in alike])
@@ -116,7 +116,7 @@ def note_dead(
     *,
     discard: bool = False,
 ) -> None:
-    """With the errors of the whole life, of which the last is told here and written later."""
+    """Record deaths with all errors of each message; the last one is passed in, as it is stored later."""
     if not failed or not queue.noted:
         return
     leases = [each.lease for each in failed]
@@ -131,7 +131,7 @@ def note_dead(
 
 
 def note_expired(tx: PostgresTransaction, queue: PostgresQueue, gone: Sequence[tuple[Any, ...]]) -> None:
-    """Of rows of id, place, attempts, first_leased_at and created_at."""
+    """Record expired messages from rows of id, row key, attempts, first_leased_at and created_at."""
     if gone and queue.noted:
         rows = [(each[0], each[4], each[3] or 0, 0, 0, each[2], 0, 0) for each in gone]
         details = error_details(tx, [(each[0], each[2] > 0) for each in gone])
@@ -141,7 +141,7 @@ def note_expired(tx: PostgresTransaction, queue: PostgresQueue, gone: Sequence[t
 def note_removed(
     tx: PostgresTransaction, queue: PostgresQueue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
 ) -> None:
-    """Of messages that are still there. The marks tell in which state they were; none: waiting."""
+    """Record the removal of messages not yet deleted. The flags tell their state; none means ready or scheduled."""
     if queue.noted and places:
         note_gone(tx, queue, pushed_times(tx, places).items(), marks, kind)
 
@@ -153,6 +153,6 @@ def note_gone(
     marks: int = 0,
     kind: Kind = Kind.REMOVED,
 ) -> None:
-    """Of places, with when each was pushed."""
-    if queue.noted and (told := [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in pushed]):
-        tx.journal.note(kind, queue, told, marks)
+    """Record removals from row keys and push times."""
+    if queue.noted and (rows := [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in pushed]):
+        tx.journal.note(kind, queue, rows, marks)

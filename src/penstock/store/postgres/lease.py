@@ -1,6 +1,6 @@
-"""Lease and take: the head of a queue, or of its dead letters. `scope` has those of a namespace or task.
+"""Lease and take from a queue or its dead letters; `scope` leases from a namespace or task.
 
-All leases of one queue that follow each other in a batch read its head once and share it out.
+Adjacent leases of one queue in a batch read its head once and share it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAIN_COLUMNS = 8
 
 
 class Heads:
-    """The first messages of a queue, in order, of which leases take their shares. Written when all have theirs."""
+    """The first messages of a queue, in order, shared by several leases and written once at the end."""
 
     def __init__(self, queue: PostgresQueue, plain: Rows, filed: Rows, room: ByteBudget) -> None:
         self.queue = queue
@@ -50,7 +50,7 @@ class Heads:
 
 
 def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]:
-    """The heads of the queues, to go with the first round trip."""
+    """Return the queries for the heads of the queues, to go with the first round trip."""
     wanted: dict[int, int] = {}
     for command in commands:
         queue_id = None if command.queue is None else tx.context.ids.get(command.queue)
@@ -63,7 +63,7 @@ def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]
 
 
 def lease_all(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
-    """A run of leases from queues and dead letters."""
+    """Execute a run of leases from queues and dead letters."""
     early, tx.first = tx.first, []
     heads: dict[int, Heads] = {}
     outcomes: list[Leased | PenstockError] = []
@@ -94,7 +94,7 @@ def lease_all(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Leased
 
 
 def why_not(tx: PostgresTransaction, queue: PostgresQueue, more: bool) -> Leased | None:
-    """What to answer when nothing may be leased now."""
+    """Return the outcome if nothing may be leased now, or None."""
     if more or tx.room.is_full:
         return Leased([], more=True)
     if queue.paused:
@@ -108,7 +108,7 @@ def why_not(tx: PostgresTransaction, queue: PostgresQueue, more: bool) -> Leased
 
 
 def _newest_at(tx: PostgresTransaction, queue: PostgresQueue) -> int:
-    """When the newest message was pushed. A time that is yet to come is from before the clock was set back."""
+    """Return the push time of the newest message. A time in the future predates a clock that was set back."""
     newest_at = queue.newest_at
     if newest_at > tx.now:
         rows = tx.fetch("lease.newest", queue.id)
@@ -117,7 +117,7 @@ def _newest_at(tx: PostgresTransaction, queue: PostgresQueue) -> int:
 
 
 def allowed(queue: PostgresQueue, limit: int) -> int:
-    """How many more the queue lets out of its hands."""
+    """Return how many more messages `max_in_flight` allows."""
     max_in_flight = queue.options.max_in_flight
     return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.in_flight))
 
@@ -126,9 +126,9 @@ def read_heads(tx: PostgresTransaction, queue: PostgresQueue, limit: int, early:
     if early:
         plain, filed = early
     else:
-        tx.write_counters()  # They hold the cursor.
-        asked = (ints([queue.id]), ints([limit]), tx.room.left)
-        plain, filed = tx.fetch_all(("lease.plain", *asked), ("lease.filed", *asked))
+        tx.write_counters()  # The cursor is part of them.
+        params = (ints([queue.id]), ints([limit]), tx.room.left)
+        plain, filed = tx.fetch_all(("lease.plain", *params), ("lease.filed", *params))
     first, last = queue.plain_start, queue.plain_end
     mine = [row for row in plain if first < row[0] < last], [row for row in filed if row[0] == queue.id]
     return Heads(queue, *mine, tx.room)
@@ -227,21 +227,21 @@ def _note_taken(
 ) -> None:
     now, first_leased = tx.now, _first_leased(rows)
     record_leased(tx, queue, messages, [None] * len(messages), first_leased)
-    told = [
+    events = [
         (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
     ]
     kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     details = error_details(tx, [(each.id, each.attempts > 1) for each in messages])
-    tx.journal.note(Kind.ACKED, queue, told, kept, details)
+    tx.journal.note(Kind.ACKED, queue, events, kept, details)
 
 
 def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> None:
-    """Archive or delete what was taken, with no lease between."""
+    """Archive or delete taken messages, which never had a lease."""
     plain = [row for row in rows if len(row) == PLAIN_COLUMNS]
     filed = [row for row in rows if len(row) != PLAIN_COLUMNS]
     if plain:
         queue.cursor, queue.cursor_moved = plain[-1][0], True
-    # id, place, attempts so far, first leased
+    # Rows of id, row key, attempts so far, and time of the first lease.
     taken: list[tuple[Any, ...]] = [(row[0] & ID_MAX, row[0], 0, None) for row in plain]
     taken += [(row[3], row[4], row[5], row[6]) for row in filed]
     if queue.options.archive_ms == 0:
@@ -264,7 +264,7 @@ def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> N
 
 
 def lease_dead(tx: PostgresTransaction, queue: PostgresQueue, command: Lease) -> Leased:
-    """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
+    """Lease dead letters, oldest first. They use no attempts, and return to the dead letters if not acknowledged."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
     rows = sorted(tx.fetch("lease.dead", queue.id, command.limit, tx.room.left), key=lambda row: row[:2])

@@ -1,4 +1,4 @@
-"""Move messages to another queue: out of the one and into the other, in one transaction."""
+"""Moves messages to another queue in one transaction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def move(tx: PostgresTransaction, command: Move) -> Removed:
 def _remove(
     tx: PostgresTransaction, state: State, queue_id: int, rows: list[tuple[int, int, int]]
 ) -> list[tuple[int, ...]]:
-    """Remove those of these messages (id, rank, time) that are in the state; returns their ids."""
+    """Remove those of these messages (id, rank, time) that are in the state; return rows that begin with their ids."""
     if not rows:
         return []
     ids, ranks, times = (ints(column) for column in zip(*rows, strict=True))

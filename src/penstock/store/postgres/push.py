@@ -1,6 +1,6 @@
-"""Push: a plain message is one row; any other also gets a row that says when and in which order it is leased.
+"""Push: a plain message is one row; any other also gets a row with its time and order.
 
-All pushes that follow each other in a batch, whatever their queues, are written by one statement for each table.
+Adjacent pushes in a batch, to any queues, are written with one statement per table.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from penstock.store.postgres.transaction import KEY_WAIT_MS, PostgresTransaction
 from penstock.store.postgres.transitions import advance
 from penstock.store.request_dedup import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
 
+# Key space (a queue id, or 0 for global keys) and key.
 Key = tuple[int, str]
-"""Space and key."""
 
 
 class Writing:
-    """The rows of a run of pushes, and what they know of keys. Ids are given when the rows are written."""
+    """Rows of a run of pushes and the keys found for them. Ids are assigned when the rows are written."""
 
     def __init__(self, tx: PostgresTransaction) -> None:
         self.tx = tx
@@ -41,15 +41,15 @@ class Writing:
         self.keys: dict[Key, tuple[Any, ...]] = {}
         self.old_keys: set[Key] = set()
         self.receipts: list[tuple[int, PushReceipt]] = []
+        # First message of each active key: its receipt or, if it belongs to this run, its number.
         self.known: dict[Key, PushReceipt | int] = {}
-        """The first message of each key that holds: its receipt or, if it is of this run, its number."""
+        # Queue of that message, for global keys.
         self.homes: dict[str, int] = {}
-        """The queue of that message, for keys that all queues share."""
+        # First id and time of each repeated request.
         self.requests: dict[Key, tuple[int, int]] = {}
-        """The first id and the time of each request that was made before."""
         self.busy: dict[int, str] = {}
+        # Queues pushed to whose events go into the journal.
         self.noted: dict[int, PostgresQueue] = {}
-        """Of the queues that messages go to, those whose pushes the journal tells."""
 
     def learn_keys(self, rows: Rows) -> None:
         now = self.tx.now
@@ -69,14 +69,14 @@ class Writing:
         return receipt
 
     def write(self, *, last: bool = True) -> None:
-        """Give out the ids, and write everything."""
+        """Assign the ids and write all rows."""
         tx, count = self.tx, self.count
         if not count:
             return
         if not self.noted:
             tx.write("push.take_ids", count, then=self._number)
         elif tx.final and last:
-            # The journal's records get their ids with their offsets: to wait for ids would be one more round trip.
+            # The journal records get their ids later, together with their offsets, which saves a round trip.
             tx.write("push.take_ids", count, then=self._number)
             self._note(0, UNNUMBERED)
             tx.unnumbered = count
@@ -109,7 +109,7 @@ class Writing:
                 behind = ints(back - number for number in numbers)
                 tx.write(name, ints(lanes), behind, ints(ranks), ints(at), ints_or_nulls(expiries))
         tx.schedules |= bool(self.scheduled)
-        # Keys of requests alone are in no application's transaction.
+        # Request keys alone never wait for an application's transaction.
         with tx.waiting_briefly(KEY_WAIT_MS) if self.known else nullcontext():
             self._write_keys(back)
         if self.busy:
@@ -151,7 +151,7 @@ def _wanted(command: Push, space: int) -> Iterator[Key]:
 
 
 def along(tx: PostgresTransaction, commands: Sequence[Push]) -> list[Statement]:
-    """The look for duplicates, to go with the first round trip."""
+    """Return the query for duplicates, to go with the first round trip."""
     keys = _keys(commands, tx.context.ids.get)
     return [Statement(tx.context.sql["push.find_keys"], _columns(keys))] if keys else []
 
@@ -170,12 +170,12 @@ def _columns(keys: list[Key]) -> tuple[bytes, bytes]:
 
 
 def push_all(tx: PostgresTransaction, commands: Sequence[Push]) -> list[PushOutcome | PenstockError]:
-    """A run of pushes. Each sees those before it; one that is refused adds nothing."""
+    """Execute a run of pushes. Each sees those before it; a rejected push adds nothing."""
     writing = _begin(tx, commands)
     outcomes: list[PushOutcome | PenstockError] = []
     for number, command in enumerate(commands):
         if command.request_key is not None and _is_repeated(tx, writing, command):
-            # The same request twice in one batch: the second must see the first's ids.
+            # The same request occurs twice in one batch: the second must see the ids of the first.
             writing.write(last=False)
             writing = _begin(tx, commands[number:])
         try:
@@ -190,7 +190,7 @@ def _begin(tx: PostgresTransaction, commands: Sequence[Push]) -> Writing:
     early, tx.first = tx.first, []
     for name in {command.queue for command in commands}:
         queue = tx.find(name)
-        # What has expired must neither fill the queue nor hold its key.
+        # Expired messages must neither count against the queue's size nor keep their keys.
         if queue is not None and advance(tx, queue) is not NO_TRANSITIONS:
             early = []
     writing = Writing(tx)
@@ -228,11 +228,11 @@ def _push_or_undo(tx: PostgresTransaction, writing: Writing, command: Push) -> l
 def _push(tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, command: Push) -> list[PushReceipt]:
     space = 0 if command.global_keys else queue.id
     duplicates = _find_duplicates(writing, queue, space, command)
-    fresh = len(command.messages) - len(duplicates)
+    added = len(command.messages) - len(duplicates)
     options = queue.options
     if options.max_size is not None or options.push_rate is not None:
-        _admit(tx, queue, fresh)
-    if command.request_key is not None and fresh and _request(space, command) not in writing.requests:
+        _admit(tx, queue, added)
+    if command.request_key is not None and added and _request(space, command) not in writing.requests:
         until = tx.now + REQUEST_WINDOW_MS
         writing.keys[space, REQUEST_KEY + command.request_key] = (NO_PLACE, writing.count, tx.now, until)
     new = [message for position, message in enumerate(command.messages) if position not in duplicates]
@@ -250,7 +250,7 @@ def _push(tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, comma
 def insert_all(
     tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, space: int, messages: Sequence[PushItem]
 ) -> list[PushReceipt]:
-    """Add messages to what is written, whatever the queue's limits, and count them."""
+    """Add messages to the rows to write, without checking the queue's limits, and count them."""
     if not messages:
         return []
     before = len(writing.scheduled)
@@ -272,9 +272,9 @@ def _request(space: int, command: Push) -> Key:
 
 
 def _find_duplicates(writing: Writing, queue: PostgresQueue, space: int, command: Push) -> dict[int, PushReceipt | int]:
-    """By position: the receipt of the first message with that key or, if it is of this run, its number.
+    """Return by position the receipt of the first message with that key or, if it belongs to this run, its number.
 
-    A shared key of another queue's message is refused: to call that a duplicate would lose this message.
+    A global key used by another queue is an error: treating it as a duplicate would lose this message.
     """
     found: dict[int, PushReceipt | int] = {}
     for position, message in enumerate(command.messages):
@@ -303,7 +303,7 @@ def _find_duplicates(writing: Writing, queue: PostgresQueue, space: int, command
 def _find_repeated(
     writing: Writing, messages: Sequence[PushItem], request: tuple[int, int], found: dict[int, PushReceipt | int]
 ) -> None:
-    """This request came before: its messages without a key got the ids from the first one on, in order."""
+    """Add the receipts of a repeated request: its messages without a key have consecutive ids from the first on."""
     message_id, created_at = request
     taken = {receipt.id for receipt in found.values() if isinstance(receipt, PushReceipt)}
     for position, message in enumerate(messages):
@@ -330,7 +330,7 @@ def _insert(
     tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, space: int, message: PushItem
 ) -> PushReceipt:
     now, options = tx.now, queue.options
-    # A clock that steps back must not let a later push overtake an earlier one.
+    # A later push must not overtake an earlier one when the clock steps back.
     in_order_at = max(now, queue.newest_at)
     moved_at = None if in_order_at == now else in_order_at
     delay_ms = options.delay_ms if message.delay_ms is None else message.delay_ms

@@ -1,4 +1,4 @@
-"""Looking without touching: peek, get, list, stats, export. Each sees one moment of the database."""
+"""Read-only queries: peek, get, list, stats and export, each from one snapshot of the database."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ RATE_MINUTES = (1, 5, 15)
 LATENCY_MINUTES = 15
 
 
-class Found:
-    """A queue as it was read."""
+class QueueRow:
+    """A queue as read from the database."""
 
     def __init__(self, row: Row) -> None:
         self.id, self.name, options, self.paused, self.created_at, self.cursor, self.now, *counts = row
@@ -68,7 +68,7 @@ class Found:
 
 
 class PostgresQueries:
-    """Reads in one transaction, which begins with the first question; the caller ends it."""
+    """Reads in one transaction, which the first query begins and the caller ends."""
 
     def __init__(self, wire: PipelinedConnection, context: StoreContext) -> None:
         self._wire = wire
@@ -82,16 +82,16 @@ class PostgresQueries:
         begin, self._begin = self._begin, []
         return self._wire.run([*begin, Statement(self._context.sql[name], params)])[-1]
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> QueueRow | None:
         rows = self.fetch("queries.queue", texts([name]))
-        return Found(rows[0]) if rows else None
+        return QueueRow(rows[0]) if rows else None
 
-    def queue(self, name: str) -> Found:
+    def queue(self, name: str) -> QueueRow:
         found = {row[1]: row for row in self.fetch("queries.queue", texts([name, name.removesuffix(DLQ_SUFFIX)]))}
         row = found.get(name) or found.get(name.removesuffix(DLQ_SUFFIX))
         if row is None:
             raise UnknownQueue(name)
-        return Found(row)
+        return QueueRow(row)
 
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
         ids = {name: message_id_of(name, self._context.salt) for name in names}
@@ -110,7 +110,7 @@ class PostgresQueries:
         return {message_uuid(message_id, created_at, salt) for message_id, created_at in rows}.intersection(uuids)
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
-        return [Found(row).info() for row in self.fetch("queries.queues", after or "", prefix, limit)]
+        return [QueueRow(row).info() for row in self.fetch("queries.queues", after or "", prefix, limit)]
 
     def forwarders(self, target: str | None) -> list[str]:
         if target is None:
@@ -118,7 +118,7 @@ class PostgresQueries:
         return [name for (name,) in self.fetch("queries.naming", f'"dlq":"{target}"')]
 
     def roll_ups(self, window: Window, prefix: str, after: str | None, limit: int) -> list[RollUp]:
-        queues = [Found(row) for row in self.fetch("queries.queues", after or "", prefix, limit)]
+        queues = [QueueRow(row) for row in self.fetch("queries.queues", after or "", prefix, limit)]
         bounds = (window.from_minute, window.step_minutes, window.to_minute, len(window.starts))
         changes: dict[int, dict[int, Row]] = {queue.id: {} for queue in queues}
         for queue_id, step, *happened in self.fetch("history.changes", ints(changes), *bounds) if queues else ():
@@ -142,13 +142,13 @@ class PostgresQueries:
             state = State.DEAD
         return _PEEKS[state](self, queue, limit, after)
 
-    def _peek_ready(self, queue: Found, limit: int, after: str | None) -> Page:
+    def _peek_ready(self, queue: QueueRow, limit: int, after: str | None) -> Page:
         rank, available_at, message_id, cursor = position(after, (-NEVER, 0, 0, queue.cursor))
         room = ByteBudget(self._page_bytes)
         filed = self.fetch("queries.ready", queue.id, rank, available_at, message_id, limit, room.left)
         plain_start = max(cursor, queue.cursor)
         plain = self.fetch("queries.plain", plain_start, queue.plain_end, limit, room.left)
-        # Of both lanes ids differ, so that no comparison goes beyond them.
+        # No id occurs in both lists, so the comparison never reaches the columns after it.
         plain_ids = {row[2] for row in plain}
         rows = []
         for row in islice(room.take(heapq.merge(filed, plain)), limit):
@@ -165,22 +165,22 @@ class PostgresQueries:
         more = f"{rank}:{available_at}:{message_id}:{plain_start}"
         return messages, more if room.is_full or len(messages) == limit else None
 
-    def _peek_scheduled(self, queue: Found, limit: int, after: str | None) -> Page:
+    def _peek_scheduled(self, queue: QueueRow, limit: int, after: str | None) -> Page:
         rows = self.fetch("queries.scheduled", queue.id, *position(after, (-1, -1)), limit, self._page_bytes)
         found = [(row[1], row[5:], _known(row[0], row[2], row[3], expires_at=row[4])) for row in rows]
         return self._messages(queue, State.SCHEDULED, found), next_page(rows, limit, self._page_bytes)
 
-    def _peek_leased(self, queue: Found, limit: int, after: str | None) -> Page:
+    def _peek_leased(self, queue: QueueRow, limit: int, after: str | None) -> Page:
         rows = self.fetch("queries.leased", queue.id, *position(after, (-1, -1)), limit, self._page_bytes)
         found = [_leased(row[:7], row[7:]) for row in rows]
         return self._messages(queue, State.LEASED, found), next_page(rows, limit, self._page_bytes)
 
-    def _peek_dead(self, queue: Found, limit: int, after: str | None) -> Page:
+    def _peek_dead(self, queue: QueueRow, limit: int, after: str | None) -> Page:
         rows = self.fetch("queries.dead", queue.id, *position(after, (NEVER, NEVER)), limit, self._page_bytes)
         found = [_dead(row[:5], row[5:]) for row in rows]
         return self._messages(queue, State.DEAD, found), next_page(rows, limit, self._page_bytes)
 
-    def _peek_archived(self, queue: Found, limit: int, after: str | None) -> Page:
+    def _peek_archived(self, queue: QueueRow, limit: int, after: str | None) -> Page:
         rows = self.fetch("queries.archived", queue.id, *position(after, (NEVER, NEVER)), limit, self._page_bytes)
         found = [_archived(row[:5], row[5:]) for row in rows]
         return self._messages(queue, State.ARCHIVED, found), next_page(rows, limit, self._page_bytes)
@@ -199,14 +199,14 @@ class PostgresQueries:
         if not rows:
             return None
         place, created_at, available_at, *rest = rows[0]
-        state, found = self._whereabouts(queue, place, (created_at, available_at, *rest))
+        state, found = self._state_of(queue, place, (created_at, available_at, *rest))
         message = self._messages(queue, state, [found])[0]
         if message.errors:
             add_tracebacks(message, self.fetch("queries.tracebacks", message_id))
         return message
 
-    def _whereabouts(self, queue: Found, place: int, body: Row) -> tuple[State, Known]:
-        """The body has its available_at second, as in the rows of states that do not tell it."""
+    def _state_of(self, queue: QueueRow, place: int, body: Row) -> tuple[State, Known]:
+        """Return the state of a message and its columns. The second column of `body` is available_at."""
         message_id, (_, at, priority, *_) = place & ID_MAX, body
         plain_body = (body[0], *body[2:])
         if queue.cursor < place < queue.plain_end:
@@ -242,7 +242,7 @@ class PostgresQueries:
             waiting.setdefault((name, now), []).extend([tuple(candidate)] if candidate[0] is not None else [])
         return {name: ages_of(candidates, now) for (name, now), candidates in waiting.items()}
 
-    def _rates(self, queue: Found) -> dict[str, dict[str, float]]:
+    def _rates(self, queue: QueueRow) -> dict[str, dict[str, float]]:
         rates = {}
         for span in RATE_MINUTES:
             (happened,) = self.fetch("queries.totals_since", queue.id, queue.now // 60_000 - span)
@@ -253,7 +253,7 @@ class PostgresQueries:
     def export(self, name: str) -> Iterator[StoredMessage]:
         queue = self.queue(name)
         self._page_bytes = EXPORT_BYTES
-        # As in peek, the name of the dead letters means them alone.
+        # As in peek, a name that ends in .dlq selects the dead letters only.
         for peek in _PEEKS.values() if queue.name == name else [_PEEKS[State.DEAD]]:
             after: str | None = None
             while True:
@@ -262,7 +262,7 @@ class PostgresQueries:
                 if after is None:
                     break
 
-    def _messages(self, queue: Found, state: State, found: list[Known]) -> list[StoredMessage]:
+    def _messages(self, queue: QueueRow, state: State, found: list[Known]) -> list[StoredMessage]:
         failed = [message_id for message_id, _, known in found if known["attempts"]]
         failures: dict[int, list[Failure]] = {}
         if failed:
@@ -289,8 +289,8 @@ class PostgresQueries:
         return messages
 
 
+# Id and body of a message, and the fields that its state adds.
 Known = tuple[int, Row, dict[str, Any]]
-"""A message's id, its body, and what its state tells of it."""
 
 
 def _known(available_at: int, attempts: int, first_leased_at: int | None, **more: Any) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def _archived(archived: Row, body: Row) -> Known:
     return message_id, (body[0], *body[2:]), known
 
 
-_PEEKS: dict[State, Callable[[PostgresQueries, Found, int, str | None], Page]] = {
+_PEEKS: dict[State, Callable[[PostgresQueries, QueueRow, int, str | None], Page]] = {
     State.READY: PostgresQueries._peek_ready,
     State.SCHEDULED: PostgresQueries._peek_scheduled,
     State.LEASED: PostgresQueries._peek_leased,

@@ -1,4 +1,4 @@
-"""What a transaction knows of a queue, and what it changes of it."""
+"""A queue as a transaction sees it, with its pending counter changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
 
 
 class PostgresQueue:
-    """One queue as the running transaction sees it. What changes is written once, when the transaction ends."""
+    """A queue inside a running transaction. Counter changes are written once, when the transaction ends."""
 
     __slots__ = (
         "changes",
@@ -61,8 +61,8 @@ class PostgresQueue:
         self.due_at: int = NEVER if due_at is None else due_at
         self.lapse_at: int = NEVER if lapse_at is None else lapse_at
         self.expiry_at: int = NEVER if expiry_at is None else expiry_at
+        # Ready and scheduled messages. Loaded, like `leased`, only if an option limits them.
         self.waiting: int = waiting or 0
-        """Ready and scheduled messages; known only where an option limits them, as is `leased`."""
         self.leased: int = leased or 0
         self.plain_start: int = self.id << ID_BITS + 1
         self.plain_end: int = self.plain_start + (1 << ID_BITS)
@@ -75,7 +75,7 @@ class PostgresQueue:
 
     @property
     def noted(self) -> bool:
-        """Whether what happens to its messages goes into the journal."""
+        """True if events of its messages go into the journal."""
         return self.journals and self.options.journal != "off"
 
     @property
@@ -94,7 +94,7 @@ class PostgresQueue:
             mine[name] = mine.get(name, 0) + change
 
     def written(self) -> None:
-        """The changes are rows now, and count with those that were there."""
+        """Reset the changes after they were written."""
         self.waiting += self.changes.get("ready", 0) + self.changes.get("scheduled", 0)
         self.leased += self.changes.get("leased", 0)
         self.changes = {}
@@ -105,7 +105,7 @@ class PostgresQueue:
 
 
 def queue_info(name: str, options: QueueOptions, paused: bool, created_at: int, counts: tuple[int, ...]) -> QueueInfo:
-    """`counts` in the order of COUNTED."""
+    """Return the info of a queue; `counts` are in the order of COUNTED."""
     gauges = dict(zip(GAUGES, counts, strict=False))
     totals = dict(zip(TOTALS, counts[len(GAUGES) :], strict=True))
     return QueueInfo(
@@ -114,5 +114,5 @@ def queue_info(name: str, options: QueueOptions, paused: bool, created_at: int, 
 
 
 def is_limited(options: QueueOptions) -> bool:
-    """Whether a push or a lease has to know how many messages there are."""
+    """Return True if a push or a lease needs the number of messages."""
     return options.max_size is not None or options.max_in_flight is not None

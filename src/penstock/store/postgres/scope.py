@@ -1,4 +1,4 @@
-"""A lease from all queues of a namespace or task, of which only those are met that may hold messages."""
+"""Leases from all queues of a namespace or task, reading only queues that may hold messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Age = tuple[int, int]
 
 
 def lease_scope(tx: PostgresTransaction, command: Lease, scope: str) -> Leased:
-    """By queue priority, then whichever queue's next message is oldest."""
+    """Lease by queue priority, then from the queue whose next message is oldest."""
     tx.write_counters()
     names, idle = has_messages(
         tx, [(name, id_) for name, id_ in tx.fetch("lease.busy_in_scope", scope + "/", scope + "0")]
@@ -29,7 +29,7 @@ def lease_scope(tx: PostgresTransaction, command: Lease, scope: str) -> Leased:
 
 
 def _lease_from(tx: PostgresTransaction, command: Lease, names: list[str]) -> Leased:
-    # Looked at first, and locked only where something is to be leased: idle queues hold nobody up.
+    # Read without the lease locks first, so that idle queues never cause a wait.
     tx.enter_also(dict.fromkeys(names, WHOLE))
     record_far(tx, [queue for name in names if (queue := tx.find(name)) is not None])
     open_queues: list[PostgresQueue] = []
@@ -52,12 +52,12 @@ def _lease_from(tx: PostgresTransaction, command: Lease, names: list[str]) -> Le
         times += [at for at in wakes(tx, open_queues).values() if at is not None]
         return Leased([], wake_at=min(times, default=None))
     messages = _lease_shares(tx, order, command)
-    # Another may have taken them since they were seen; then there may be others.
+    # Another consumer may have taken them since they were read; then there may be others.
     return Leased(messages, more=not messages)
 
 
 def _shares(tx: PostgresTransaction, queues: Iterable[PostgresQueue], limit: int) -> list[str]:
-    """From which queue each of the next messages comes."""
+    """Return the queue of each of the next messages."""
     by_rank: dict[int, list[PostgresQueue]] = {}
     for queue in queues:
         by_rank.setdefault(-queue.options.priority, []).append(queue)
@@ -70,7 +70,7 @@ def _shares(tx: PostgresTransaction, queues: Iterable[PostgresQueue], limit: int
 
 
 def _oldest(tx: PostgresTransaction, queues: list[PostgresQueue], limit: int) -> list[str]:
-    """From queues of one priority: merge their heads by age."""
+    """Merge the heads of queues of one priority by age."""
     wanted = {queue.id: allowed(queue, limit) for queue in queues}
     wanted = {queue_id: count for queue_id, count in wanted.items() if count}
     found: dict[int, list[tuple[int, int, int]]] = {}

@@ -1,6 +1,6 @@
-"""Ack, nack, extend and release: what a consumer does with a lease. A stale token changes nothing.
+"""Ack, nack, extend and release. A stale token changes nothing.
 
-All acks that follow each other in a batch, whatever their queues, end their leases by one statement.
+Adjacent acks in a batch, of any queues, end their leases with one statement.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from penstock.store.postgres.settlement import (
 )
 from penstock.store.postgres.transaction import PostgresTransaction, home
 
+# Queue id, expiry time in the token, message id, token.
 Item = tuple[int, int, int, bytes]
-"""Queue, the time in the token, message, token."""
 
 
 def _item(queue_id: int, item: SettleItem) -> Item | None:
-    """What finds the lease; None when nothing can."""
+    """Return the key of the lease, or None if the token or id cannot be valid."""
     token = b"" if item.token is None else token_bytes(item.token)
     if len(token) != TOKEN_BYTES or not 0 < item.id <= ID_MAX:
         return None
@@ -57,7 +57,7 @@ def _columns(items: Sequence[Item]) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def along(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[Statement]:
-    """The end of the leases, to go with the first round trip; only where one statement does for all."""
+    """Return the statement that ends the leases, to go with the first round trip, if one is enough for all."""
     ids = [tx.context.ids.get(home(command.queue)) for command in commands]
     if None in ids or not joinable(commands):
         return []
@@ -66,7 +66,7 @@ def along(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[Statement]:
 
 
 def joinable(commands: Sequence[Ack]) -> bool:
-    """No message twice, and every one with its token: then they can be ended at once."""
+    """Return True if no message occurs twice and each has its token, so that one statement can end all leases."""
     items = [item for command in commands for item in command.items]
     return len({item.id for item in items}) == len(items) and all(item.token is not None for item in items)
 
@@ -79,7 +79,7 @@ def _items(commands: Sequence[Ack], queue_ids: Sequence[int]) -> list[Item]:
 
 
 def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll | PenstockError]:
-    """A run of acks."""
+    """Execute a run of acks."""
     early, tx.first = tx.first, []
     if not joinable(commands):
         return [_ack_alone(tx, command) for command in commands]
@@ -99,7 +99,7 @@ def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll
     for queue_id, leases in by_queue.items():
         _remember(tx, queue_id, leases, [ACKED] * len(leases))
     _forget_extensions(tx, list(ended.values()))
-    before, why = _look_back(tx, missing)
+    before, why = _find_settled(tx, missing)
     outcomes: list[SettledAll | PenstockError] = []
     for command in commands:
         found = tx.find(command.queue)
@@ -121,18 +121,18 @@ def _ack_alone(tx: PostgresTransaction, command: Ack) -> SettledAll | PenstockEr
     except PenstockError as error:
         return error
 
-    def end_well(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
+    def acknowledge(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
         finish(tx, {queue.id: queue}, {queue.id: leases})
         _remember(tx, queue.id, leases, [ACKED] * len(leases))
         return [None] * len(leases)
 
-    return SettledAll(_settle(tx, queue, command.items, end_well, lambda how: how == ACKED)[0])
+    return SettledAll(_settle(tx, queue, command.items, acknowledge, lambda how: how == ACKED)[0])
 
 
 def finish(
     tx: PostgresTransaction, queues: Mapping[int, PostgresQueue], by_queue: Mapping[int, Sequence[EndedLease]]
 ) -> None:
-    """Archive or delete messages whose leases have ended well."""
+    """Archive or delete acknowledged messages."""
     everything = [lease for leases in by_queue.values() for lease in leases]
     if not everything:
         return
@@ -182,7 +182,7 @@ def _forget_extensions(tx: PostgresTransaction, leases: Sequence[EndedLease]) ->
 
 
 def _remember(tx: PostgresTransaction, queue_id: int, leases: Sequence[EndedLease], hows: Sequence[int]) -> None:
-    """Note how the tokens of these leases settled their messages: the same again gets the same answer."""
+    """Store how the tokens of these leases settled their messages, so that a repeat gets the same result."""
     if leases:
         tx.write(
             "settle.remember",
@@ -195,9 +195,9 @@ def _remember(tx: PostgresTransaction, queue_id: int, leases: Sequence[EndedLeas
 
 
 def forget_settled(tx: PostgresTransaction, limit: int) -> bool:
-    """Delete old notes of what tokens did. Returns whether there may be more.
+    """Delete old rows about settled tokens. Return True if there may be more.
 
-    Those that were deleted before may still be in the way, if a snapshot is held: they are passed over.
+    Starts after the rows deleted before, whose index entries a long-lived snapshot may still keep.
     """
     context = tx.context
     before = tx.now // 60_000 - SETTLED_MINUTES - 1
@@ -217,17 +217,17 @@ Act = Callable[[Sequence[EndedLease], Sequence[SettleItem]], list[State | None]]
 def _settle(
     tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem], act: Act, same: Callable[[int], bool]
 ) -> tuple[list[Settled], list[State | None]]:
-    """End the leases of one command's items and do with them what is to be done; of a repeated id, by the first.
+    """End the leases of one command's items and call `act` with them; a repeated id is settled by its first item.
 
-    `same`: whether what a token did earlier, as it is remembered, is what it is to do now.
+    `same` returns True if a remembered result of a token is the one requested now.
     """
     first: dict[int, int] = {}
     for number, item in _holding(tx, queue, items):
         first.setdefault(item.id, number)
     ended = {lease.id: lease for lease in _end(tx, queue, [items[number] for number in first.values()])}
     done = {number: items[number] for message_id, number in first.items() if message_id in ended}
-    told = act([ended[item.id] for item in done.values()], list(done.values()))
-    states = dict(zip(done, told, strict=True))
+    new_states = act([ended[item.id] for item in done.values()], list(done.values()))
+    states = dict(zip(done, new_states, strict=True))
     _forget_extensions(tx, list(ended.values()))
     results, before = _results(tx, queue, items, done, same)
     found = [
@@ -244,11 +244,11 @@ def _results(
     done: dict[int, SettleItem],
     same: Callable[[int], bool] = lambda _: False,
 ) -> tuple[list[Settled], dict[int, int]]:
-    """For each item, of which some, by number, were done; and how those were settled whose tokens did so before.
+    """Return the result of each item, and how earlier requests settled items by number.
 
-    What came before that of its message met it still there.
+    `done` has the items settled now by number. An item before the one that settled its message is stale.
     """
-    recalled, why = _look_back(tx, [(queue, item) for number, item in enumerate(items) if number not in done])
+    recalled, why = _find_settled(tx, [(queue, item) for number, item in enumerate(items) if number not in done])
     done_by = {item.id: number for number, item in reversed(done.items())}
     results: list[Settled] = []
     before: dict[int, int] = {}
@@ -269,7 +269,7 @@ def _results(
 def _holding(
     tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]
 ) -> Iterable[tuple[int, SettleItem]]:
-    """Those that may hold a lease. Of a message that is named again and again, those with the token of its lease."""
+    """Return the items that may hold a lease; for a message given several times, those with its current token."""
     ids = {item.id for item in items}
     if len(ids) == len(items):
         return enumerate(items)
@@ -284,7 +284,7 @@ def _holding(
 
 
 def _find_items(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]) -> list[Item]:
-    """What finds each lease; the current one, where no token is given."""
+    """Return the key of each lease, of the current one if no token is given."""
     found = [each for item in items if (each := _item(queue.id, item)) is not None]
     any_token = [item.id for item in items if item.token is None and 0 < item.id <= ID_MAX]
     if any_token:
@@ -299,19 +299,21 @@ def _end(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleIt
     return [EndedLease._make(row) for row in rows]
 
 
+# Queue, message and token.
 Key = tuple[int, int, bytes]
-"""Queue, message and token."""
 
 
 def _key(queue: PostgresQueue, item: SettleItem) -> Key:
     return queue.id, item.id, b"" if item.token is None else token_bytes(item.token)
 
 
-def _look_back(
+def _find_settled(
     tx: PostgresTransaction, missing: Sequence[tuple[PostgresQueue, SettleItem]]
 ) -> tuple[dict[Key, int], dict[tuple[int, int], Settled]]:
-    """For items without a lease: how their tokens settled them in the last minutes, and else why they could not be
-    settled: the lease is over, or the message is not there."""
+    """Return how the tokens of items without a lease settled them in the last minutes, and else why they failed.
+
+    The reason is a lease that has ended, or a message that does not exist.
+    """
     why = {(queue.id, item.id): Settled.UNKNOWN for queue, item in missing}
     places: dict[int, tuple[int, int]] = {}
     keys: list[Key] = []
@@ -407,9 +409,9 @@ def _note_nacked(
     again: Sequence[FailedDelivery],
     later: Mapping[EndedLease, int],
 ) -> None:
-    told = [encode_detail(error=each.error or None) for each in dead]
+    errors = [encode_detail(error=each.error or None) for each in dead]
     released = [each.lease for each in dead]
-    note_ended(tx, queue, Kind.RELEASED, released, marks=EventFlag.DEAD_LETTER, details=told if any(told) else None)
+    note_ended(tx, queue, Kind.RELEASED, released, marks=EventFlag.DEAD_LETTER, details=errors if any(errors) else None)
     at_once = max(tx.now, queue.newest_at)
     nacked = [*used_up, *discarded, *again]
     leases = [each.lease for each in nacked]
@@ -430,8 +432,8 @@ def extend(tx: PostgresTransaction, command: Extend) -> SettledAll:
     rows = tx.fetch("settle.extend", *_columns(found), until, queue.noted) if found else []
     extended = {message_id for message_id, _ in rows}
     if queue.noted and rows:
-        told = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
-        tx.journal.note(Kind.EXTENDED, queue, told)
+        events = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
+        tx.journal.note(Kind.EXTENDED, queue, events)
     if extended:
         tx.write("settle.note_extensions", ints(extended), until, tx.now)
     results, _ = _results(tx, queue, command.items, {n: item for n, item in holding.items() if item.id in extended})
@@ -444,7 +446,7 @@ def release(tx: PostgresTransaction, command: Release) -> SettledAll:
     check_tokens(queue.name, queue.options, command.items)
     tx.wakes.add(queue.name)
 
-    def give_back(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
+    def release_undelivered(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
         dead = [lease for lease in leases if lease.from_dead]
         note_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
         note_ended(tx, queue, Kind.RELEASED, [lease for lease in leases if not lease.from_dead])
@@ -462,4 +464,4 @@ def release(tx: PostgresTransaction, command: Release) -> SettledAll:
             queue.count(leased=-len(leases))
         return [None] * len(leases)
 
-    return SettledAll(_settle(tx, queue, command.items, give_back, lambda how: how == RELEASED)[0])
+    return SettledAll(_settle(tx, queue, command.items, release_undelivered, lambda how: how == RELEASED)[0])

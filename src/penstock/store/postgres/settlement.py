@@ -1,4 +1,4 @@
-"""Where a message goes when its lease has ended: back among the ready, later, to the dead letters, or away. In bulk."""
+"""Moves messages whose leases ended, in bulk: requeue, schedule, dead-letter or delete."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class EndedLease(NamedTuple):
     from_dead: bool
     extended: bool
     pushed_at: int | None = None
-    """If the journal wants it, and was known to."""
+    """Set if the queue was known to be journalled when the lease ended."""
     leased_until: int = 0
     token: bytes = b""
 
 
 class FailedDelivery(NamedTuple):
-    """A delivery that failed, and why."""
+    """A failed delivery and its error."""
 
     lease: EndedLease
     error: str
@@ -39,12 +39,12 @@ class FailedDelivery(NamedTuple):
 
 
 def text(value: str, length_max: int = ERROR_TEXT_MAX) -> str:
-    """As it can be stored: PostgreSQL has no NUL in text."""
+    """Return a text as it can be stored: shortened, and without NUL, which PostgreSQL rejects."""
     return value[:length_max].replace("\0", "�")
 
 
 def requeue(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[EndedLease]) -> None:
-    """Back among the ready, each where it was."""
+    """Make messages ready again at their old positions."""
     if not leases:
         return
     tx.write(
@@ -97,7 +97,7 @@ def dead_letter(
     *,
     discard: bool = False,
 ) -> None:
-    """Into the queue's dead letters; gone, where it keeps none or the messages are discarded."""
+    """Move messages to the dead letters, or delete them if the queue keeps none or they are discarded."""
     if not failed:
         return
     leases = [each.lease for each in failed]
@@ -138,7 +138,7 @@ def remember_failures(tx: PostgresTransaction, failed: Sequence[FailedDelivery])
 
 
 def forget(tx: PostgresTransaction, messages: Sequence[tuple[int, int, int]]) -> None:
-    """Messages (id, place, attempts) and their errors."""
+    """Delete messages (id, row key, attempts) and their errors."""
     if messages:
         tx.write("settle.delete_messages", ints(place for _, place, _ in messages))
         failed = [message_id for message_id, _, attempts in messages if attempts]

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: a few connections, one transaction for each batch of commands."""
+"""PostgreSQL store: a connection pool, and one transaction per batch of commands."""
 
 from __future__ import annotations
 
@@ -59,43 +59,43 @@ from penstock.store.postgres.caller_transaction import (
 from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
 from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
 from penstock.store.postgres.fastpath.eligibility import plan
-from penstock.store.postgres.fastpath.runner import RETRIED, UNFOLDED_MAX, FastPath
+from penstock.store.postgres.fastpath.runner import RETRIED, UNCOMPACTED_MAX, FastPath
 from penstock.store.postgres.queries import PostgresQueries
 from penstock.store.postgres.settle import forget_settled
-from penstock.store.postgres.sweep import fold, forget_marks
+from penstock.store.postgres.sweep import compact_counters, forget_marks
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.workers import list_workers
 
 T = TypeVar("T")
 Durability = Literal["full", "relaxed"]
+# One per lane, and two for reads.
 CONNECTIONS = 6
-"""One for each lane, and two to read with."""
 TRIES = 20
+# Old rows about settled tokens that one transaction deletes, if no sweeper does.
 FORGOTTEN_MAX = 10_000
-"""Old notes of settled messages that one transaction deletes, if no sweeper does."""
+# Journalled transactions after which a store assigns their offsets itself, if no server does.
 SPOOLED_MAX = 2_000
-"""Transactions noted for the journal after which a store gives them their offsets itself, if no server does."""
 LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
 
 
 class CommitLost(Exception):
-    """The connection was lost between the word to commit and its answer."""
+    """Raised when the connection was lost between sending a commit and receiving its reply."""
 
-    def __init__(self, xid: str | None, life: str, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
+    def __init__(self, xid: str | None, server_start_id: str, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
         super().__init__(str(cause))
         self.xid = xid
-        self.life = life
+        self.server_start_id = server_start_id
         self.outcomes = outcomes
         self.cause = cause
 
 
+# SQLSTATE classes of errors caused by one command: a value that cannot be stored or is too large.
 OF_ONE_COMMAND = ("22", "54")
-"""Classes of errors: a value that cannot be stored, or is too large to."""
 
 
 class PostgresStore:
     lanes = 4
-    """Batches that may be on their way at once: pushes, leases, settling, and the rest."""
+    """Batches that may run at the same time: pushes, leases, settles, and the rest."""
     commit_is_instant = False
 
     def __init__(
@@ -110,7 +110,7 @@ class PostgresStore:
         connections: int = CONNECTIONS,
         journal: bool | None = None,
     ) -> None:
-        """With `journal` the database gets or loses its journal, for all who share it; None leaves that as it is."""
+        """Open a store. `journal` turns the journal of the database on or off for all processes; None keeps it."""
         self.target = DatabaseTarget(url, schema)
         self.durability: Durability = durability
         self._busy_ms = busy_ms
@@ -128,8 +128,8 @@ class PostgresStore:
             channel = f"penstock.{self.target.schema}"
             self._notifier = Notifier(self._connect, channel, on_late_commit=self._context.rescan_soon)
             self._notifier.start()
-            self._short_way = FastPath(
-                self._context, self._pool, self._notifier, self.target, self._apply_in_steps, self._look_after
+            self._fastpath = FastPath(
+                self._context, self._pool, self._notifier, self.target, self._run_transaction, self._maintain
             )
         finally:
             first.close()
@@ -150,7 +150,7 @@ class PostgresStore:
         return f"{self.target.shown} (schema {self.target.schema})"
 
     def clock(self) -> int:
-        """The database's, as far as the last transaction told."""
+        """Return the database's time, estimated from the last transaction."""
         return self._context.now()
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -160,7 +160,9 @@ class PostgresStore:
         connection = self._connect()
         try:
             return PipelinedConnection(
-                connection, life=server_start_id(connection), answer_ms=self.target.answer_ms + self._busy_ms
+                connection,
+                server_start_id=server_start_id(connection),
+                answer_ms=self.target.answer_ms + self._busy_ms,
             )
         except psycopg.Error as error:
             connection.close()
@@ -173,28 +175,28 @@ class PostgresStore:
         pass
 
     def after_fork_in_child(self) -> None:
-        # The connections are the parent's: left alone, never closed here, which would end them there.
+        # The connections belong to the parent: closing them here would end them there.
         self._pool.start_over()
         self._notifier.start_over()
         self._draining = threading.Lock()
 
     def lane(self, command: Command[Any]) -> int:
-        """Commands of one lane share batches; leases need not wait for the disk, and wait for none who do."""
+        """Return the lane of a command. Leases have their own: they need no fsync and must not wait for others'."""
         return LANES.get(type(command), 3)
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         try:
             return self._apply(commands)
         except psycopg.Error as error:
-            # What a command holds may be what the database cannot: that is no matter of the others.
+            # The database rejects a value of one command: the others run without it.
             if len(commands) == 1 or (error.sqlstate or "")[:2] not in OF_ONE_COMMAND:
                 raise translate(error, self.target) from error
         except PenstockError as error:
-            # Only the command that waits for an application's transaction is refused.
+            # Only the command that waits for an application's transaction fails.
             if len(commands) == 1 or not isinstance(error, TryLater):
                 raise
         except Exception:
-            # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
+            # An unexpected error of one command must not fail the rest of the batch.
             if len(commands) == 1:
                 raise
         return [self._apply_alone(command) for command in commands]
@@ -214,31 +216,31 @@ class PostgresStore:
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         if not commands:
             return []
-        short = plan(self._context, commands)
-        return self._apply_in_steps(commands) if short is None else self._short_way.carry_out(short, commands)
+        batch = plan(self._context, commands)
+        return self._run_transaction(commands) if batch is None else self._fastpath.execute(batch, commands)
 
-    def _apply_in_steps(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        trouble: Exception | None = None
+    def _run_transaction(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        last_error: Exception | None = None
         for _ in range(TRIES):
             try:
                 with self._pool.wire() as wire:
                     tx = PostgresTransaction(wire, self._context)
                     outcomes = self._run(tx, commands)
-                    # What goes wrong with this is no matter of those who asked for that, which is done.
+                    # The batch is committed: an error in maintenance must not reach its callers.
                     with suppress(psycopg.Error, StoreError):
-                        self._look_after(wire)
+                        self._maintain(wire)
                 return outcomes
             except CommitLost as lost:
                 self._pool.drop_idle()
-                if self._was_kept(lost):
+                if self._was_committed(lost):
                     self._notifier.notify_later()
                     if lost.outcomes is not None:
                         return lost.outcomes
-                    # The ids that were given came with the answer.
+                    # The assigned ids were in the lost reply.
                     raise translate(psycopg.OperationalError(str(lost)), self.target, maybe_done=True) from lost
-                trouble = lost
+                last_error = lost
             except (Restart, *RETRIED) as error:
-                trouble = error
+                last_error = error
             except psycopg.errors.LockNotAvailable as error:
                 if tx.gives_up_soon:
                     raise in_use() from error
@@ -246,20 +248,20 @@ class PostgresStore:
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
-                # Nothing of it was kept: once more, on a connection made anew.
+                # Nothing was committed: retry on a new connection.
                 self._pool.drop_idle()
-                trouble = error
-        raise StoreBusy(f"{self.target.shown}: {TRIES} attempts were in vain, the last because: {trouble}") from trouble
+                last_error = error
+        raise StoreBusy(f"{self.target.shown}: giving up after {TRIES} attempts: {last_error}") from last_error
 
     def _run(self, tx: PostgresTransaction, commands: Sequence[Command[Any]]) -> list[Any]:
-        wire, begun = tx.wire, time.monotonic()
+        wire, started = tx.wire, time.monotonic()
         in_runs = runs(commands)
         try:
             tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
             outcomes = execute(tx, in_runs)
-            told = bool(tx.wakes) and self._notifier.may_send_now()
-            for word in self._notifier.words(tx.wakes) if told else ():
-                tx.write("begin.notify", self._notifier.channel, word)
+            notifies = bool(tx.wakes) and self._notifier.may_send_now()
+            for payload in self._notifier.payloads(tx.wakes) if notifies else ():
+                tx.write("begin.notify", self._notifier.channel, payload)
         except BaseException:
             self._roll_back(wire)
             raise
@@ -267,11 +269,12 @@ class PostgresStore:
             tx.commit()
         except psycopg.Error as error:
             if is_lost(error) or wire.broken:
-                raise CommitLost(tx.xid, wire.life, None if tx.answers_with_commit else outcomes, error) from error
+                complete = None if tx.answers_with_commit else outcomes
+                raise CommitLost(tx.xid, wire.server_start_id, complete, error) from error
             self._roll_back(wire)
             raise
-        late = tx.schedules and time.monotonic() - begun > SLACK_MS / 1000
-        if late or (tx.wakes and not told):
+        late = tx.schedules and time.monotonic() - started > SLACK_MS / 1000
+        if late or (tx.wakes and not notifies):
             self._notifier.notify_later(tx.wakes, late=late)
         return outcomes
 
@@ -280,11 +283,11 @@ class PostgresStore:
             if not wire.broken and wire.in_transaction:
                 wire.run([Statement(self._context.sql["begin.rollback"])])
 
-    def _was_kept(self, lost: CommitLost) -> bool:
-        """Ask the database, when it is there again, what became of a commit.
+    def _was_committed(self, lost: CommitLost) -> bool:
+        """Reconnect and query whether a transaction was committed.
 
-        A crash takes back the numbers of transactions that left no trace on disk, and others get them: after one, it
-        may be another's commit that it knows of.
+        After a crash the database may reuse the number of a transaction that had not reached the disk, so a commit
+        found after a restart proves nothing.
         """
         deadline = time.monotonic() + OUTCOME_SECONDS
         while lost.xid is not None and time.monotonic() < deadline:
@@ -294,21 +297,21 @@ class PostgresStore:
                 if status == "aborted":
                     return False
                 if status == "committed":
-                    if wire.life == lost.life:
+                    if wire.server_start_id == lost.server_start_id:
                         return True
                     break
             except psycopg.errors.InvalidParameterValue:
-                return False  # It is of the future: no trace of it outlived the database's crash.
+                return False  # The number is not yet assigned: the transaction did not survive a crash.
             except (StoreUnreachable, psycopg.Error):
                 pass
             time.sleep(0.05)
         raise translate(psycopg.OperationalError(str(lost.cause)), self.target, maybe_done=True) from lost.cause
 
-    def _look_after(self, wire: PipelinedConnection) -> None:
-        """What a server does in the background, for when there is none."""
+    def _maintain(self, wire: PipelinedConnection) -> None:
+        """Do the background work of a server, in case there is none."""
         context = self._context
-        if context.uncompacted_counters > UNFOLDED_MAX:
-            self._fold(wire)
+        if context.uncompacted_counters > UNCOMPACTED_MAX:
+            self._compact_counters(wire)
         if context.spooled > SPOOLED_MAX and self._draining.acquire(blocking=False):
             try:
                 context.spooled = 0
@@ -318,12 +321,12 @@ class PostgresStore:
                 self._roll_back(wire)
                 self._draining.release()
 
-    def _fold(self, wire: PipelinedConnection) -> None:
-        """Of the queues last used; a server's sweeper does it for all. One bounded step: a caller waits for it."""
+    def _compact_counters(self, wire: PipelinedConnection) -> None:
+        """Compact the counters of recently used queues, in one bounded step, because a caller waits for it."""
         tx = PostgresTransaction(wire, self._context)
         try:
             tx.begin({}, durable=False)
-            fold(tx, list(dict.fromkeys(self._context.ids.values())))
+            compact_counters(tx, list(dict.fromkeys(self._context.ids.values())))
             forget_marks(tx)
             forget_settled(tx, FORGOTTEN_MAX)
             tx.commit()
@@ -332,15 +335,15 @@ class PostgresStore:
             raise
 
     def prepare(self, commands: Sequence[Command[Any]]) -> PreparedBatch | None:
-        """Always None: every statement is a wait for the database."""
+        """Return None always: every statement waits for the database."""
         return None
 
-    def ask(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
-        short = plan(self._context, commands)
-        return None if short is None else self._short_way.ask(short, commands)
+    def begin_async(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
+        batch = plan(self._context, commands)
+        return None if batch is None else self._fastpath.begin_async(batch, commands)
 
     def push_statement(self, command: Push) -> PushStatement:
-        """A push in a transaction of the caller's own, for any driver; `pushed` reads its answer."""
+        """Return a statement that pushes in a transaction of the caller; `pushed` reads its result."""
         self._pool.check_open()
         return push_statement(self._context, command, durable=self.durability == "full")
 
@@ -348,14 +351,16 @@ class PostgresStore:
         return receipts(self._context, self.target, command, answer)
 
     def driver_error(self, error: Exception) -> Exception:
-        """An error of any driver, on the caller's connection: as it is, unless the database is another one."""
+        """Return the error of the caller's driver, or one that says that the connection is to another database."""
         return other_database(self.target) if getattr(error, "sqlstate", None) in NO_PENSTOCK else error
 
     def push_on(self, connection: psycopg.Connection[Any], command: Push) -> list[PushReceipt]:
-        """Push in the transaction of the caller's own connection."""
+        """Push in the transaction of the caller's connection."""
         if not isinstance(connection, psycopg.Connection):
             raise WrongType(
-                f"conn is a PostgreSQL connection, not {type(connection).__name__}", field="conn", hint=POSTGRES_DRIVERS
+                f"conn: expected a PostgreSQL connection, got {type(connection).__name__}",
+                field="conn",
+                hint=POSTGRES_DRIVERS,
             )
         statement = self.push_statement(command)
         try:
@@ -440,13 +445,13 @@ class PostgresStore:
     def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
         return self._read(lambda reader: list_workers(reader, after, limit))
 
-    def _read(self, look: Callable[[PostgresQueries], T]) -> T:
-        """Look at one moment of the database; once more, if the connection turns out to be lost."""
+    def _read(self, query: Callable[[PostgresQueries], T]) -> T:
+        """Run queries on one snapshot of the database; retry once if the connection was lost."""
         for last in (False, True):
             try:
                 with self._pool.wire() as wire:
                     try:
-                        return look(PostgresQueries(wire, self._context))
+                        return query(PostgresQueries(wire, self._context))
                     finally:
                         self._roll_back(wire)
             except psycopg.Error as error:
@@ -467,12 +472,12 @@ class PostgresStore:
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         raise Unsupported(
-            "a PostgreSQL store is not copied to a file",
-            hint=f"pg_dump --schema={self.target.schema} makes a copy as of one moment, while others go on working",
+            "a PostgreSQL store cannot be backed up to a file",
+            hint=f"use pg_dump --schema={self.target.schema}, which makes a consistent copy while the store is in use",
         )
 
     def compact(self) -> None:
-        """Give the space of what is gone back for new messages; PostgreSQL does so by itself, a little later."""
+        """Free the space of deleted rows for new messages; PostgreSQL's autovacuum does so too, a little later."""
         self._pool.check_open()
         with self._connect() as connection:
             try:
@@ -486,9 +491,9 @@ class PostgresStore:
                 raise translate(error, self.target) from error
 
     def shorten_log(self) -> None:
-        """Nothing to do: the write-ahead log is PostgreSQL's own affair."""
+        """Do nothing: PostgreSQL manages its write-ahead log."""
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close all connections. Safe to call again."""
         self._notifier.close()
         self._pool.close()

@@ -1,4 +1,4 @@
-"""The sweep: what time moves, in every queue; archives, keys and minutes past their time; counters folded."""
+"""Sweep: transitions of every queue, retention of archives, keys and history, and compaction of counters."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
+# Longer than a push can take, and than its outcome can be queried.
 MARK_KEPT_MS = 5 * 60_000
-"""Longer than a push can be on its way, or be asked for."""
 
 
 def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
     tx.write_counters()
     swept = Swept()
-    # name, id, undone, archived, counter rows
+    # Rows of name, id, unfinished messages, archived messages, and counter rows.
     queues = tx.fetch("admin.holding")
     holding = [row for row in queues if row[2] or row[3]]
     for start in range(0, len(holding), QUEUES_AT_ONCE):
         _sweep_queues(tx, holding[start : start + QUEUES_AT_ONCE], command.limit, swept)
     _forget_keys(tx, command.limit, swept)
     tx.write_counters()
-    fold(tx, [row[1] for row in queues if row[4] > 1])
+    compact_counters(tx, [row[1] for row in queues if row[4] > 1])
     forget_marks(tx)
     swept.more |= forget_settled(tx, SETTLED_PER_STEP * command.limit)
     _write_latencies(tx)
@@ -77,8 +77,8 @@ def _trim_archive(tx: PostgresTransaction, queue: PostgresQueue, archive_ms: int
 
 
 def _forget_keys(tx: PostgresTransaction, limit: int, swept: Swept) -> None:
-    """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
-    past = tx.context.past_requests.below(lambda: int(tx.fetch("admin.last_id")[0][0]) + 1)
+    """Delete expired keys. A message key lives at least as long as its message, a request key until its window ends."""
+    past = tx.context.past_requests.expired_before(lambda: int(tx.fetch("admin.last_id")[0][0]) + 1)
     rows = tx.fetch("admin.old_keys", tx.now, limit)
     recent: list[Row] = []
     alive: list[Row] = []
@@ -101,15 +101,17 @@ def _for_keys(tx: PostgresTransaction, statement: str, rows: Rows, *params: int)
         tx.write(statement, *params, ints(row[0] for row in rows), texts([row[1] for row in rows]))
 
 
-def fold(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
+def compact_counters(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
     if queue_ids:
         tx.write("counter.fold", ints(queue_ids))
         tx.context.uncompacted_counters = 0
 
 
 def forget_marks(tx: PostgresTransaction) -> None:
-    """Of pushes that nobody asks for any more. Those that were forgotten before may still be in the way, if a snapshot
-    is held: they are passed over."""
+    """Delete marks of pushes whose outcome can no longer be queried.
+
+    Starts after the marks deleted before, whose index entries a long-lived snapshot may still keep.
+    """
     context = tx.context
     up_to = tx.now - MARK_KEPT_MS << MARK_BITS
     if up_to > context.marks_from:
@@ -125,7 +127,7 @@ def _write_latencies(tx: PostgresTransaction) -> None:
 
 
 def _forget_minutes(tx: PostgresTransaction, queue_ids: Sequence[int], minute: int, kept: int) -> None:
-    """Once a minute is often enough."""
+    """Delete old history, once a minute."""
     if minute != tx.context.trimmed_minute:
         tx.context.trimmed_minute = minute
         tx.write("admin.forget_minutes", ints(queue_ids), minute - kept)

@@ -1,6 +1,6 @@
-"""The running transaction: its time, its locks, the queues it has entered, and what it is about to write.
+"""A running transaction: its time, its locks, its queues and its pending writes.
 
-Writes are gathered and go with the next question, or with the commit: a batch is two round trips.
+Writes are sent together with the next query or with the commit, so a batch takes two round trips.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from penstock.store.common import ByteBudget
 from penstock.store.postgres.context import StoreContext
 from penstock.store.postgres.queues import COUNTED, PostgresQueue
 
+# What a command needs of a queue: all its columns, and the exclusive right to push, to lease or to change it.
 WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
-"""What a command needs of a queue: all that is known of it; to push, to lease, or to change it, alone."""
+# Kinds of locks, in the order in which they are taken. The first is shared, except by commands that change or drop the
+# queue. The last is a single lock under which queues are created.
 ALIVE, PUSHING, LEASING, CREATING = 0, 1, 2, 3
-"""Locks, in the order in which they are taken. All share the first, but for who changes or drops the queue; under the
-last, which is one for all, queues are made."""
-CHANGE_WAIT_MS = 1_000
 # How long a change of a queue waits for open transactions that pushed to it. All other commands queue up behind it.
-KEY_WAIT_MS = 200
+CHANGE_WAIT_MS = 1_000
 # How long a push waits for an application's open transaction that pushed the same key. Other pushes wait behind it.
+KEY_WAIT_MS = 200
 Needs = Mapping[str, int]
 
 
 def home(name: str) -> str:
-    """The queue of a name that may also address its dead letters."""
+    """Return the queue of a name that may also address its dead letters."""
     return name.removesuffix(DLQ_SUFFIX)
 
 
@@ -43,36 +43,36 @@ class PostgresTransaction:
         self.context = context
         self.salt = context.salt
         self.now = 0
+        # Payload bytes that the leases of this batch may still return.
         self.room = ByteBudget()
-        """What all leases of a batch may still hand out."""
         self.journal = Recorder(context.salt)
         self.journals = context.journals
+        # True if no later command in the batch takes message ids.
         self.final = True
-        """Whether nothing that takes ids comes after the command that is carried out."""
+        # Number of pushed messages whose journal records do not have their ids yet.
         self.unnumbered = 0
-        """How many messages were pushed whose ids the journal's records lack."""
+        # Transaction id, loaded for durable batches to find out their outcome after a lost connection.
         self.xid: str | None = None
-        """Known while the outcome may come to matter."""
+        # Rows of the statements sent along with `begin`, for the first run only.
         self.first: list[Rows] = []
-        """What the statements that went along with `begin` answered; for the first command alone."""
+        # True inside Transact: only a current lease settles, not a repeated token, as other commands depend on it.
         self.fenced = False
-        """Whether only a lease that holds settles: what else a command does hangs on it."""
+        # Queues whose consumers may wait for this batch.
         self.wakes: set[str] = set()
-        """Queues for which others may wait."""
+        # True if it scheduled messages.
         self.schedules = False
-        """Whether it wrote times at which messages become due."""
-        self.gives_up_soon = False
         # True if it waits only briefly for some lock, which an application's transaction may hold for long.
+        self.gives_up_soon = False
+        # True if the round trip of the commit returns a part of the outcomes.
         self.answers_with_commit = False
-        """Whether the commit's own round trip brings something that the outcomes lack."""
         self._pending: list[Statement] = []
         self._queues: dict[str, PostgresQueue | None] = {}
         self._needs: dict[str, int] = {}
+        # Id under which each queue was locked; another thread may have changed the cached id meanwhile.
         self._locked: dict[str, int] = {}
-        """Under which id each queue was locked; another thread may have learnt another meanwhile."""
         self._stale = False
+        # Positions in the journal at which open savepoints began.
         self._marks: list[int] = []
-        """Of the journal, where each open savepoint began."""
 
     # Beginning
 
@@ -84,12 +84,12 @@ class PostgresTransaction:
         self._enter(start, needs, durable, along)
 
     def join(self, needs: Needs) -> None:
-        """As `begin`, inside a transaction that there is."""
+        """Do the same as `begin` inside an open transaction."""
         self._enter([], needs, False, ())
 
     def _enter(self, start: list[Statement], needs: Needs, durable: bool, along: Sequence[Statement]) -> None:
         context = self.context
-        context.look_wide_now_and_then()
+        context.rescan_if_due()
         if context.clock is not None:
             start.append(self._statement("begin.move_clock", context.clock()))
         keys = self._lock_keys(needs)
@@ -106,7 +106,7 @@ class PostgresTransaction:
         self._loaded(answers[len(start) - 1], needs)
 
     def enter_also(self, needs: Needs) -> None:
-        """Queues that were found on the way."""
+        """Lock and load further queues."""
         self.write_counters()
         unknown = [name for name in needs if name not in self.context.ids]
         if unknown:
@@ -173,7 +173,7 @@ class PostgresTransaction:
                 context.raise_floor(queue_id, self.now, queue.due_at, queue.lapse_at)
         self._needs.update(needs)
         if moved:
-            raise Restart("a queue was locked under an id that it does not have")
+            raise Restart("a queue was locked under an outdated id")
 
     # Queues
 
@@ -195,18 +195,18 @@ class PostgresTransaction:
         return queue
 
     def itself(self, name: str) -> PostgresQueue:
-        """The queue of this very name: what is done to a whole queue is not done by the name of its dead letters."""
+        """Return the queue of exactly this name: the name of its dead letters does not address the whole queue."""
         queue = self.queue(name)
         if queue.name != name:
             raise UnknownQueue(name)
         return queue
 
     def reload(self) -> None:
-        """What is known of queues is asked again, when it is next needed."""
+        """Load the queues again when they are next needed."""
         self.flush()
         self._stale = True
 
-    def made(self, queue_row: Row) -> PostgresQueue:
+    def created(self, queue_row: Row) -> PostgresQueue:
         queue = self._queues[queue_row[0]] = PostgresQueue(queue_row)
         self.context.learn(queue.name, queue.id)
         self.context.learn_options(queue.name, queue.id, queue_row[2])
@@ -227,13 +227,13 @@ class PostgresTransaction:
 
     @contextmanager
     def waiting_briefly(self, wait_ms: int) -> Generator[None]:
-        """Give up soon if what is written meanwhile has to wait for an application's transaction."""
+        """Limit the wait for locks of the statements written inside, which an application's transaction may hold."""
         self._pending += self._wait(wait_ms)
         yield
         self._pending += self._wait(None)
 
     def _wait(self, wait_ms: int | None) -> list[Statement]:
-        """Let the next statements wait at most so long for locks; None: as long as usual."""
+        """Return a statement that limits the wait for locks; None restores the usual limit."""
         self.gives_up_soon = True
         return [self._statement("begin.wait_at_most", f"{wait_ms or self.context.busy_ms}ms")]
 
@@ -242,10 +242,10 @@ class PostgresTransaction:
         return self.wire.run([*pending, Statement(self.context.sql[name], params)])[-1]
 
     def fetch_all(self, *wanted: tuple[Any, ...]) -> list[Rows]:
-        """Several questions at once."""
+        """Run several queries in one round trip."""
         pending, self._pending = self._pending, []
-        asked = [Statement(self.context.sql[name], params) for name, *params in wanted]
-        return self.wire.run([*pending, *asked])[len(pending) :]
+        queries = [Statement(self.context.sql[name], params) for name, *params in wanted]
+        return self.wire.run([*pending, *queries])[len(pending) :]
 
     def flush(self) -> None:
         if self._pending:
@@ -260,7 +260,7 @@ class PostgresTransaction:
         self.write("begin.savepoint")
 
     def undo(self) -> None:
-        """Back to the last savepoint; what is known of queues is asked again."""
+        """Roll back to the last savepoint, and load the queues again when they are next needed."""
         self.flush()
         self.write("begin.undo")
         self.write("begin.release")
@@ -275,14 +275,14 @@ class PostgresTransaction:
         self.release()
 
     def release(self) -> None:
-        """Of a savepoint, whose changes stay."""
+        """Release a savepoint and keep its changes."""
         self.write_counters()
         self.write("begin.release")
 
     # Ending
 
     def write_counters(self) -> None:
-        """One row for each queue that changed, of the columns that did."""
+        """Write one row per changed queue, with the changed columns only."""
         changed = [queue for queue in self._queues.values() if queue is not None and queue.changes]
         if not changed:
             return
@@ -299,7 +299,7 @@ class PostgresTransaction:
             queue.written()
 
     def write_journal(self) -> None:
-        """Last of all, so that whoever saw any of this is noted after it."""
+        """Write the journal events last, so that a transaction that saw this one's changes is recorded after it."""
         records = self.journal.take()
         if records:
             self.write("journal.note", self.unnumbered, b"".join(records))

@@ -1,6 +1,6 @@
-"""What time moves: due messages become ready, lapsed leases come back, expired messages go. In bounded steps.
+"""Transitions over time, in bounded steps: scheduled messages become ready, leases expire, messages expire.
 
-Each row is claimed by whoever deletes it, so this needs no lock: any number of servers may do it at once.
+The transaction that deletes a row owns it, so no lock is needed and any number of servers may run this at once.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ def advance(tx: PostgresTransaction, queue: PostgresQueue, step: int = STEP) -> 
     queue.lapse_at = NEVER if lapse_at is None else lapse_at
     queue.expiry_at = NEVER if expiry_at is None else expiry_at
     full = step in (moved.due, moved.lapsed - far) or moved.expired >= step
-    # What another server is moving at this moment is still there to see, but nothing to ask for again.
+    # Rows that another server is moving are still visible, but are no reason to repeat the step.
     moved.more = far_more or (full and min(queue.due_at, queue.lapse_at, queue.expiry_at) <= tx.now)
     return moved
 
 
 def wake_at(tx: PostgresTransaction, queue: PostgresQueue) -> int | None:
-    """When something of this queue may become ready without a push."""
+    """Return when a message of this queue may become ready without a push."""
     return wakes(tx, [queue])[queue.id]
 
 
 def wakes(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> dict[int, int | None]:
-    """The same of many, by their ids."""
+    """Return the same for several queues, by their ids."""
     context = tx.context
     ids = [queue.id for queue in queues]
     if not ids:
         return {}
     if time.monotonic() < context.patient_until:
         return dict.fromkeys(ids, tx.now + PATIENCE_MS)
-    begun = time.monotonic()
+    started = time.monotonic()
     floors = [context.floor(queue_id) for queue_id in ids]
     rows = tx.fetch("transitions.wakes", ints(ids), ints(due for due, _ in floors), ints(lapse for _, lapse in floors))
-    took = time.monotonic() - begun
+    took = time.monotonic() - started
     if took > context.slow_seconds:
-        # A held snapshot keeps all that was leased since in the way. Whoever waits may look a little too often instead.
+        # A long-lived snapshot keeps the index entries of ended leases. Waking consumers too often is cheaper then.
         context.patient_until = time.monotonic() + PATIENCE_FACTOR * took
     return dict(rows)
 
@@ -83,7 +83,7 @@ def _expire_leases(tx: PostgresTransaction, queue: PostgresQueue, step: int, flo
 
 
 def record_far(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> None:
-    """Find out, for many at once, which have leases that may be from before the clock was set back."""
+    """Find the queues with leases that may predate a clock that was set back, and mark the others as checked."""
     checks = tx.context.lease_checks
     due = {queue.id: queue for queue in queues if checks.is_due(queue.id, tx.now)}
     if due:
@@ -94,7 +94,7 @@ def record_far(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> None
 
 
 def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Transitions) -> None:
-    """Leases that would last for as long as the clock was set back."""
+    """Expire leases taken before the clock was set back, which would last longer by that amount."""
     checks = tx.context.lease_checks
     after = checks.start(queue.id, tx.now, queue.options.lease_ms)
     seen = tx.fetch("transitions.far", queue.id, *after, LEASE_CHECK_STEP)
@@ -107,7 +107,7 @@ def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Tra
 
 
 def _end_expired_leases(tx: PostgresTransaction, queue: PostgresQueue, rows: Rows, moved: Transitions) -> None:
-    """What becomes of messages whose leases ran out, and are deleted."""
+    """Requeue or dead-letter messages whose leases expired, given the deleted lease rows."""
     leases = sorted(map(EndedLease._make, rows))
     moved.lapsed += len(leases)
     if not leases:

@@ -1,4 +1,4 @@
-"""Who works here: heartbeats, and the list they keep."""
+"""Heartbeats of workers, and the worker list."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.store.postgres.transaction import PostgresTransaction
 
 def beat(tx: PostgresTransaction, command: Beat) -> Beaten:
     gone, present = workers.each_once(command.gone), workers.each_once(command.present)
-    went = _leave(tx, gone)
+    disconnected = _leave(tx, gone)
     known = {(kind, name): started_at for kind, name, started_at in tx.fetch("worker.known", *_keys(_of(present)))}
     if len(known) < len(present):
         ((listed,),) = tx.fetch("worker.count")
         present = workers.admitted(present, known, listed)
-    came = []
+    connected = []
     for kind, name, added in _renew(tx, present, command.stale_ms):
         if added:
-            came.append((kind, name))
+            connected.append((kind, name))
     for each in present:
         if each.kind == "server" and each.started_at > known.get((each.kind, each.name), each.started_at):
-            # Another process under the same name: the one before is no more.
-            went.append((each.kind, each.name))
-            came.append((each.kind, each.name))
-    went += _forget_silent(tx)
-    _tell(tx, came, went)
-    return Beaten([name for _, name in came], [name for _, name in went])
+            # A new process with the same name replaced the old one.
+            disconnected.append((each.kind, each.name))
+            connected.append((each.kind, each.name))
+    disconnected += _forget_silent(tx)
+    _record(tx, connected, disconnected)
+    return Beaten([name for _, name in connected], [name for _, name in disconnected])
 
 
 def _of(present: Iterable[Presence]) -> list[workers.Key]:
@@ -80,14 +80,14 @@ def _forget_silent(tx: PostgresTransaction) -> list[workers.Key]:
     return gone
 
 
-def _tell(tx: PostgresTransaction, came: Sequence[workers.Key], went: Sequence[workers.Key]) -> None:
-    if not came and not went:
+def _record(tx: PostgresTransaction, connected: Sequence[workers.Key], disconnected: Sequence[workers.Key]) -> None:
+    if not connected and not disconnected:
         return
     ((journals,),) = tx.fetch("worker.journals")
     if journals:
-        for kind, name in went:
+        for kind, name in disconnected:
             record_worker(tx, "disconnected", kind, name)
-        for kind, name in came:
+        for kind, name in connected:
             record_worker(tx, "connected", kind, name)
 
 

@@ -258,7 +258,7 @@ def _trim_archive(tx: SqliteTransaction, queue: SqliteQueue, limit: int, swept: 
 
 def _forget_keys(tx: SqliteTransaction, limit: int, swept: Swept) -> None:
     """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
-    past = tx.past_requests.below(lambda: tx.next_ids(0))
+    past = tx.past_requests.expired_before(lambda: tx.next_ids(0))
     rows = tx.execute(SQL["old_keys"], (tx.now, limit)).fetchall()
     for space, key, message_id, place in rows:
         if key.startswith(REQUEST_KEY) and message_id >= past:

@@ -30,13 +30,13 @@ MAYBE = "it may have been kept: look before trying again"
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
+# A commit writes whole pages; a small message fills no large one.
 PAGE_BYTES = 2_048
-"""A commit writes whole pages; a small message fills no large one."""
+# Then a commit copies them to the database and the log starts over. A log that does not grow is synced faster, so it is
+# short where each commit is synced; where none is, the copying is what is synced, so it is seldom.
 WAL_PAGES = {"full": 500, "relaxed": 2_000}
-"""Then a commit copies them to the database and the log starts over. A log that does not grow is synced faster, so it
-is short where each commit is synced; where none is, the copying is what is synced, so it is seldom."""
+# With a journal, which is drained and forgotten soon: most of its pages are written anew before they are copied.
 JOURNAL_WAL_PAGES = 4_000
-"""With a journal, which is drained and forgotten soon: most of its pages are written anew before they are copied."""
 
 
 def full_path(path: str | os.PathLike[str]) -> str:

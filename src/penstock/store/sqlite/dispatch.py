@@ -139,5 +139,5 @@ HANDLERS: dict[type[Command[Any]], Callable[[SqliteTransaction, Any], Any]] = {
     CatchUpJournal: catch_up_journal,
     Beat: beat,
 }
+# For neighbours that concern one queue. None where they have to be carried out one by one after all.
 TOGETHER: dict[type[Command[Any]], Together] = {Push: push_together, Lease: lease_together, Ack: ack_together}
-"""For neighbours that concern one queue. None where they have to be carried out one by one after all."""

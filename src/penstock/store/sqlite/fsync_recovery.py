@@ -29,8 +29,8 @@ class FsyncFailure:
         except OSError as error:
             raise CannotOpen(f"cannot open {path}: {why_not(path)}") from error
         self._mended = 0
+        # Held while the log is synced beside the commits, until it is known whether that failed.
         self._syncing = threading.Lock()
-        """Held while the log is synced beside the commits, until it is known whether that failed."""
 
     def __bool__(self) -> bool:
         return self._failed != self._mended

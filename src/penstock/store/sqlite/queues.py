@@ -22,8 +22,8 @@ KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minu
 # What a transaction did to a queue, so that only the counters concerned are written. PUSHED, LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
 COUNTED_LATER = PUSHED | LEASED
+# Pushes, and leases, that whoever loads a queue has to count, at most. Also stands in the statements that do so.
 UNCOUNTED_MAX = 256
-"""Pushes, and leases, that whoever loads a queue has to count, at most. Also stands in the statements that do so."""
 _COLUMNS = {
     PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
     LEASED: ("ready", "leased", "n_leased", "cursor"),
@@ -137,17 +137,17 @@ class SqliteQueue:
         self.stored_options: str = options
         self.options: QueueOptions = decode_options(options)
         self.paused = bool(paused)
+        # Whether the file has a journal. Each queue says for itself how much of it goes there.
         self.journals = bool(journal)
-        """Whether the file has a journal. Each queue says for itself how much of it goes there."""
         self.name_bytes: bytes = self.name.encode()
         self.plain_start = self.id << ID_BITS + 1
         self.plain_end = self.plain_start + (1 << ID_BITS)
         # Lower bounds of the next time at which something moves by itself; 0 means: look.
         self.due_at = self.lapse_at = self.expiry_at = 0
+        # Whether the ready table may hold rows of this queue.
         self.filed = True
-        """Whether the ready table may hold rows of this queue."""
+        # The row of the one message that was ready when it was pushed, if that was here and just now.
         self.only: tuple[Any, ...] | None = None
-        """The row of the one message that was ready when it was pushed, if that was here and just now."""
         self.changed = 0
         self._was_busy = self.undone > 0
 

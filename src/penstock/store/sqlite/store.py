@@ -113,10 +113,10 @@ class SqliteStore(ReadMixin, SingleLane):
         self._transaction = SqliteTransaction(writer, self.salt, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
+        # Whether an error comes from a commit, which may have been written all the same.
         self._committing = False
-        """Whether an error comes from a commit, which may have been written all the same."""
+        # Commits since the last that waited for the disk.
         self._unsynced = 0
-        """Commits since the last that waited for the disk."""
         self._writer_open = True
         self._held = False
         self._is_locked_out = False

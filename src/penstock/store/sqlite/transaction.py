@@ -16,11 +16,11 @@ from penstock.store.sqlite.journal import note_uncounted
 from penstock.store.sqlite.latency import LatencyCounters
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, SqliteQueue
 
+# A lease of a plain message, its first: until when, its token, since when, and when the message was pushed.
 Fresh = tuple[int, bytes, int, int]
-"""A lease of a plain message, its first: until when, its token, since when, and when the message was pushed."""
 FRESH_MAX = 10_000
+# Rows about settled messages after which old ones are deleted.
 FORGET_EVERY = 500
-"""Rows about settled messages after which old ones are deleted."""
 
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
 
@@ -59,25 +59,25 @@ class SqliteTransaction:
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
+        # What all leases of a batch may still hand out.
         self.room = ByteBudget()
-        """What all leases of a batch may still hand out."""
         self.journal = Recorder(salt)
         self.latencies = LatencyCounters()
         self.lease_checks = LeaseChecks()
         self.past_requests = past_requests
+        # The one in which this last forgot what happened long ago.
         self.trimmed_minute = -1
-        """The one in which this last forgot what happened long ago."""
         self.writer = secrets.randbits(62) | 1
+        # Written into the journal since this was last set to 0.
         self.noted_bytes = 0
-        """Written into the journal since this was last set to 0."""
+        # Whether only a lease that holds settles: what else a command does hangs on it.
         self.fenced = False
-        """Whether only a lease that holds settles: what else a command does hangs on it."""
+        # Rows about settled messages written since old ones were deleted. Each process begins by deleting some.
         self.remembered = FORGET_EVERY
-        """Rows about settled messages written since old ones were deleted. Each process begins by deleting some."""
         self._pushed_last = 0
         self._uncounted_in: int
+        # First leases of plain messages given out here, by message id: to end one, nothing need be looked up.
         self.fresh: dict[int, Fresh] = {}
-        """First leases of plain messages given out here, by message id: to end one, nothing need be looked up."""
         self.forget()
 
     def start(self, now: int) -> None:
@@ -95,8 +95,8 @@ class SqliteTransaction:
     def forget(self) -> None:
         """Drop all that is known and was done; the database is asked again."""
         self.journal.go_back(0)
+        # Whether another process is to learn that it is not the last to have written, once there is a change.
         self._another_claims, self._changes_before = False, 0
-        """Whether another process is to learn that it is not the last to have written, once there is a change."""
         self.forget_queues()
 
     def mark(self) -> tuple[int, bool]:
@@ -112,10 +112,10 @@ class SqliteTransaction:
     def forget_queues(self) -> None:
         self._queues: dict[str, SqliteQueue] = {}
         self._touched: dict[int, SqliteQueue] = {}
+        # The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either.
         self._ahead: SqliteQueue | None = None
-        """The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either."""
+        # Whether the file says that nobody else has written since this process last did.
         self.is_writer = False
-        """Whether the file says that nobody else has written since this process last did."""
         self.last_id = self.next_offset = -1
         self._uncounted_in = -1
 

@@ -1,6 +1,7 @@
-"""The short way: a batch of plain pushes, leases or acks as one call of a function in the database, one round trip.
+"""Fast path: a batch of plain pushes, leases or acks as one call of a database function, in one round trip.
 
-What the function finds in its way, and what is not plain to begin with (`plain`), takes the long way (`batch`).
+Batches that are not eligible (`eligibility`), and commands that the function cannot finish, run as a normal transaction
+(`dispatch`).
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ from penstock.store.postgres.settlement import text
 from penstock.store.postgres.transaction import ALIVE, LEASING, PUSHING
 from penstock.store.postgres.transitions import PATIENCE_FACTOR, PATIENCE_MS
 
-LONG_WAY_SECONDS = 0.05
-"""How long leases of a queue take the long way once something was in the way of the short one."""
+# How long leases of a queue skip the fast path after it could not serve one.
+SKIP_SECONDS = 0.05
 
 CommandT = TypeVar("CommandT", Push, Lease, Ack)
 
 
 class FunctionCall(Generic[CommandT]):
-    """The commands of a batch that are about one queue. Outcomes stay None for those that take the long way."""
+    """Commands of a batch for one queue. The outcome stays None for commands that need a normal transaction."""
 
     kinds: tuple[int, ...]
-    """Of its locks."""
+    """Kinds of locks it takes."""
 
     def __init__(self, context: StoreContext, known: CachedQueue) -> None:
         self.context = context
         self.known = known
         self.commands: list[CommandT] = []
-        self.places: list[int] = []
-        """Of the commands, in the batch."""
+        # Position of each command in the batch.
+        self.positions: list[int] = []
         self.outcomes: list[Any] = []
 
     def wakes(self) -> bool:
-        """Whether others may wait for what it does."""
+        """Return True if consumers may wait for this change."""
         return False
 
     def statement(self, locks: Sequence[int | None]) -> Statement:
@@ -58,33 +59,36 @@ class FunctionCall(Generic[CommandT]):
 
     @property
     def locks(self) -> list[int]:
-        """Their keys; the first is shared."""
+        """Lock keys; the first lock is shared."""
         return [self.context.lock_key(kind, self.known.id) for kind in self.kinds]
 
-    def look(self) -> tuple[int, int]:
-        """From where on to look for what is due: mostly from the last look, and now and then for what came later than
-        its time. A held snapshot keeps all that was there in the way of every look."""
+    def scan_from(self) -> tuple[int, int]:
+        """Return the times from which to scan for due messages and expired leases.
+
+        Mostly the time of the last scan, and sometimes the floor, for rows that became visible late. A long-lived
+        snapshot keeps deleted index entries, so a full scan would pass over all of them each time.
+        """
         context = self.context
-        context.look_wide_now_and_then()
-        last, self._looked_at = context.looked.get(self.known.id, (-1, -1))
-        self._briefly = self._looked_at <= context.now() < self._looked_at + SLACK_MS
-        return (last, last) if self._briefly else context.floor(self.known.id)
+        context.rescan_if_due()
+        last, self._scanned_at = context.scanned.get(self.known.id, (-1, -1))
+        self._is_short_scan = self._scanned_at <= context.now() < self._scanned_at + SLACK_MS
+        return (last, last) if self._is_short_scan else context.floor(self.known.id)
 
     def found_nothing_due(self, now: int) -> None:
-        if not self._briefly:
+        if not self._is_short_scan:
             self.context.raise_floor(self.known.id, now, NEVER, NEVER)
-        self.context.looked[self.known.id] = (now, self._looked_at if self._briefly else now)
+        self.context.scanned[self.known.id] = (now, self._scanned_at if self._is_short_scan else now)
 
-    def heard(self, now: int) -> None:
+    def on_reply(self, now: int) -> None:
         self.context.ahead_ms = now - system_clock()
         self.context.uncompacted_counters += 1
 
     def rest(self, command: CommandT) -> CommandT:
-        """What of a command takes the long way."""
+        """Return the part of a command that needs a normal transaction."""
         return command
 
     def joined(self, command: CommandT, rest: CommandT, outcome: Any) -> Any:
-        """A command's outcome, of which the long way brought the rest."""
+        """Return a command's outcome, completed by that of the rest."""
         return outcome
 
 
@@ -110,7 +114,7 @@ class PushCall(FunctionCall[Push]):
             self.known.id,
             self.known.name,
             self.known.text,
-            *self.look(),
+            *self.scan_from(),
             ints(contents) if any(contents) else ints(()),
             texts(headers),
             blobs([message.payload for message in messages]),
@@ -123,7 +127,7 @@ class PushCall(FunctionCall[Push]):
             self.outcomes = [None] * len(self.commands)
             return
         message_id, now = answer
-        self.heard(now)
+        self.on_reply(now)
         self.found_nothing_due(now)
         salt = self.context.salt
         for command in self.commands:
@@ -141,15 +145,15 @@ class LeaseCall(FunctionCall[Lease]):
         self.patient = self.begun < context.patient_until
         default_ms = self.known.options.lease_ms
         self.lasting = [default_ms if each.lease_ms is None else each.lease_ms for each in commands]
-        chance = struct.unpack(f">{'Hq' * len(commands)}", os.urandom(10 * len(commands)))
-        self.high, self.low = chance[::2], chance[1::2]
+        random = struct.unpack(f">{'Hq' * len(commands)}", os.urandom(10 * len(commands)))
+        self.high, self.low = random[::2], random[1::2]
         self.slots = [number for number, each in enumerate(commands, 1) for _ in range(each.limit)]
         params = (
             *locks,
             self.known.id,
             self.known.name,
             self.known.text,
-            *self.look(),
+            *self.scan_from(),
             self.patient,
             ints(self.slots),
             ints(self.lasting),
@@ -162,11 +166,11 @@ class LeaseCall(FunctionCall[Lease]):
     def answered(self, rows: Rows) -> None:
         context, known = self.context, self.known
         if not rows:
-            context.long_way[known.id] = time.monotonic() + LONG_WAY_SECONDS
+            context.no_fastpath_until[known.id] = time.monotonic() + SKIP_SECONDS
             self.outcomes = [None] * len(self.commands)
             return
         now = rows[0][0]
-        self.heard(now)
+        self.on_reply(now)
         self.found_nothing_due(now)
         wake_at, more = None, False
         if rows[-1][1] is None:
@@ -238,7 +242,7 @@ class AckCall(FunctionCall[Ack]):
         now, count = (0, 0) if answer is None else answer[:2]
         self.ended: frozenset[int] = frozenset(answer[2 : 2 + count]) if count else frozenset()
         if count:
-            self.heard(now)
+            self.on_reply(now)
             self.context.latencies.add(self.known.id, SERVICE, [now - at for at in answer[2 + count : 2 + 2 * count]])
             self.context.latencies.add(self.known.id, TOTAL, [now - at for at in answer[2 + 2 * count :]])
         for command in self.commands:
@@ -254,7 +258,7 @@ class AckCall(FunctionCall[Ack]):
 
 
 class FastBatch:
-    """A batch on the short way."""
+    """A batch on the fast path."""
 
     def __init__(self, calls: list[FunctionCall[Any]], count: int) -> None:
         self.calls = calls
@@ -262,32 +266,32 @@ class FastBatch:
 
     @property
     def wakes(self) -> set[str]:
-        """Queues for which others may wait."""
+        """Queues whose consumers may wait for this batch."""
         return {call.known.name for call in self.calls if call.wakes()}
 
     @property
     def durable(self) -> bool:
         return bool(self.calls[0].commands[0].durable)
 
-    def statements(self, context: StoreContext, word: Sequence[Statement]) -> list[Statement]:
-        """All calls, for one transaction, and the word to those who wait elsewhere."""
+    def statements(self, context: StoreContext, notify: Sequence[Statement]) -> list[Statement]:
+        """Return all calls and the notifications, for one transaction."""
         start = [] if context.clock is None else [Statement(context.sql["begin.move_clock"], (context.clock(),))]
         if len(self.calls) == 1:
-            asked = [self.calls[0].statement(self.calls[0].locks)]
+            calls = [self.calls[0].statement(self.calls[0].locks)]
         else:
-            # All locks first, kind by kind, as everyone takes them.
+            # All locks first, kind by kind: the order that every transaction uses.
             start.append(Statement(context.sql["begin.enter"], (ints(self._locks()),)))
-            asked = [call.statement([None] * len(call.kinds)) for call in self.calls]
+            calls = [call.statement([None] * len(call.kinds)) for call in self.calls]
         self._first = len(start)
-        return [*start, *asked, *word]
+        return [*start, *calls, *notify]
 
     def answered(self, answers: list[Rows]) -> None:
         for call, rows in zip(self.calls, answers[self._first :], strict=False):
             call.answered(rows)
 
     @property
-    def whole(self) -> bool:
-        """Whether nothing is left for the long way."""
+    def is_complete(self) -> bool:
+        """True if no command needs a normal transaction."""
         return all(None not in call.outcomes for call in self.calls)
 
     def _locks(self) -> list[int]:
@@ -295,9 +299,9 @@ class FastBatch:
         keys = [sorted(set(found)) for found in by_kind]
         return [-key for key in keys[0]] + [key for found in keys[1:] for key in found]
 
-    def what_became(self, wire: PipelinedConnection, sql: dict[str, bytes]) -> bool:
-        """After a try whose answer was lost: whether the outcomes are known now. Else it is to be tried again."""
-        kept = False
+    def recover_outcomes(self, wire: PipelinedConnection, sql: dict[str, bytes]) -> bool:
+        """After an attempt whose reply was lost, return True if it was committed; otherwise it is to be repeated."""
+        committed = False
         for call in self.calls:
             if isinstance(call, PushCall):
                 claimed, became = wire.run(
@@ -305,31 +309,31 @@ class FastBatch:
                 )
                 if not claimed and became[0][0] is not None:
                     call.answered([(became[0],)])
-                    kept = True
-        if kept:
-            # They were one transaction: the others were refused.
+                    committed = True
+        if committed:
+            # All calls were one transaction: the others were not executed.
             for call in self.calls:
                 call.outcomes = call.outcomes or [None] * len(call.commands)
-        return kept
+        return committed
 
-    def outcomes(self, long_way: Callable[[list[Command[Any]]], list[Any]]) -> list[Any]:
+    def outcomes(self, run_transaction: Callable[[list[Command[Any]]], list[Any]]) -> list[Any]:
         found: list[Any] = [None] * self._count
         rest: list[tuple[int, Any, Any, Any]] = []
         for call in self.calls:
-            for place, command, outcome in zip(call.places, call.commands, call.outcomes, strict=True):
-                found[place] = outcome
+            for position, command, outcome in zip(call.positions, call.commands, call.outcomes, strict=True):
+                found[position] = outcome
                 if outcome is None:
-                    rest.append((place, call, command, call.rest(command)))
+                    rest.append((position, call, command, call.rest(command)))
         if not rest:
             return found
         rest.sort(key=itemgetter(0))
         try:
-            others = long_way([left for _, _, _, left in rest])
+            others = run_transaction([left for _, _, _, left in rest])
         except Exception as error:
             if len(rest) == self._count:
                 raise
-            # Nothing of these was kept; the others' outcomes stand.
+            # None of these were committed; the other outcomes stand.
             others = [copy(error) for _ in rest]
-        for (place, call, command, left), outcome in zip(rest, others, strict=True):
-            found[place] = outcome if isinstance(outcome, BaseException) else call.joined(command, left, outcome)
+        for (position, call, command, left), outcome in zip(rest, others, strict=True):
+            found[position] = outcome if isinstance(outcome, BaseException) else call.joined(command, left, outcome)
         return found

@@ -1,4 +1,4 @@
-"""Batches on the short way: carried out, asked by an event loop, and found out about when the answer was lost."""
+"""Runs batches on the fast path, blocking or on an event loop, and recovers their outcomes after a lost reply."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.store.postgres.context import StoreContext
 from penstock.store.postgres.fastpath.calls import FastBatch
 
 RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.UniqueViolation)
-AGAIN_SECONDS = 0.05
-UNFOLDED_MAX = 2_000
-"""Counter rows after which a store folds them itself, if no sweeper does."""
+RETRY_SECONDS = 0.05
+# Counter rows after which a store compacts them itself, if no sweeper does.
+UNCOMPACTED_MAX = 2_000
 Commands = Sequence[Command[Any]]
 
 
@@ -32,21 +32,21 @@ class FastPath:
         notifier: Notifier,
         target: DatabaseTarget,
         run_transaction: Callable[[Commands], list[Any]],
-        look_after: Callable[[PipelinedConnection], None],
+        maintain: Callable[[PipelinedConnection], None],
     ) -> None:
-        """`run_transaction` is the long way."""
+        """Take `run_transaction` for commands that the fast path cannot finish."""
         self.context = context
         self.pool = pool
         self._notifier = notifier
         self.target = target
-        self._in_steps = run_transaction
-        self._look_after = look_after
+        self._run_transaction = run_transaction
+        self._maintain = maintain
 
-    def carry_out(self, short: FastBatch, commands: Commands) -> list[Any]:
-        return self.finish(short, commands, self.word(short), None, sent=False)
+    def execute(self, batch: FastBatch, commands: Commands) -> list[Any]:
+        return self.finish(batch, commands, self.notify_statements(batch), None, sent=False)
 
-    def ask(self, short: FastBatch, commands: Commands) -> PendingBatch | None:
-        """None when no connection is free, or none that works."""
+    def begin_async(self, batch: FastBatch, commands: Commands) -> PendingBatch | None:
+        """Send a batch without waiting; None if no working connection is idle."""
         wire = self.pool.acquire_idle()
         if wire is None:
             return None
@@ -55,119 +55,124 @@ class FastPath:
         except psycopg.Error:
             self.pool.release(wire)
             return None
-        return PendingBatch(self, wire, short, commands)
+        return PendingBatch(self, wire, batch, commands)
 
-    def word(self, short: FastBatch) -> list[Statement]:
-        """To those who wait elsewhere, unless it is too soon after the last: then it is sent later."""
-        if not short.wakes or not self._notifier.may_send_now():
+    def notify_statements(self, batch: FastBatch) -> list[Statement]:
+        """Return the notifications to send with the commit; none if the last was just sent, and one follows later."""
+        if not batch.wakes or not self._notifier.may_send_now():
             return []
-        words = self._notifier.words(short.wakes)
-        return [Statement(self.context.sql["begin.notify"], (self._notifier.channel, word)) for word in words]
+        payloads = self._notifier.payloads(batch.wakes)
+        return [Statement(self.context.sql["begin.notify"], (self._notifier.channel, text)) for text in payloads]
 
     def finish(
-        self, short: FastBatch, commands: Commands, word: list[Statement], trouble: Exception | None, *, sent: bool
+        self, batch: FastBatch, commands: Commands, notify: list[Statement], error: Exception | None, *, sent: bool
     ) -> list[Any]:
-        """From wherever it is: not begun, answered in part, or lost with some trouble."""
+        """Return the outcomes of a batch that was not sent yet, was answered in part, or failed with an error."""
         try:
-            if trouble is not None and not is_lost(trouble):
-                raise trouble
-            if trouble is not None or not sent:
-                self._run(short, word, sent=sent)
-            elif self.context.uncompacted_counters > UNFOLDED_MAX:
+            if error is not None and not is_lost(error):
+                raise error
+            if error is not None or not sent:
+                self._run(batch, notify, sent=sent)
+            elif self.context.uncompacted_counters > UNCOMPACTED_MAX:
                 with suppress(psycopg.Error, StoreError), self.pool.wire() as wire:
-                    self._look_after(wire)
+                    self._maintain(wire)
         except RETRIED:
-            return self._in_steps(commands)
-        self.tell(short, word)
-        return short.outcomes(self._in_steps)
+            return self._run_transaction(commands)
+        self.notify_later(batch, notify)
+        return batch.outcomes(self._run_transaction)
 
-    def tell(self, short: FastBatch, word: list[Statement]) -> None:
-        if short.wakes and not word:
-            self._notifier.notify_later(short.wakes)
+    def notify_later(self, batch: FastBatch, notify: list[Statement]) -> None:
+        """Send a notification later if none was sent with the commit."""
+        if batch.wakes and not notify:
+            self._notifier.notify_later(batch.wakes)
 
-    def _run(self, short: FastBatch, word: list[Statement], *, sent: bool) -> None:
-        """Until the outcome is known; `sent`: it may have been carried out already."""
+    def _run(self, batch: FastBatch, notify: list[Statement], *, sent: bool) -> None:
+        """Retry until the outcome is known. With `sent`, an earlier attempt may have been committed."""
         deadline = time.monotonic() + OUTCOME_SECONDS
         while True:
             try:
                 with self.pool.wire() as wire:
                     wire.check()
-                    if sent and short.what_became(wire, self.context.sql):
+                    if sent and batch.recover_outcomes(wire, self.context.sql):
                         return
                     sent = True
-                    short.answered(wire.run(short.statements(self.context, word)))
+                    batch.answered(wire.run(batch.statements(self.context, notify)))
                     with suppress(psycopg.Error, StoreError):
-                        self._look_after(wire)
+                        self._maintain(wire)
                     return
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
                 self.pool.drop_idle()
-                trouble = translate(error, self.target, maybe_done=sent)
+                failure = translate(error, self.target, maybe_done=sent)
             except StoreUnreachable as error:
-                # A lease that was lost with its answer lapses; whoever asks again gets other messages.
-                if not (sent and short.durable):
+                # A lease whose reply was lost expires, and a repeated request gets other messages.
+                if not (sent and batch.durable):
                     raise
-                trouble = StoreUnreachable(str(error.args[0]), maybe_done=True, hint=MAYBE)
-                time.sleep(AGAIN_SECONDS)
+                failure = StoreUnreachable(str(error.args[0]), maybe_done=True, hint=MAYBE)
+                time.sleep(RETRY_SECONDS)
             if time.monotonic() > deadline:
-                raise trouble
+                raise failure
 
 
 class PendingBatch:
-    """A batch whose answer an event loop waits for. Only `finish` may wait."""
+    """A batch whose reply an event loop waits for. Only `finish` blocks."""
 
-    def __init__(self, way: FastPath, wire: PipelinedConnection, short: FastBatch, commands: Commands) -> None:
-        self._way = way
+    def __init__(self, path: FastPath, wire: PipelinedConnection, batch: FastBatch, commands: Commands) -> None:
+        self._path = path
         self._wire = wire
-        self._short = short
+        self._batch = batch
         self._commands = commands
-        self._word = way.word(short)
-        self._trouble: Exception | None = None
+        self._notify = path.notify_statements(batch)
+        self._error: Exception | None = None
         self.socket = wire.socket
         self.patience_seconds = None if wire.answer_ms is None else wire.answer_ms / 1000
         try:
-            wire.start(short.statements(way.context, self._word))
+            wire.start(batch.statements(path.context, self._notify))
         except psycopg.Error as error:
-            self._trouble = error
+            self._error = error
 
     @property
     def failed(self) -> bool:
-        return self._trouble is not None
+        return self._error is not None
 
     def send(self) -> bool:
-        if self._trouble is None:
+        if self._error is None:
             try:
                 return self._wire.flush()
             except psycopg.Error as error:
-                self._trouble = error
+                self._error = error
         return True
 
     def receive(self) -> bool:
-        if self._trouble is None:
+        if self._error is None:
             try:
                 answers = self._wire.receive()
                 if answers is None:
                     return False
-                self._short.answered(answers)
-            except Exception as error:  # Whoever waits for it is told, whatever it is.
-                self._trouble = error
+                self._batch.answered(answers)
+            except Exception as error:  # Any error is reported to the waiting caller by `finish`.
+                self._error = error
         return True
 
     def abandon(self) -> None:
-        self._trouble = self._wire.abandon()
+        self._error = self._wire.abandon()
 
-    def let_go(self) -> None:
-        self._way.pool.release(self._wire)
+    def release(self) -> None:
+        self._path.pool.release(self._wire)
 
     def outcomes(self) -> list[Any] | None:
-        if self._trouble is not None or not self._short.whole or self._way.context.uncompacted_counters > UNFOLDED_MAX:
+        if (
+            self._error is not None
+            or not self._batch.is_complete
+            or self._path.context.uncompacted_counters > UNCOMPACTED_MAX
+        ):
             return None
-        self._way.tell(self._short, self._word)
-        return self._short.outcomes(list)
+        self._path.notify_later(self._batch, self._notify)
+        return self._batch.outcomes(list)
 
     def finish(self) -> list[Any]:
         try:
-            return self._way.finish(self._short, self._commands, self._word, self._trouble, sent=True)
+            return self._path.finish(self._batch, self._commands, self._notify, self._error, sent=True)
         except psycopg.Error as error:
-            raise translate(error, self._way.target) from error
+            raise translate(error, self._path.target) from error
