@@ -76,7 +76,7 @@ def _compile(into: Path) -> None:
 
 
 def _sources() -> list[Path]:
-    return sorted(Path(__file__).parent.glob("jvm/*.scala"))
+    return sorted((Path(__file__).parents[1] / "source" / "jvm").glob("*.scala"))
 
 
 def _usable(jar: Path) -> bool:
