@@ -243,7 +243,7 @@ def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, command: tuple[str
     path = tmp_path / "app.db"
     before = somebody_elses(path)
     refused = penstock(*command, "--db", str(path))
-    assert (refused.code, f"{path} holds no queues of Penstock's" in refused.err) == (1, True)
+    assert (refused.code, f"{path} is not a Penstock database" in refused.err) == (1, True)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["app.db"]
 

@@ -76,7 +76,7 @@ def test_a_cycle_by_itself_is_one_statement_each(open_store: Opening, tmp_path: 
         push(store)
     while (message := lease(store)) is not None:
         ack(store, message)
-    store._wait_for_disk(True)
+    store._set_durability(True)
     assert statements(store, lambda: push(store)) == 1
     # The wait for the disk and the copying of the log are switched off for it.
     assert statements(store, lambda: lease(store)) == 3

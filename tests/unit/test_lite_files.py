@@ -57,7 +57,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"hello, world\n" * 100, random.Random(3).randbytes(10_000), b"hello"])
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(NotADatabase, match="move that file away"):
+    with pytest.raises(NotADatabase, match="move the file away"):
         LiteQueue(path)
     assert path.read_bytes() == content
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -228,7 +228,7 @@ def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path
                 for kept in range(1_000):
                     queue.put(b"x" * 20_000)
             except StoreError as error:
-                assert "limit on file sizes" in str(error), error
+                assert "file size limits" in str(error), error
             assert queue.qsize() == kept, (queue.qsize(), kept)
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             queue.put(b"after")

@@ -12,7 +12,7 @@ INSERT INTO penstock.queue (id, name, options, limited, created_at)
 VALUES ($1::bigint, $2::text, $3::text, $4::boolean, $5::bigint) ON CONFLICT DO NOTHING RETURNING id
 
 -- :free_queue_id
--- The next one, so that what outlives a dropped queue is no other's; when all have been used, the first that is free.
+-- The next id, so that rows that outlive a dropped queue never belong to another; once all were used, the first free one.
 SELECT CASE WHEN used.id < 262143 THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock.queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock.queue r WHERE r.id = q.id + 1)) END,
@@ -159,7 +159,7 @@ SELECT id, place, died_at, ttl_left_ms, coalesce(error, '') FROM penstock.dead
  ORDER BY died_at, id LIMIT $5::bigint
 
 -- :dead_letters_of
--- Found first, and put in order then: the planner may rather look at all dead letters in their order.
+-- Selected first and sorted then: otherwise the planner may scan all dead letters in order.
 WITH found AS MATERIALIZED (
   SELECT id, place, died_at, ttl_left_ms, coalesce(error, '') FROM penstock.dead
    WHERE id = ANY($6::bigint[]) AND queue_id = $1::bigint AND NOT leased
@@ -178,7 +178,7 @@ SELECT t.queue_id, -m.priority, $2::bigint, t.id, t.place, 0, $3::bigint + nulli
 RETURNING id, expires_at
 
 -- :holding
--- Queues in which time may move something, with what they hold: ready, scheduled and leased; archived; rows to fold.
+-- Queues that may have transitions, with unfinished messages, archived messages, and counter rows to compact.
 SELECT q.name, q.id, sum(c.ready + c.scheduled + c.leased)::bigint, sum(c.archived)::bigint, count(*)
   FROM penstock.counter c JOIN penstock.queue q ON q.id = c.queue_id
  GROUP BY q.id ORDER BY q.name
@@ -207,7 +207,7 @@ DELETE FROM penstock.minute WHERE queue_id = ANY($1::bigint[]) AND minute < $2::
 DELETE FROM penstock.latency WHERE queue_id = ANY($1::bigint[]) AND minute < $2::bigint
 
 -- :idle
--- Under the locks of pushes: what is empty now stays so until they are given back.
+-- Under the push locks, so that queues that are empty now stay empty until the locks are released.
 DELETE FROM penstock.busy b WHERE b.queue_id = ANY($1::bigint[])
    AND (SELECT sum(c.ready + c.scheduled + c.leased) FROM penstock.counter c WHERE c.queue_id = b.queue_id) = 0
 

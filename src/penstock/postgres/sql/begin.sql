@@ -35,8 +35,8 @@ SELECT penstock.enter($1::bigint[])
 SELECT pg_xact_status(($1::text)::xid8)
 
 -- :load
--- What is due by now. Only what lies between the floor, up to which there was nothing left, and now is looked at: a held
--- snapshot keeps the index entries of all that ever was there, and to pass over them would take longer and longer.
+-- Finds due rows between the floor, below which nothing was left, and now. A long-lived snapshot keeps the index entries
+-- of all deleted rows, and scanning over them would take longer and longer.
 SELECT t.now, CASE WHEN $5::boolean THEN pg_current_xact_id()::text END, f.name, q.id, q.options, q.paused, q.created_at,
        CASE WHEN f.whole THEN (SELECT c.cursor FROM penstock.counter c
          WHERE c.queue_id = q.id AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1) END,

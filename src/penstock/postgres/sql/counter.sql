@@ -7,7 +7,7 @@ SELECT coalesce(sum(ready), 0)::bigint, coalesce(sum(scheduled), 0)::bigint, coa
   FROM penstock.counter WHERE queue_id = $1::bigint
 
 -- :fold
--- Many rows of a queue become one. Whoever adds a row meanwhile adds to it: the sum is the same before and after.
+-- Replaces many rows of a queue by one. Rows added meanwhile do not conflict: the sum is the same before and after.
 WITH taken AS (
   DELETE FROM penstock.counter WHERE queue_id = ANY($1::bigint[]) RETURNING *),
 rolled AS (

@@ -10,7 +10,7 @@ SELECT * FROM penstock.lease_at_once($1::bigint, $2::bigint, $3::bigint, $4::tex
 SELECT penstock.ack_at_once($1::bigint, $2::bigint, $3::text, $4::text, $5::bigint[], $6::bigint[], $7::bytea[])
 
 -- :claim
--- Waits for whoever is about to leave the same mark.
+-- Waits for a transaction that is about to insert the same mark.
 INSERT INTO penstock.mark VALUES ($1::bigint) ON CONFLICT DO NOTHING RETURNING 1
 
 -- :became

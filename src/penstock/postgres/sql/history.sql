@@ -1,5 +1,5 @@
 -- :changes
--- By queue and step. What comes after the last step is counted, too: what was there is told from what is there now.
+-- By queue and step. Changes after the last step count too, because depths are computed back from the current ones.
 SELECT wanted.id, CASE WHEN h.minute < $4::bigint THEN (h.minute - $2::bigint) / $3::bigint ELSE $5::bigint END,
        sum(h.ready)::bigint, sum(h.scheduled)::bigint, sum(h.leased)::bigint, sum(h.dead)::bigint,
        sum(h.archived)::bigint, sum(h.n_pushed)::bigint, sum(h.n_leased)::bigint, sum(h.n_acked)::bigint,

@@ -1,5 +1,4 @@
--- What is beyond the bytes of one answer stays where it is: each queue's messages are read while those before them
--- leave room, $3.
+-- Messages beyond the byte limit of one reply ($3) are not leased: each queue is read until those before reach it.
 
 -- :plain
 SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.headers, m.payload
@@ -80,7 +79,7 @@ SELECT c.queue_id FROM penstock.counter c WHERE c.queue_id = ANY($1::bigint[])
  GROUP BY c.queue_id HAVING sum(c.ready + c.scheduled + c.leased) > 0
 
 -- :heads
--- (available_at, id) of what would be leased next, of many queues; each queue's own order is its own affair.
+-- (available_at, id) of the next messages of many queues; callers sort them within each queue.
 SELECT f.queue_id, 0::bigint, coalesce(m.available_at, m.created_at), m.place & 17592186044415
   FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
        LATERAL (SELECT m.place, m.available_at, m.created_at FROM penstock.message m

@@ -2,7 +2,7 @@
 SELECT penstock.take_ids($1::bigint)
 
 -- :message
--- The ids were taken just before, in this transaction: `back` counts from the last of them.
+-- The ids were assigned just before in this transaction; `back` counts down from the last one.
 INSERT INTO penstock.message (place, created_at, available_at, priority, content, key, headers, payload)
 SELECT r.lane + currval('penstock.message_id') - r.back, r.created_at, r.available_at, coalesce(r.priority, 0),
        coalesce(r.content, 0), r.key, r.headers, r.payload
@@ -25,7 +25,7 @@ SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.
     AS r(lane, back, rank, available_at, expires_at)
 
 -- :find_keys
--- Those that all queues share go with the queue of their message; its own, it has deleted.
+-- A global key ends with the queue of its message; a dropped queue has deleted its own keys.
 SELECT k.space, k.key, k.id, k.created_at,
        CASE WHEN k.space > 0 OR k.place < 0 OR EXISTS (SELECT 1 FROM penstock.queue q WHERE q.id = k.place >> 45)
             THEN k.expires_at ELSE 0 END,
@@ -40,7 +40,7 @@ DELETE FROM penstock.key k USING unnest($1::bigint[], $2::text[]) AS old(space, 
  WHERE k.space = old.space AND k.key = old.key
 
 -- :keep_keys
--- In the order of the keys, so that two that insert the same ones do not wait for each other in a circle.
+-- Sorted by key, so that two transactions that insert the same keys do not deadlock.
 INSERT INTO penstock.key (space, key, id, place, created_at, expires_at, check_at)
 SELECT r.space, r.key, currval('penstock.message_id') - r.back,
        CASE WHEN r.lane < 0 THEN r.lane ELSE r.lane + currval('penstock.message_id') - r.back END,

@@ -29,7 +29,7 @@ SELECT k.key, q.name, k.id FROM penstock.key k JOIN penstock.queue q ON q.id = k
  WHERE k.space = 0 AND k.key = ANY($1::text[])
 
 -- :homes
--- An id does not tell its queue. Those of the tree that hold messages are few, and asked first.
+-- An id does not contain its queue. The busy queues of the tree are few and are searched first.
 SELECT home.name, wanted.id FROM unnest($1::bigint[]) AS wanted(id)
  CROSS JOIN LATERAL (
    SELECT q.name FROM (SELECT name, queue_id FROM penstock.busy UNION ALL SELECT name, id FROM penstock.queue) q
@@ -42,7 +42,7 @@ SELECT place & 17592186044415, created_at FROM penstock.message m WHERE place = 
    AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
 
 -- :ready
--- A page holds messages while those before them leave room, the last parameter; so do those of the other states.
+-- A page ends when its payloads reach the last parameter, as for the other states.
 SELECT rank, available_at, id, attempts, first_leased_at, expires_at,
        created_at, priority, content, key, headers, payload
   FROM (SELECT r.*, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,
@@ -143,7 +143,7 @@ SELECT coalesce(sum(n_pushed), 0)::bigint, coalesce(sum(n_leased), 0)::bigint, c
           FROM penstock.counter WHERE queue_id = $1::bigint AND minute >= $2::bigint) happened
 
 -- :waiting
--- The first in order, the first by id and the first plain one: the next to be leased and the oldest are among them.
+-- The first in order, the first by id and the first plain message include both the next one to lease and the oldest.
 SELECT q.name, penstock.now_ms(), w.*
   FROM (SELECT q.id, q.name, (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = q.id AND c.cursor IS NOT NULL
                                ORDER BY c.cursor DESC LIMIT 1) AS cursor
@@ -171,7 +171,7 @@ SELECT died_at, id, left(coalesce(error, ''), $5::bigint::integer), strpos(coale
  ORDER BY died_at DESC, id DESC LIMIT $4::bigint
 
 -- :forwarding
--- Options are stored as compact JSON; only the name of another queue is a string there.
+-- Options are stored as compact JSON, in which `dlq` is a string only if it names another queue.
 SELECT q.name FROM penstock.queue q
  WHERE strpos(q.options, '"dlq":"') > 0
    AND EXISTS (SELECT 1 FROM penstock.dead d WHERE d.queue_id = q.id AND NOT d.leased)

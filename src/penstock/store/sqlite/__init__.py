@@ -1,4 +1,4 @@
-"""Messages in one SQLite file."""
+"""Stores queues in one SQLite file."""
 
 from penstock.store.sqlite.store import Durability, SqliteStore
 

@@ -19,7 +19,7 @@ def add_key(tx: SqliteTransaction, command: AddKey) -> ApiKey:
     queue = tx.queue(command.queue)
     (count,) = tx.execute("SELECT count(*) FROM penstock_api_key WHERE queue_id = ?", (queue.id,)).fetchone()
     if count >= KEYS_MAX:
-        raise Conflict(f"queue {queue.name!r} has {KEYS_MAX} keys already", hint="remove some")
+        raise Conflict(f"queue {queue.name!r} already has {KEYS_MAX} keys", hint="remove some")
     rights = ",".join(command.rights)
     tx.execute(SQL["add_key"], (command.id, queue.id, command.name, command.hash, rights, tx.now))
     return ApiKey(command.id, queue.name, command.name, command.hash, list(command.rights), tx.now)
@@ -33,7 +33,7 @@ def remove_key(tx: SqliteTransaction, command: RemoveKey) -> Removed:
 def add_stream_key(tx: SqliteTransaction, command: AddStreamKey) -> ApiKey:
     (count,) = tx.execute("SELECT count(*) FROM penstock_stream_key WHERE stream = ?", (command.stream,)).fetchone()
     if count >= KEYS_MAX:
-        raise Conflict(f"stream {command.stream!r} has {KEYS_MAX} keys already", hint="remove some")
+        raise Conflict(f"stream {command.stream!r} already has {KEYS_MAX} keys", hint="remove some")
     row = (command.id, command.stream, command.name, command.hash, ",".join(command.rights), tx.now)
     tx.execute(SQL["add_stream_key"], row)
     return ApiKey(command.id, None, command.name, command.hash, list(command.rights), tx.now, command.stream)

@@ -1,4 +1,4 @@
-"""Remove, purge, redrive and sweep: what operators and time do to many messages, in bounded steps."""
+"""Remove, purge, redrive and sweep: bulk operations, in bounded steps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _remove_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> b
 def purge(tx: SqliteTransaction, command: Purge) -> Removed:
     queue = tx.home(command.queue)
     up_to = tx.next_ids(0) - 1 if command.up_to_id is None else min(command.up_to_id, ID_MAX)
-    # As in peek, the name of the dead letters means them alone.
+    # As in peek, a name that ends in .dlq selects the dead letters only.
     states = command.states if command.queue == queue.name else (State.DEAD,)
     removed = 0
     for state in states:
@@ -178,10 +178,10 @@ def redrive(tx: SqliteTransaction, command: Redrive) -> RedriveOutcome:
     at = max(tx.now, queue.newest_at)
     if queue.noted:
         pushed = pushed_times(tx, [row[1] for row in matched])
-        rows_told = [(row[0], pushed_at, 0, 0, at, 0, 0, 0) for row, pushed_at in zip(matched, pushed, strict=True)]
-        tx.journal.note(Kind.REDRIVEN, queue, rows_told, 0, [encode_detail(by=command.by)] * len(rows_told))
+        events = [(row[0], pushed_at, 0, 0, at, 0, 0, 0) for row, pushed_at in zip(matched, pushed, strict=True)]
+        tx.journal.note(Kind.REDRIVEN, queue, events, 0, [encode_detail(by=command.by)] * len(events))
     for message_id, place, _, ttl_left_ms, _ in matched:
-        # One whose time ran out while it was leased is not brought back to be dropped at once.
+        # A message whose TTL ran out before it died must not expire as soon as it is back: it loses its TTL.
         expires_at = tx.now + ttl_left_ms if ttl_left_ms else None
         tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, place))
         tx.execute(SETTLE["move"], (at, place))
@@ -202,7 +202,9 @@ def _position(after: str | None) -> tuple[int, int]:
         return (-1, -1)
     died_at, _, message_id = after.partition("-")
     if not (died_at.isdigit() and message_id.isdigit()):
-        raise InvalidInput(f"{after!r} is not a position that an earlier step returned", field="after")
+        raise InvalidInput(
+            f"{after!r} is not a valid position", field="after", hint="pass the position that an earlier step returned"
+        )
     return int(died_at), int(message_id)
 
 
@@ -231,7 +233,7 @@ def sweep(tx: SqliteTransaction, command: Sweep) -> Swept:
 
 
 def _forget_minutes(tx: SqliteTransaction, command: Sweep, swept: Swept) -> None:
-    """Of idle queues, too. Once a minute is often enough."""
+    """Delete old history, also of idle queues, once a minute."""
     minute = tx.now // 60_000
     if minute == tx.trimmed_minute:
         return
@@ -257,7 +259,7 @@ def _trim_archive(tx: SqliteTransaction, queue: SqliteQueue, limit: int, swept: 
 
 
 def _forget_keys(tx: SqliteTransaction, limit: int, swept: Swept) -> None:
-    """A key lives as long as its window or its message, whichever is longer; a request's, until it is surely past."""
+    """Delete expired keys. A message key lives at least as long as its message, a request key until its window ends."""
     past = tx.past_requests.expired_before(lambda: tx.next_ids(0))
     rows = tx.execute(SQL["old_keys"], (tx.now, limit)).fetchall()
     for space, key, message_id, place in rows:

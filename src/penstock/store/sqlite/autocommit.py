@@ -1,9 +1,8 @@
-"""One plain message pushed, leased or acked by itself, where nobody else has written: one statement, which commits
-itself.
+"""Fast path: a push, lease or ack of one plain message as a single statement that commits itself.
 
-A transaction of such a command is mostly what surrounds it: begin, look whether others wrote, write counters, commit.
-Here the statement itself asks whether this process is still the file's last writer, and does nothing if not; the
-four parts of an ack are a trigger's. Each function answers None where there is more to do than that.
+In a transaction most of the cost would be around the command: begin, check for other writers, write counters, commit.
+Here the statement itself checks that this process is still the last writer of the file, and has no effect otherwise. A
+trigger does the four parts of an ack. Each function returns None if the command needs a transaction.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from penstock.store.sqlite.transaction import FORGET_EVERY, SqliteTransaction
 SQL = load_sql("penstock.store.sqlite", "autocommit")
 PUSH, LEASE, ACK = SQL["push"], SQL["lease"], SQL["ack"]
 OK = Settled.OK
-NOTHING_TOLD = (0, 0, None)
+NO_JOURNAL_ROW = (0, 0, None)
 
 
 def prepare_acks(connection: sqlite3.Connection) -> None:
-    """What an ack needs, on this connection only; the file's own schema stays as it is."""
+    """Create the temporary trigger for acks on this connection; the schema of the file does not change."""
     connection.executescript(SQL["acks"])
 
 
@@ -101,7 +100,7 @@ def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
 
 
 def ack_autocommit(tx: SqliteTransaction, command: Ack) -> SettledAll | None:
-    """Of a lease that was given out here just now."""
+    """Acknowledge a message that this process leased recently."""
     queue = tx.ahead(command.queue)
     if queue is None or len(command.items) != 1 or queue.options.archive_ms != 0 or tx.remembered >= FORGET_EVERY:
         return None
@@ -114,13 +113,13 @@ def ack_autocommit(tx: SqliteTransaction, command: Ack) -> SettledAll | None:
     del tx.fresh[message_id]
     queue.leased -= 1
     queue.n_acked += 1
-    told = None
+    journal_row = None
     if queue.noted:
         tx.journal.note(Kind.ACKED, queue, [(message_id, pushed_at, leased_at, leased_at, 0, 1, 0, 0)])
-        told = tx.next_journal_row()
+        journal_row = tx.next_journal_row()
     ended = (until, message_id, token, queue.plain_start | message_id)
     before = tx.connection.total_changes
-    tx.execute(ACK, (*queue.counts(), *ended, *(told or NOTHING_TOLD), now // 60_000, tx.writer))
+    tx.execute(ACK, (*queue.counts(), *ended, *(journal_row or NO_JOURNAL_ROW), now // 60_000, tx.writer))
     if tx.connection.total_changes == before:
         tx.forget()
         return None
@@ -131,5 +130,9 @@ def ack_autocommit(tx: SqliteTransaction, command: Ack) -> SettledAll | None:
     return SettledAll([OK])
 
 
-Alone = Callable[[SqliteTransaction, Any], Any]
-ALONE: dict[type[Command[Any]], Alone] = {Push: push_autocommit, Lease: lease_autocommit, Ack: ack_autocommit}
+AutocommitHandler = Callable[[SqliteTransaction, Any], Any]
+AUTOCOMMIT: dict[type[Command[Any]], AutocommitHandler] = {
+    Push: push_autocommit,
+    Lease: lease_autocommit,
+    Ack: ack_autocommit,
+}

@@ -1,4 +1,4 @@
-"""An online copy of a file: consistent as of one moment, checked, and put in place only when whole."""
+"""Online backup of a file: consistent, verified, and renamed into place only when complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_PAGES = 2_048
 
 def backup(path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: int, progress: Progress | None) -> None:
     if target.exists():
-        raise CannotOpen(f"{target} exists already", hint="a backup never overwrites; choose another name")
+        raise CannotOpen(f"{target} already exists", hint="choose another name; a backup never overwrites a file")
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     try:
@@ -25,7 +25,7 @@ def backup(path: str, shared: sqlite3.Connection | None, target: Path, busy_ms: 
                 _copy(shared, partial, progress)
             else:
                 with closing(connect(path, busy_ms=busy_ms)) as source:
-                    # An open read transaction pins the moment, so that writers cannot make the copy start over.
+                    # An open read transaction pins the snapshot, so that writers cannot make the copy start over.
                     source.execute("BEGIN")
                     source.execute("SELECT count(*) FROM sqlite_master").fetchone()
                     _copy(source, partial, progress)
@@ -50,4 +50,6 @@ def _copy(source: sqlite3.Connection, partial: Path, progress: Progress | None) 
         source.backup(copy, pages=STEP_PAGES, progress=report)
         (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise Damaged(f"the copy does not pass its check: {verdict}", hint="run `penstock doctor` on the file")
+            raise Damaged(
+                f"the integrity check of the copy failed: {verdict}", hint="run `penstock doctor` on the file"
+            )

@@ -1,4 +1,4 @@
-"""Queues themselves: made, changed, paused, dropped."""
+"""Creates, changes, pauses and drops queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUES_MAX = 262_143
 def create_queue(tx: SqliteTransaction, name: str, options: QueueOptions) -> SqliteQueue:
     (queue_id,) = tx.execute(SQL["free_queue_id"]).fetchone()
     if queue_id > QUEUES_MAX:
-        raise Conflict(f"a file holds at most {QUEUES_MAX} queues", hint="drop some, or use another file")
+        raise Conflict(f"the file already has {QUEUES_MAX} queues", hint="drop some, or use another file")
     tx.execute(SQL["add_queue"], (queue_id, name, encode_options(options), tx.now))
     tx.execute(SQL["add_counter"], (queue_id, queue_id << ID_BITS + 1))
     queue = tx.queue(name)
@@ -44,7 +44,7 @@ def configure(tx: SqliteTransaction, command: Configure) -> ConfigureOutcome:
     changed = options != queue.options
     if changed:
         if options.journal != queue.options.journal and queue.pending_counts:
-            # What was pushed before is told as it was wished then, not by whoever counts it later.
+            # Record pending pushes now, under the journal option that was set when they were made.
             queue.write(tx.connection, tx.now)
         queue.stored_options = encode_options(options, queue.stored_options)
         tx.execute(SQL["set_options"], (queue.stored_options, queue.id))

@@ -1,4 +1,4 @@
-"""One SQLite connection as Penstock wants it: settings, waiting for locks, and errors a person can act on."""
+"""Connections to SQLite: settings, waiting for locks, and mapping of errors."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from penstock.errors import (
 
 T = TypeVar("T")
 
-MAYBE = "it may have been kept: look before trying again"
+MAYBE = "it may have been committed: check before trying again"
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 37, 0)
 CACHE_KIB = 16_384
-# A commit writes whole pages; a small message fills no large one.
+# A commit writes whole pages, and a small message does not fill a large one.
 PAGE_BYTES = 2_048
-# Then a commit copies them to the database and the log starts over. A log that does not grow is synced faster, so it is
-# short where each commit is synced; where none is, the copying is what is synced, so it is seldom.
+# Pages in the write-ahead log at which a commit runs a checkpoint. A log that does not grow is fsynced faster, so it is
+# short if each commit is fsynced. If none is, only checkpoints are fsynced, so they are rare.
 WAL_PAGES = {"full": 500, "relaxed": 2_000}
-# With a journal, which is drained and forgotten soon: most of its pages are written anew before they are copied.
+# With a journal, whose rows are drained and deleted soon: most of its pages are overwritten before a checkpoint.
 JOURNAL_WAL_PAGES = 4_000
 
 
 def full_path(path: str | os.PathLike[str]) -> str:
-    """The path that stays right when the program changes its folder."""
+    """Return the absolute path, which stays valid if the process changes its working directory."""
     if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
-        raise WrongType(f"path is a str or a Path, not {type(path).__name__}", field="path")
+        raise WrongType(f"path: expected str or Path, got {type(path).__name__}", field="path")
     if not text or "\0" in text:
-        raise InvalidInput(f"{text!r} is no path", field="path", hint="name a file, or :memory:")
+        raise InvalidInput(f"{text!r} is not a valid path", field="path", hint="name a file, or :memory:")
     return text if text == MEMORY else str(Path(text).absolute())
 
 
 def connect(path: str, *, busy_ms: int, alone: bool = False) -> sqlite3.Connection:
-    """With `alone`, only while no other connection is open on the file, and none can be until this one is closed."""
+    """Open a connection. With `alone`, it excludes all other connections to the file until it is closed."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         raise CannotOpen(
             f"SQLite {sqlite3.sqlite_version} is too old",
-            hint="Penstock needs the SQLite 3.37 of 2021 or newer",
+            hint="Penstock needs SQLite 3.37 (2021) or newer",
         )
     create_private(path)
     with mapping_errors(path):
-        # A short wait inside SQLite, whose sleeps grow to 100 ms; the patient and fair one is `retry_while_busy`.
+        # SQLite itself waits only briefly, because its sleeps grow to 100 ms; `retry_while_busy` waits longer.
         connection = sqlite3.connect(
             path, timeout=0.004, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -72,9 +72,9 @@ def connect(path: str, *, busy_ms: int, alone: bool = False) -> sqlite3.Connecti
 
 
 def create_private(path: str) -> None:
-    """So that a new file is its owner's alone; SQLite gives the files beside it the same mode."""
+    """Create a file that only its owner can access; SQLite gives the files beside it the same mode."""
     if path != MEMORY:
-        # Not opened and closed: that would end the locks of whoever in this process has it open by now.
+        # Opening and closing it would drop the locks of other connections in this process.
         with suppress(OSError):
             os.mknod(path, stat.S_IFREG | 0o600)
 
@@ -96,7 +96,7 @@ def _configure(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def as_we_read(connection: sqlite3.Connection) -> Iterator[None]:
-    """Rows as plain tuples and text as str, whatever the connection's owner has chosen."""
+    """Read rows as plain tuples and text as str, whatever factories the caller has set on its connection."""
     chosen = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -106,12 +106,12 @@ def as_we_read(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def commits_itself(connection: sqlite3.Connection) -> bool:
-    """Whether the connection's owner expects each statement to commit (from Python 3.12 on there are two ways to)."""
+    """Return True if the caller's connection is in autocommit mode, which Python 3.12 can set in two ways."""
     return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
 def retry_while_busy(step: Callable[[], T], busy_ms: int) -> T:
-    """Run a step that takes a lock, again and again while another process has it, up to `busy_ms`."""
+    """Run a step that takes a lock, and retry for up to `busy_ms` while another process holds it."""
     try:
         return step()
     except sqlite3.OperationalError as error:
@@ -140,7 +140,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 @contextmanager
 def mapping_errors(path: str, *, committing: bool = False) -> Iterator[None]:
-    """Turn SQLite's errors into ours."""
+    """Map errors of SQLite to Penstock errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -148,8 +148,10 @@ def mapping_errors(path: str, *, committing: bool = False) -> Iterator[None]:
 
 
 def translate(error: sqlite3.Error, path: str, *, committing: bool = False) -> StoreError:
-    """Return the error to raise. When a commit fails, its last frame may be in the write-ahead log already (its sync
-    failed, or the index of the log could not grow): a crash before the next write then brings it back.
+    """Return the error to raise.
+
+    When a commit fails because of its fsync or because the index of the log could not grow, its last frame may already
+    be in the write-ahead log, and a crash before the next write would bring the transaction back.
     """
     translation = _translation(error, path)
     if committing and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
@@ -164,7 +166,7 @@ def _translation(error: sqlite3.Error, path: str) -> StoreError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary == sqlite3.SQLITE_NOTADB:
-        return NotADatabase(f"{path} is not a SQLite database", hint="choose another path, or move that file away")
+        return NotADatabase(f"{path} is not a SQLite database", hint="choose another path, or move the file away")
     if primary == sqlite3.SQLITE_CORRUPT:
         return Damaged(f"{path} is damaged: {error}", hint="run `penstock doctor` on it and restore a backup")
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
@@ -176,25 +178,25 @@ def _translation(error: sqlite3.Error, path: str) -> StoreError:
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreBusy(f"{path} is locked by another process", hint="end its long transaction")
     if primary == sqlite3.SQLITE_IOERR:
-        return StoreError(f"{path}: {error}", hint="the disk fails, or a quota or a limit on file sizes was reached")
+        return StoreError(f"{path}: {error}", hint="check the disk, quotas and file size limits")
     return StoreError(f"{path}: {error}")
 
 
 def _permission(path: str) -> str:
-    """What SQLite keeps beside a file has the mode that the file had then."""
+    """Return a hint; files that SQLite created beside the database keep the mode that it had then."""
     for beside in (f"{path}-wal", f"{path}-shm"):
         if os.access(path, os.W_OK) and Path(beside).exists() and not os.access(beside, os.W_OK):
-            return f"{beside} cannot: chmod u+w {beside}"
+            return f"{beside} is read-only: chmod u+w {beside}"
     return "check the permissions of the file and its folder"
 
 
 def why_not(path: str) -> str:
-    """The likeliest reason that a file cannot be opened."""
+    """Return the most likely reason why a file cannot be opened."""
     file = Path(path)
     folder = file.parent
     try:
         Path(f"{path}-journal").exists()
-    except OSError as error:  # Such as of a name that is too long.
+    except OSError as error:  # For example, the name is too long.
         return (error.strerror or str(error)).lower()
     if not folder.exists():
         return f"the folder {folder} does not exist"
@@ -206,4 +208,4 @@ def why_not(path: str) -> str:
         return f"the folder {folder} cannot be written to"
     if file.exists() and not os.access(file, os.R_OK | os.W_OK):
         return "no permission to read and write it"
-    return f"no permission, or no room, for the files that SQLite keeps beside it in {folder}"
+    return f"no permission or no space for the files that SQLite creates beside it in {folder}"

@@ -1,4 +1,4 @@
-"""Which function carries out which command, alone or together with others of its kind."""
+"""Maps each command to its handler, alone or joined with adjacent commands of its kind."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ Together = Callable[[SqliteTransaction, str, list[Any]], Sequence[Any] | None]
 
 
 def execute_batch(tx: SqliteTransaction, commands: Sequence[Command[Any]]) -> list[Any]:
-    """Each command's outcome. An error is one too, and changed nothing."""
+    """Return the outcome of each command, or its error if it changed nothing."""
     if len(commands) == 1:
         return [_attempt(tx, commands[0])]
     outcomes: list[Any] = []
-    for (kind, queue), run in groupby(commands, _likeness):
+    for (kind, queue), run in groupby(commands, _kind_and_queue):
         alike = list(run)
         join = TOGETHER.get(kind)
         joined = join(tx, queue, alike) if join and queue and len(alike) > 1 else None
@@ -66,7 +66,7 @@ def execute_batch(tx: SqliteTransaction, commands: Sequence[Command[Any]]) -> li
     return outcomes
 
 
-def _likeness(command: Command[Any]) -> tuple[type[Command[Any]], str | None]:
+def _kind_and_queue(command: Command[Any]) -> tuple[type[Command[Any]], str | None]:
     return type(command), getattr(command, "queue", None)
 
 
@@ -139,5 +139,5 @@ HANDLERS: dict[type[Command[Any]], Callable[[SqliteTransaction, Any], Any]] = {
     CatchUpJournal: catch_up_journal,
     Beat: beat,
 }
-# For neighbours that concern one queue. None where they have to be carried out one by one after all.
+# Handlers of adjacent commands for one queue; they return None if the commands have to be executed one by one.
 TOGETHER: dict[type[Command[Any]], Together] = {Push: push_together, Lease: lease_together, Ack: ack_together}

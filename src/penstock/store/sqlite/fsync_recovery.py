@@ -1,8 +1,9 @@
-"""When a sync fails, the system may drop what it could not write, and the next sync that succeeds does not tell.
+"""Recovers the write-ahead log after a failed fsync.
 
-A transaction that fails with it is rolled back, and the next writes over its pages. But commits that did not wait for
-the disk, such as leases, lie before it in the write-ahead log: a hole there would take back all that comes after it. So
-until the whole log was written once more, nothing is committed. A file beside the log says so to whoever opens it next.
+After a failed fsync the kernel may drop the dirty pages, and a later fsync can succeed without reporting it. The
+transaction that fails is rolled back, and the next one overwrites its pages. But commits that were not fsynced, such as
+leases, come before it in the log, and a hole there would undo everything after it. So nothing is committed until the
+whole log was rewritten. A file beside the log tells this to the next process that opens it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PIECE = 1 << 20
 
 
 class FsyncFailure:
-    """What one process knows of its log. A store in memory has none, and so no doubt."""
+    """True while the log of this process has to be rewritten. A store in memory has no log."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -28,56 +29,59 @@ class FsyncFailure:
             self._failed = int(path != MEMORY and _note(path).exists())
         except OSError as error:
             raise CannotOpen(f"cannot open {path}: {why_not(path)}") from error
-        self._mended = 0
-        # Held while the log is synced beside the commits, until it is known whether that failed.
+        self._recovered = 0
+        # Held during an fsync beside the commits, until its result is known.
         self._syncing = threading.Lock()
 
     def __bool__(self) -> bool:
-        return self._failed != self._mended
+        return self._failed != self._recovered
 
-    def learn(self, error: sqlite3.Error) -> None:
-        """Of an error that may be a sync's."""
+    def check_error(self, error: sqlite3.Error) -> None:
+        """Record the failure if the error may come from an fsync."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
             self._begin()
 
     def _begin(self) -> None:
         if self._path != MEMORY:
             self._failed += 1
-            # It need not outlive a power cut: after that, the log is what is on disk.
+            # The file need not survive a power cut: after one, the log is exactly what is on disk.
             with suppress(OSError):
                 _note(self._path).touch(0o600)
 
-    def end(self) -> None:
-        """Under the write lock, before anything is written."""
+    def recover(self) -> None:
+        """Rewrite the log. Call under the write lock, before anything is written."""
         failed = self._failed
         _write_again(self._path)
-        self._mended = failed
+        self._recovered = failed
 
     def sync(self) -> None:
-        """Sync the log beside the commits: what did not wait for the disk is on it then."""
+        """Fsync the log beside the commits, so that commits that did not wait for the disk become durable."""
         if self._path == MEMORY:
             return
-        # SQLite holds no locks on this file, so that opening and closing it once more breaks none. Nor is the lock that
-        # commits hold: a batch that finds it taken goes to a thread, where each statement waits for its turn.
+        # SQLite holds no locks on this file, so opening and closing it drops none. The lock of the commits is not taken
+        # either: a batch that finds it taken moves to a thread, where each statement waits for its turn.
         with self._syncing, suppress(FileNotFoundError):
             file = os.open(f"{self._path}-wal", os.O_RDONLY)
             try:
                 os.fsync(file)
             except OSError as error:
                 self._begin()
-                raise StoreError(f"{self._path}: {error.strerror}", hint="the disk fails") from error
+                raise StoreError(f"{self._path}: {error.strerror}", hint="check the disk") from error
             finally:
                 os.close(file)
 
     def check(self) -> None:
-        """After a commit that waited for the disk: of a sync that failed beside it, its own may have told nothing."""
+        """Raise an error after a durable commit if an fsync beside it failed, as its own may not have reported it."""
         with self._syncing:
             if self:
-                raise StoreUnreachable(f"{self._path}: a sync failed while this was committed", maybe_done=True)
+                raise StoreUnreachable(f"{self._path}: an fsync failed during the commit", maybe_done=True)
 
 
 def _write_again(path: str) -> None:
-    """The log as it reads, so that the next sync is about all of it. Under the write lock, so that it does not grow."""
+    """Rewrite the log with what it reads as, so that the next fsync covers all of it.
+
+    Runs under the write lock, so that the log does not grow meanwhile.
+    """
     try:
         with suppress(FileNotFoundError):
             log = os.open(f"{path}-wal", os.O_RDWR)
@@ -91,8 +95,8 @@ def _write_again(path: str) -> None:
         _note(path).unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(
-            f"{path}: a sync failed, and what it was about could not be written again: {error.strerror}",
-            hint="the disk fails, or is full; nothing is taken until it works",
+            f"{path}: an fsync failed, and the log could not be rewritten: {error.strerror}",
+            hint="check the disk and its free space; nothing is committed until it works",
         ) from error
 
 

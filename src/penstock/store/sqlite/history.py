@@ -1,4 +1,4 @@
-"""Roll-ups over a window: the counters as they stood at the end of each step, and what lies between."""
+"""Queue history over a window, from the counters at the end of each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = (-1, *(0 for _ in COUNTED))
 
 
 def roll_up(connection: sqlite3.Connection, queue: SqliteQueue, window: Window) -> RollUp:
-    """Looks at one row for each step in which something happened, however long the window is."""
+    """Return the history of a queue. Reads one row per step with events, however long the window is."""
     current = (queue.minute, *(getattr(queue, name) for name in COUNTED))
 
     def stood_before(minute: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What SQLite's transactions look up for the journal. The events of one commit are one row, written last."""
+"""Records journal events of the SQLite store. The events of one commit are one row, written last."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SQL = load_sql("penstock.store.sqlite", "journal")
 
 
 def switch_journal(tx: SqliteTransaction, command: SwitchJournal) -> None:
-    """Under the write lock: whatever happens before is not told, or told already, and is in the counters."""
+    """Turn the journal on or off. Under the write lock all earlier events are already in the counters."""
     if has_journal(tx.connection) != command.on:
         tx.flush_deferred()
         tx.execute(SQL["switch"], (int(command.on),))
@@ -47,7 +47,7 @@ def catch_up_journal(tx: SqliteTransaction, command: CatchUpJournal) -> None:
 
 
 def note_uncounted(tx: SqliteTransaction, queue: SqliteQueue) -> None:
-    """Pushes and leases that were left for later and of which this process knows nothing: from what they wrote."""
+    """Record pushes and leases whose counting another process deferred, from the rows that they wrote."""
     if queue.uncounted_pushes:
         record_pushed(tx, queue, tx.execute(SQL["uncounted_pushes"], (queue.id,)).fetchall())
     if queue.uncounted_leases:
@@ -60,15 +60,15 @@ def note_uncounted(tx: SqliteTransaction, queue: SqliteQueue) -> None:
 def note_removed(
     tx: SqliteTransaction, queue: SqliteQueue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
 ) -> None:
-    """The marks tell in which state they were; none: waiting."""
+    """Record removals. The flags tell the state of the messages; none means ready or scheduled."""
     if queue.noted and places:
-        told = zip(places, pushed_times(tx, places), strict=True)
-        rows = [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in told]
+        pushed = zip(places, pushed_times(tx, places), strict=True)
+        rows = [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in pushed]
         tx.journal.note(kind, queue, rows, marks)
 
 
 def pushed_times(tx: SqliteTransaction, places: Sequence[int]) -> list[int]:
-    """When each of these messages was pushed; asked before they are deleted."""
+    """Return when each of these messages was pushed. Call before they are deleted."""
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
         found = tx.execute(SQL["pushed_between"], (first, last)).fetchall()
@@ -79,12 +79,12 @@ def pushed_times(tx: SqliteTransaction, places: Sequence[int]) -> list[int]:
 
 
 def failures(tx: SqliteTransaction, message_id: int) -> list[dict[str, Any]]:
-    """What went wrong in this life so far, oldest first."""
+    """Return the failed attempts of a message, oldest first."""
     rows = tx.execute(SQL["failures"], (message_id,)).fetchall()
     return [{"attempt": attempt, "at": at, "error": error} for attempt, at, error in rows]
 
 
 def error_details(tx: SqliteTransaction, tried: Iterable[tuple[int, bool]]) -> list[bytes] | None:
-    """For each message the errors of its life, if it was tried before; None if none was."""
-    told = [encode_detail(errors=failures(tx, message_id)) if again else b"" for message_id, again in tried]
-    return told if any(told) else None
+    """Return the earlier errors of each message, empty for a first attempt; None if all are first attempts."""
+    details = [encode_detail(errors=failures(tx, message_id)) if again else b"" for message_id, again in tried]
+    return details if any(details) else None

@@ -1,4 +1,4 @@
-"""Latencies, gathered in memory by leases and acks and written by the sweeper: statistics, so a crash may lose some."""
+"""Latency histograms, collected in memory and written by the sweeper. A crash may lose the last ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SQL = load_sql("penstock.store.sqlite", "latency")
 
 
 class LatencyCounters:
-    """What this process has seen since it last wrote."""
+    """Latency counts of this process since it last wrote them."""
 
     def __init__(self) -> None:
         self._counts: defaultdict[tuple[int, int], Counts] = defaultdict(dict)
 
     def add(self, queue_id: int, kind: int, times_ms: Iterable[int]) -> None:
         counts = self._counts[queue_id, kind]
-        # Messages of one batch mostly took as long as each other.
+        # Messages of one batch mostly have the same latency.
         for ms, many in Counter(times_ms).items():
             number = bucket(ms)
             counts[number] = counts.get(number, 0) + many
@@ -32,7 +32,7 @@ class LatencyCounters:
         counts[number] = counts.get(number, 0) + 1
 
     def forget(self, queue_id: int) -> None:
-        """It is dropped, and the next queue may get its number."""
+        """Discard the counts of a dropped queue, whose id may be reused."""
         for key in [key for key in self._counts if key[0] == queue_id]:
             del self._counts[key]
 
@@ -40,7 +40,7 @@ class LatencyCounters:
         counts, self._counts = self._counts, defaultdict(dict)
         minute = now // 60_000
         for (queue_id, kind), seen in counts.items():
-            # A batch in which nothing was measured leaves an entry without counts.
+            # A batch without measurements leaves an entry without counts.
             if seen and connection.execute("SELECT 1 FROM penstock_queue WHERE id = ?", (queue_id,)).fetchone():
                 row = connection.execute(SQL["of_minute"], (queue_id, minute, kind)).fetchone()
                 total = Counter(seen)

@@ -1,4 +1,4 @@
-"""Lease and take: the head of a queue, of its dead letters, or of all queues of a namespace or task."""
+"""Lease and take from a queue, its dead letters, or all queues of a namespace or task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lease(tx: SqliteTransaction, command: Lease) -> Leased:
 
 
 def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) -> list[Leased] | None:
-    """From a queue that has only plain messages: whoever asked first gets the oldest, each under its own token."""
+    """Serve several leases of a queue with only plain messages, in order, each with its own token."""
     queue = tx.find(name)
     if queue is None or queue.options.max_in_flight is not None or _blocked(tx, queue) is not None or queue.filed:
         return None
@@ -75,7 +75,7 @@ def take(tx: SqliteTransaction, command: Take) -> Leased:
     if blocked is not None:
         return blocked
     allowed = _allowed(queue, command.limit)
-    # Looking for none would find none, and take the queue for empty.
+    # A query with limit 0 would find nothing and mark the queue as empty.
     plain, filed, messages = _pick(tx, queue, allowed, 0, "") if allowed else ([], [], [])
     if messages:
         if queue.noted:
@@ -98,7 +98,7 @@ def _lease_queue(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> L
 
 
 def _blocked(tx: SqliteTransaction, queue: SqliteQueue) -> Leased | None:
-    """What to answer when nothing may be leased now; brings the queue up to date on the way."""
+    """Apply due transitions, and return the outcome if nothing may be leased now, or None."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
     if queue.paused:
@@ -112,7 +112,7 @@ def _blocked(tx: SqliteTransaction, queue: SqliteQueue) -> Leased | None:
 
 
 def _newest_at(tx: SqliteTransaction, queue: SqliteQueue) -> int:
-    """When the newest message was pushed. A time that is yet to come is from before the clock was set back."""
+    """Return the push time of the newest message. A time in the future predates a clock that was set back."""
     newest_at: int = queue.newest_at
     if newest_at > tx.now:
         row = tx.execute(SQL["newest"], (queue.id,)).fetchone()
@@ -157,7 +157,7 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
 def _lease_next(
     tx: SqliteTransaction, queue: SqliteQueue, until: int, token: bytes, worker: str | None
 ) -> list[Delivery]:
-    """One message of a queue that has only plain ones."""
+    """Lease one message of a queue with only plain messages."""
     row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
     if row is None:
         return []
@@ -191,7 +191,7 @@ def _note_taken(tx: SqliteTransaction, queue: SqliteQueue, filed: list[Row], mes
 
 
 def _allowed(queue: SqliteQueue, limit: int) -> int:
-    """How many more the queue lets out of its hands."""
+    """Return how many more messages `max_in_flight` allows."""
     max_in_flight = queue.options.max_in_flight
     return limit if max_in_flight is None else max(0, min(limit, max_in_flight - queue.leased))
 
@@ -199,7 +199,7 @@ def _allowed(queue: SqliteQueue, limit: int) -> int:
 def _pick(
     tx: SqliteTransaction, queue: SqliteQueue, limit: int, until: int, token: str
 ) -> tuple[list[Row], list[Row], list[Delivery]]:
-    """The first messages of a queue: those taken from the plain lane, those from the ready table, all in order."""
+    """Return the first messages of a queue: plain rows, rows of the ready table, and both in order as deliveries."""
     name, salt = queue.name, tx.salt
     filed = list(ByteBudget(tx.room.left).take(tx.execute(SQL["filed"], (queue.id, limit)))) if queue.filed else []
     plain_rows = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit))
@@ -246,7 +246,7 @@ def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, u
 
 
 def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], filed: list[Row]) -> None:
-    """A take: archive or delete what was picked, with no lease between."""
+    """Archive or delete taken messages, which never had a lease."""
     keep = queue.options.archive_ms != 0
     archive_of = (queue.id, tx.now, tx.now, tx.now)
     if filed:
@@ -273,7 +273,7 @@ def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], 
 
 
 def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Leased:
-    """Dead letters, longest dead first. They use up no attempts and come back when not acked."""
+    """Lease dead letters, oldest first. They use no attempts, and return to the dead letters if not acknowledged."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
     rows = list(tx.room.take(tx.execute(SQL["dead"], (queue.id, command.limit))))
@@ -298,8 +298,8 @@ def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Le
 
 
 def _lease_scope(tx: SqliteTransaction, command: Lease, scope: str) -> Leased:
-    """By queue priority, then whichever queue's next message is oldest. Only queues that hold messages are met."""
-    # Counters of this batch are written first: they keep the list of busy queues.
+    """Lease by queue priority, then from the queue whose next message is oldest. Reads only queues with messages."""
+    # Writing the counters of this batch brings the list of busy queues up to date.
     tx.write_counters()
     names = tx.execute(SQL["busy_in_scope"], (scope + "/", scope + "0")).fetchall()
     by_priority: dict[int, list[SqliteQueue]] = {}
@@ -326,7 +326,7 @@ def _lease_scope(tx: SqliteTransaction, command: Lease, scope: str) -> Leased:
 
 
 def _lease_oldest(tx: SqliteTransaction, queues: list[SqliteQueue], limit: int, command: Lease) -> list[Delivery]:
-    """From queues of one priority: merge their heads by age, then lease each queue's share at once."""
+    """Merge the heads of queues of one priority by age, then lease each queue's share at once."""
     if len(queues) == 1:
         return _lease_head(tx, queues[0], limit, command)
     heads = [(ages, queue) for queue in queues if (ages := _head_ages(tx, queue, limit))]
@@ -347,7 +347,7 @@ def _lease_oldest(tx: SqliteTransaction, queues: list[SqliteQueue], limit: int, 
 
 
 def _head_ages(tx: SqliteTransaction, queue: SqliteQueue, limit: int) -> list[tuple[int, int]]:
-    """(available_at, id) of the messages that would be leased next, in that order."""
+    """Return (available_at, id) of the next messages, in lease order."""
     limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:
         return []

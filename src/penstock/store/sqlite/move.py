@@ -1,4 +1,4 @@
-"""Move messages to another queue: out of the one and into the other, in one transaction."""
+"""Moves messages to another queue in one transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def move(tx: SqliteTransaction, command: Move) -> Removed:
 
 
 def _state(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> State | None:
-    """Of a message that waits or is dead; None of any other."""
+    """Return the state of a ready, scheduled or dead message; None for any other."""
     if not 0 < message_id <= ID_MAX:
         return None
     if tx.execute(SQL["dead_of"], (message_id, queue.id)).fetchone():

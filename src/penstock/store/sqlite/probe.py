@@ -1,4 +1,4 @@
-"""Whose file is this? Looked at without a change to it: opened as Penstock's, a file of another's would become one."""
+"""Checks whether a file is a Penstock database without changing it; opening it as a store would create the tables."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from penstock.store.sqlite.schema import has_journal, schema_version
 
 
 def is_penstock_database(path: Path) -> bool:
-    """Whether it holds Penstock's tables."""
-    with _looking(path) as connection:
+    """Return True if the file contains the tables of Penstock."""
+    with _open_read_only(path) as connection:
         return schema_version(connection) > 0
 
 
 def keeps_journal(path: Path) -> bool:
-    with _looking(path) as connection:
+    with _open_read_only(path) as connection:
         return has_journal(connection)
 
 
 def check_penstock_database(path: Path) -> None:
-    with suppress(sqlite3.Error):  # Whoever opens it in earnest says better what is wrong.
+    with suppress(sqlite3.Error):  # The real open reports a better error.
         if not is_penstock_database(path):
-            raise CannotOpen(f"{path} holds no queues of Penstock's", hint="is this the right file?")
+            raise CannotOpen(f"{path} is not a Penstock database", hint="check the path")
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection]:
-    # Where SQLite has no log there is no writer, and without that it need make no files to read.
+def _open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    # Without a log there is no writer, and with immutable=1 SQLite creates no files beside the database.
     used = any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal"))
     how = "mode=ro" if used else "immutable=1"
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as connection:

@@ -1,4 +1,4 @@
-"""Push: a plain message is one row; any other also gets a row that says when and in which order it is leased."""
+"""Push: a plain message is one row; any other also gets a row with its time and order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def push(tx: SqliteTransaction, command: Push) -> PushOutcome:
     queue = found or create_queue(tx, command.queue, command.create or QueueOptions())
     space = 0 if command.global_keys else queue.id
     messages = command.messages
-    # What has expired must neither fill the queue nor hold its key.
+    # Expired messages must neither count against the queue's size nor keep their keys.
     advance(tx, queue)
     request_key = None if command.request_key is None else REQUEST_KEY + command.request_key
     options = queue.options
@@ -67,7 +67,7 @@ def push(tx: SqliteTransaction, command: Push) -> PushOutcome:
 
 
 def push_together(tx: SqliteTransaction, name: str, commands: Sequence[Push]) -> list[PushOutcome] | None:
-    """Pushes that nothing can refuse, as if they were one."""
+    """Execute several pushes that cannot be rejected as one."""
     queue = tx.find(name)
     if queue is None or queue.options.max_size is not None or queue.options.push_rate is not None:
         return None
@@ -84,9 +84,9 @@ def push_together(tx: SqliteTransaction, name: str, commands: Sequence[Push]) ->
 def _find_duplicates(
     tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequence[PushItem]
 ) -> dict[int, PushReceipt | int]:
-    """By position: the receipt of the first message with that key, or its position in this same batch.
+    """Return by position the receipt of the first message with that key, or its position in this batch.
 
-    A shared key of another queue's message is refused: to call that a duplicate would lose this message.
+    A global key used by another queue is an error: treating it as a duplicate would lose this message.
     """
     found: dict[int, PushReceipt | int] = {}
     seen: dict[str, int] = {}
@@ -115,7 +115,7 @@ def _find_repeated_request(
     messages: Sequence[PushItem],
     duplicates: dict[int, PushReceipt | int],
 ) -> bool:
-    """If this request came before: its messages without a key got the ids from the first one on, in order."""
+    """Return True for a repeated request, and add its receipts: messages without a key have consecutive ids."""
     row = tx.execute(SQL["find_key"], (space, request_key)).fetchone()
     if row is None:
         return False
@@ -131,7 +131,7 @@ def _find_repeated_request(
 
 
 def _admit(tx: SqliteTransaction, queue: SqliteQueue, count: int) -> None:
-    """Refuse what the queue's limits do not allow, before anything is written."""
+    """Raise an error if the queue's limits do not allow the push, before anything is written."""
     if not count:
         return
     options = queue.options
@@ -147,7 +147,7 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
     if not messages:
         return []
     now = tx.now
-    # A clock that steps back must not let a later push overtake an earlier one.
+    # A later push must not overtake an earlier one when the clock steps back.
     in_order_at = max(now, queue.newest_at)
     moved_at = None if in_order_at == now else in_order_at
     message_id = tx.next_ids(len(messages))

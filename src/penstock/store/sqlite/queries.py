@@ -1,4 +1,4 @@
-"""Looking without touching: peek, get, list, stats, export. Each sees one moment of the file."""
+"""Read-only queries: peek, get, list, stats and export, each from one snapshot of the file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LATENCY_MINUTES = 15
 
 
 class SqliteQueries:
-    """Reads on one connection. The caller holds its lock and, for several reads of one moment, its transaction."""
+    """Reads on one connection. The caller holds its lock and, for several reads of one snapshot, a transaction."""
 
     def __init__(self, connection: sqlite3.Connection, salt: int, now: int) -> None:
         self._connection = connection
@@ -114,7 +114,7 @@ class SqliteQueries:
         filed = self._page("ready", queue.id, rank, available_at, message_id, limit)
         plain_start = max(cursor, queue.cursor)
         plain = self._page("plain", plain_start, queue.plain_end, limit)
-        # Of both lanes ids differ, so that no comparison goes beyond them.
+        # No id occurs in both lists, so the comparison never reaches the columns after it.
         plain_ids = {row[2] for row in plain}
         messages, room = [], ByteBudget(self._page_bytes)
         for row in islice(room.take(heapq.merge(filed, plain)), limit):
@@ -138,7 +138,7 @@ class SqliteQueries:
         return messages, more if room.is_full or len(messages) == limit else None
 
     def _page(self, statement: str, *values: int) -> list[Row]:
-        """As much as one answer may hold."""
+        """Return rows up to the size of one page."""
         return list(ByteBudget(self._page_bytes).take(self._execute(SQL[statement], values)))
 
     def _peek_scheduled(self, queue: SqliteQueue, limit: int, after: str | None) -> Page:
@@ -266,7 +266,7 @@ class SqliteQueries:
     def export(self, name: str) -> Iterator[StoredMessage]:
         queue = self.queue(name)
         self._page_bytes = EXPORT_BYTES
-        # As in peek, the name of the dead letters means them alone.
+        # As in peek, a name that ends in .dlq selects the dead letters only.
         for peek in _PEEKS.values() if queue.name == name else [_PEEKS[State.DEAD]]:
             after: str | None = None
             while True:

@@ -1,4 +1,4 @@
-"""What a transaction knows of each queue: options, counters and bounds, cached while no one else writes the file."""
+"""Queues as a transaction sees them: options, counters and bounds, cached while no other process writes the file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LIST = SQL["queue"] + " WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, l
 
 KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minute", "last_id")
 
-# What a transaction did to a queue, so that only the counters concerned are written. PUSHED, LEASED: plain messages.
+# What a transaction changed in a queue, so that only these counters are written. PUSHED and LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
 COUNTED_LATER = PUSHED | LEASED
-# Pushes, and leases, that whoever loads a queue has to count, at most. Also stands in the statements that do so.
+# Most pushes, and most leases, that a process has to count when it loads a queue. The SQL statements repeat it.
 UNCOUNTED_MAX = 256
 _COLUMNS = {
     PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
@@ -33,7 +33,7 @@ _COLUMNS = {
 
 
 def _statement(changed: int) -> tuple[str, Callable[[Any], tuple[int, ...]]]:
-    """An update of what may have changed, and what picks the values for it."""
+    """Return an UPDATE of the changed columns, and a getter of their values."""
     columns = sorted({name for what, names in _COLUMNS.items() if changed & what for name in names})
     assignments = ", ".join(f"{name} = ?" for name in columns)
     return f"UPDATE penstock_counter SET {assignments} WHERE queue_id = ?", attrgetter(*columns, "id")
@@ -43,7 +43,7 @@ _STATEMENTS = [_statement(changed) for changed in range(16)]
 
 
 class SqliteQueue:
-    """One queue as the running transaction sees it. Counters are written back once, when the transaction ends."""
+    """A queue inside a running transaction. Counters are written once, when the transaction ends."""
 
     __slots__ = (
         "_was_busy",
@@ -137,23 +137,23 @@ class SqliteQueue:
         self.stored_options: str = options
         self.options: QueueOptions = decode_options(options)
         self.paused = bool(paused)
-        # Whether the file has a journal. Each queue says for itself how much of it goes there.
+        # True if the file has a journal. An option of each queue decides what it records there.
         self.journals = bool(journal)
         self.name_bytes: bytes = self.name.encode()
         self.plain_start = self.id << ID_BITS + 1
         self.plain_end = self.plain_start + (1 << ID_BITS)
-        # Lower bounds of the next time at which something moves by itself; 0 means: look.
+        # Lower bounds of the times of the next transitions; 0 means unknown.
         self.due_at = self.lapse_at = self.expiry_at = 0
-        # Whether the ready table may hold rows of this queue.
+        # True if the ready table may hold rows of this queue.
         self.filed = True
-        # The row of the one message that was ready when it was pushed, if that was here and just now.
+        # Row of the only ready message, if this process has just pushed it.
         self.only: tuple[Any, ...] | None = None
         self.changed = 0
         self._was_busy = self.undone > 0
 
     @property
     def noted(self) -> bool:
-        """Whether what happens to its messages goes into the journal."""
+        """True if events of its messages go into the journal."""
         return self.journals and self.options.journal != "off"
 
     @property
@@ -169,7 +169,7 @@ class SqliteQueue:
         return int(self.ready + self.scheduled + self.leased)
 
     def count_leased(self, cursor: int, count: int, until: int) -> None:
-        """Plain messages, up to the one at the cursor."""
+        """Count leases of plain messages up to the cursor."""
         self.cursor = cursor
         self.ready -= count
         self.leased += count
@@ -178,11 +178,11 @@ class SqliteQueue:
             self.lapse_at = until
 
     def may_push_uncounted(self, now: int) -> bool:
-        """Whether one more plain push can be left for later, and nothing else is due."""
+        """Return True if the counting of one more plain push can be deferred, and no transition is due."""
         return self.uncounted_pushes < UNCOUNTED_MAX and self.newest_at <= now and self._may_wait(now)
 
     def may_lease_uncounted(self, now: int) -> bool:
-        """Whether one more lease of a plain message can be left for later, and nothing else is due."""
+        """Return True if the counting of one more plain lease can be deferred, and no transition is due."""
         return bool(self.leased < UNCOUNTED_MAX) and self._may_wait(now)
 
     def _may_wait(self, now: int) -> bool:
@@ -195,13 +195,13 @@ class SqliteQueue:
         )
 
     def may_ack_alone(self, now: int) -> bool:
-        """Whether one ack changes nothing but this queue's counters."""
+        """Return True if one ack changes only the counters of this queue."""
         return now < (self.minute + 1) * 60_000 and ("/" not in self.name or (self._was_busy and self.undone > 1))
 
     def leave_uncounted(self, now: int) -> bool:
-        """Leave what this transaction pushed and leased, if that is all, for the queue's next other change to count.
+        """Defer the counting of this transaction's pushes and leases to the next other change of the queue.
 
-        The minute that it belongs to must be the row's, and those who load the queue must not have to count for long.
+        Returns False if they belong to another minute than the row, or if counting them at load would take too long.
         """
         pushes = self.n_pushed - self.n_pushes_counted
         leases = self.n_leased - self.n_leases_counted
@@ -217,7 +217,7 @@ class SqliteQueue:
         return True
 
     def write(self, connection: sqlite3.Connection, now: int) -> None:
-        """Write what changed, closing the minute first if it is over."""
+        """Write the changed counters, after closing the minute if it is over."""
         minute = now // 60_000
         if minute > self.minute:
             if self.uncounted_pushes or self.uncounted_leases:
@@ -241,11 +241,11 @@ class SqliteQueue:
             self._was_busy = not self._was_busy
 
     def counts(self) -> tuple[int, ...]:
-        """All that plain pushes, leases and acks change, in the order of their names, and the queue's id."""
+        """Return the counters that plain pushes, leases and acks change, sorted by name, and the queue's id."""
         return _STATEMENTS[PUSHED | LEASED | SETTLED][1](self)
 
     def all_counted(self) -> None:
-        """The row is as this is."""
+        """Mark all changes as written."""
         self.n_pushes_counted, self.n_leases_counted = self.n_pushed, self.n_leased
         self.uncounted_pushes = self.uncounted_leases = self.changed = 0
 

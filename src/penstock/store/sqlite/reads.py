@@ -1,4 +1,4 @@
-"""The looks at a SQLite file: each sees one moment of it, on a connection of its own beside the writer's."""
+"""Read operations of the SQLite store, each on one snapshot, over a connection separate from the writer's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ReadMixin:
-    """The half of the store that writes nothing. A store in memory has but one connection, which serves both."""
+    """Read-only half of the store. A store in memory has a single connection for reads and writes."""
 
     path: str
     salt: int
@@ -110,30 +110,30 @@ class ReadMixin:
     def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
         return self._with_snapshot(lambda connection: list_workers(connection, self._clock(), after, limit))
 
-    def _read(self, look: Callable[[SqliteQueries], T]) -> T:
-        return self._with_snapshot(lambda connection: look(SqliteQueries(connection, self.salt, self._clock())))
+    def _read(self, query: Callable[[SqliteQueries], T]) -> T:
+        return self._with_snapshot(lambda connection: query(SqliteQueries(connection, self.salt, self._clock())))
 
-    def _with_snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """Look at one moment of the file."""
+    def _with_snapshot(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run queries on one snapshot of the file."""
 
-        def at_one_moment() -> T:
+        def run() -> T:
             self._reader.execute("BEGIN")
             try:
-                return look(self._reader)
+                return query(self._reader)
             finally:
                 if self._reader.in_transaction:
                     self._reader.execute("ROLLBACK")
 
         with self._read_lock, mapping_errors(self.path):
             self._open_reader()
-            return retry_while_busy(at_one_moment, self._busy_ms)
+            return retry_while_busy(run, self._busy_ms)
 
     def journal_bounds(self) -> tuple[int, int]:
         first, following = self._with_snapshot(lambda connection: connection.execute(JOURNAL["bounds"]).fetchone())
         return first or 0, following or 0
 
     def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
-        def look(connection: sqlite3.Connection) -> list[JournalRow]:
+        def read(connection: sqlite3.Connection) -> list[JournalRow]:
             rows: list[JournalRow] = []
             size = 0
             for row in connection.execute(JOURNAL["from"], (offset,)):
@@ -143,7 +143,7 @@ class ReadMixin:
                     break
             return rows
 
-        return self._with_snapshot(look)
+        return self._with_snapshot(read)
 
     def export(self, queue: str) -> Generator[StoredMessage, None, None]:
         if self.path == MEMORY:

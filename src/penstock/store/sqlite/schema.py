@@ -1,4 +1,4 @@
-"""Bringing a file's schema up to date, once, whichever of many processes comes first."""
+"""Migrates the schema of a file, exactly once even if many processes start together."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from penstock.store.sqlite.connection import retry_while_busy
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 SCHEMA_VERSION = MIGRATIONS[-1].version
 
-_NOTE = """
+_MIGRATION_TABLE = """
 CREATE TABLE IF NOT EXISTS penstock_migration (
   version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL
 ) STRICT"""
 
 
 def migrate(connection: sqlite3.Connection, now: int, busy_ms: int, *, unfinished: bool = False) -> int:
-    """Apply what is missing; answers the file's salt. What a move to it has not finished is for that move alone."""
+    """Apply missing migrations and return the store id.
+
+    Raises an error for the target of an unfinished `migrate-store`, unless that command passes `unfinished`.
+    """
     if schema_version(connection) < SCHEMA_VERSION:
         retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), busy_ms)
         try:
@@ -31,7 +34,9 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int, *, unfinishe
             raise
     (salt,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'salt'").fetchone()
     if not unfinished and connection.execute("SELECT 1 FROM penstock_setting WHERE name = 'unfinished'").fetchone():
-        raise CannotOpen("a move to this file was not finished", hint="run the same `penstock migrate-store` again")
+        raise CannotOpen(
+            "a migration to this file was not finished", hint="run the same `penstock migrate-store` again"
+        )
     return int(salt)
 
 
@@ -41,28 +46,28 @@ def has_journal(connection: sqlite3.Connection) -> bool:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """0 for a file that holds no Penstock tables yet; a file from a newer release is refused."""
+    """Return the schema version, 0 without Penstock tables; raise an error for that of a newer release."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'penstock_migration'").fetchone():
         return 0
     applied = connection.execute("SELECT version, checksum FROM penstock_migration ORDER BY version").fetchall()
     newest: int = applied[-1][0] if applied else 0
     if newest > SCHEMA_VERSION:
         raise SchemaTooNew(
-            f"the file's schema is version {newest}, and this Penstock knows {SCHEMA_VERSION}",
-            hint="use the newer Penstock that wrote it",
+            f"the file has schema version {newest}, but this release supports at most {SCHEMA_VERSION}",
+            hint="use the newer Penstock release that wrote it",
         )
     for (version, checksum), migration in zip(applied, MIGRATIONS, strict=False):
         if (version, checksum) != (migration.version, migration.checksum):
             raise Damaged(
-                f"migration {version} of this file is not the one that this Penstock knows",
-                hint="use the Penstock that wrote it, or restore a backup",
+                f"migration {version} of this file differs from the one in this release",
+                hint="use the Penstock release that wrote it, or restore a backup",
             )
     return newest
 
 
 def _apply_missing(connection: sqlite3.Connection, now: int) -> None:
     done = schema_version(connection)
-    connection.execute(_NOTE)
+    connection.execute(_MIGRATION_TABLE)
     for migration in MIGRATIONS:
         if migration.version > done:
             _apply(connection, migration, now)
@@ -70,7 +75,7 @@ def _apply_missing(connection: sqlite3.Connection, now: int) -> None:
 
 
 def _apply(connection: sqlite3.Connection, migration: Migration, now: int) -> None:
-    # executescript would commit first; the migration and the note that it was applied belong together.
+    # executescript would commit first, but the migration and its record belong in one transaction.
     for statement in _statements(migration.sql):
         connection.execute(statement)
     connection.execute(

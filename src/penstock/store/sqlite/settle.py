@@ -1,4 +1,4 @@
-"""Ack, nack, extend and release: what a consumer does with a lease. A stale token changes nothing."""
+"""Ack, nack, extend and release. A stale token changes nothing."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def ack_together(tx: SqliteTransaction, name: str, commands: Sequence[Ack]) -> l
 
 
 class NotAsRemembered(Exception):
-    """The file is not as this process believed: what was done is undone, and done again by looking."""
+    """Raised when the cached leases turned out to be outdated; the batch is rolled back and run without the cache."""
 
 
 def _end_fresh(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]) -> list[EndedLeaseRow] | None:
-    """Leases that were given out here just now, all of them, without looking at them."""
+    """End leases that this process gave out recently without reading their rows; None if any is not cached."""
     known, now, lane = tx.fresh, tx.now, queue.plain_start
     ended: list[EndedLeaseRow] = []
     leases: dict[int, tuple[int, int, int, bytes]] = {}
@@ -85,12 +85,12 @@ def _end_fresh(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[Settle
 
 
 def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow], how: int = ACKED) -> None:
-    """Archive or delete messages whose leases have ended well."""
+    """Archive or delete acknowledged messages."""
     remember(tx, queue, ended, how)
     if queue.noted:
         pushed = _note_acked(tx, queue, ended)
     else:
-        # To look is to wait: of the others it is not known how long they took in all.
+        # Reading the other push times would cost time, so their total latency is not counted.
         pushed = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
     if queue.options.archive_ms == 0:
         delete_places(tx, [lease.place for lease in ended])
@@ -113,16 +113,16 @@ def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLease
 
 
 def _note_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow]) -> list[int]:
-    """Into the journal; returns when each was pushed."""
+    """Record acks in the journal, and return when each message was pushed."""
     kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     times = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
     if len(times) == len(ended):
-        # Plain messages, at their first lease.
+        # All are plain messages in their first lease.
         ids, leased_at = [lease.id for lease in ended], [lease.leased_at for lease in ended]
         tx.journal.note_columns(Kind.ACKED, queue, len(ids), (ids, times, leased_at, leased_at, 0, 1, 0, 0), kept)
         return times
     times = []
-    # Dead letters among them are told apart: a mark is one for all.
+    # Dead letters are recorded separately, because flags apply to all events of one call.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
         pushed = pushed_times(tx, [lease.place for lease in alike])
@@ -223,7 +223,7 @@ def _extend_one(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, unt
     if not 0 < item.id <= ID_MAX:
         return Settled.UNKNOWN
     tx.fresh.pop(item.id, None)
-    for at, token in _whereabouts(tx, queue, item):
+    for at, token in _lease_keys(tx, queue, item):
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
             tx.execute(SQL["note_extension"], (item.id, until, tx.now))
             if queue.noted:
@@ -276,7 +276,7 @@ def _end_leases(
         ended += _end_together(tx, queue, token, [item.id for item in items if item.token == token])
     if len(ended) == len(items):
         return [Settled.OK] * len(items), ended
-    # The rest was extended, or is not ours to end.
+    # The other leases were extended, have ended, or have another token.
     done = {lease.id for lease in ended}
     results = []
     for item in items:
@@ -300,7 +300,7 @@ def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: li
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
     ended = [_remembered(tx, EndedLeaseRow(*row), raw) for row in rows.fetchall()]
-    # One that was extended to the very time it had is found here too.
+    # A lease extended to the same expiry time is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
 
@@ -308,7 +308,7 @@ def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: li
 def _remembered(tx: SqliteTransaction, lease: EndedLeaseRow, token: bytes) -> EndedLeaseRow:
     fresh = tx.fresh.pop(lease.id, None)
     if fresh is None or lease.attempts > 1 or lease.from_dead:
-        # What is remembered may be of an earlier lease, which lapsed.
+        # The cached entry may belong to an earlier lease, which expired.
         return lease._replace(token=token)
     return lease._replace(token=token, pushed_at=fresh[3])
 
@@ -324,7 +324,7 @@ def _end_one_by_one(
             ended[item.id] = lease
             results.append(OK)
         elif item.id in ended:
-            # What this same batch has just acked is as good as gone, but for the token that did so.
+            # A message acked earlier in this batch no longer exists, except for the token that acked it.
             again = not tx.fenced and item.token is not None and token_bytes(item.token) == ended[item.id].token
             results.append(OK if again else Settled.UNKNOWN)
         else:
@@ -342,9 +342,9 @@ def _end_lease(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> E
             return EndedLeaseRow(
                 item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token
             )
-    for until, token in _whereabouts(tx, queue, item):
+    for until, token in _lease_keys(tx, queue, item):
         if until > tx.now:
-            # Two statements: RETURNING builds a table for its rows and costs more than to look first.
+            # Two statements, because RETURNING builds a table for its rows and costs more than a SELECT.
             row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
             if row:
                 tx.execute(END_LEASE, (queue.id, until, item.id))
@@ -355,8 +355,8 @@ def _end_lease(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> E
     return None
 
 
-def _whereabouts(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> Iterator[tuple[int, bytes]]:
-    """Under which time a lease may be found: the one in its token, or a later one if it was extended."""
+def _lease_keys(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> Iterator[tuple[int, bytes]]:
+    """Yield the expiry times under which a lease may be stored: that in its token, or a later one if extended."""
     if item.token is None:
         yield from tx.execute(SQL["current"], (queue.id, item.id)).fetchall()
         return
@@ -368,7 +368,7 @@ def _whereabouts(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) ->
 
 
 def _result(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, how: int) -> Settled:
-    """For an item that has no lease now: done already, by this token and in this way, or why not."""
+    """Return the result for an item without a lease: OK if this token already settled it so, or why it failed."""
     return OK if recall(tx, queue, item) == how else _why_not(tx, queue, item.id)
 
 

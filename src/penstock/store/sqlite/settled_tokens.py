@@ -1,4 +1,4 @@
-"""What tokens did in the last minutes: settling again with the same token gets the first one's answer.
+"""Remembers how tokens settled messages for some minutes, so that a repeated settle gets the first result.
 
 A transaction writes one row for each run of ids that one token settled, so a batch acked together costs one row.
 """
@@ -21,7 +21,7 @@ FORGET_STEP = 2 * FORGET_EVERY
 
 
 def remember(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow], how: int) -> None:
-    """Note how the tokens of these leases settled their messages."""
+    """Store how the tokens of these leases settled their messages."""
     minute = tx.now // 60_000
     if len(ended) == 1:
         lease = ended[0]
@@ -41,7 +41,7 @@ def remember(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLea
 
 
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """The first and last of each run of numbers that follow each other."""
+    """Yield the first and last of each run of consecutive ids."""
     ids.sort()
     first = last = ids[0]
     for each in ids[1:]:
@@ -61,9 +61,9 @@ def recall(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> int |
 
 
 def forget(tx: SqliteTransaction, step: int = FORGET_STEP) -> bool:
-    """Delete old rows, more than are written between two calls. Returns whether there may be more."""
+    """Delete old rows, more than are written between two calls. Return True if there may be more."""
     tx.remembered = 0
-    # A minute later than nobody looks for them, in case the clock steps back a little.
+    # Kept for one more minute than they are used, in case the clock steps back a little.
     before = tx.now // 60_000 - SETTLED_MINUTES - 1
     boundary = tx.execute(SQL["oldest"], (before, step - 1)).fetchone()
     if boundary is None:

@@ -1,6 +1,6 @@
-"""The SQLite store: one writing connection a process, one transaction for each batch of commands.
+"""SQLite store: one writing connection per process, one transaction per batch of commands.
 
-What only looks at the file is in `looks.py`.
+Read operations are in `reads.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.core.model import Clock, Progress, PushReceipt, system_clock
 from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, WrongType
 from penstock.group_commit.interface import SingleLane
 from penstock.store.request_dedup import RequestWindow
-from penstock.store.sqlite.autocommit import ALONE, Alone, prepare_acks
+from penstock.store.sqlite.autocommit import AUTOCOMMIT, AutocommitHandler, prepare_acks
 from penstock.store.sqlite.backup import backup
 from penstock.store.sqlite.connection import (
     JOURNAL_WAL_PAGES,
@@ -49,12 +49,12 @@ BUSY_MS = 30_000
 LOCKED_OUT = "another process holds the write lock of the file"
 JOURNAL_BACKLOG_BYTES = 2 << 20
 UNSYNCED_MAX = 1_000
-SQLITE_DRIVERS = "of sqlite3 or aiosqlite, or SQLAlchemy's or Django's over one of them"
+SQLITE_DRIVERS = "use one of sqlite3 or aiosqlite, or of SQLAlchemy or Django over them"
 TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
 class SqliteStore(ReadMixin, SingleLane):
-    """A file has one writer at a time."""
+    """Keeps queues in a SQLite file, which has one writer at a time."""
 
     durability_warnings: Sequence[str] = ()
 
@@ -68,7 +68,7 @@ class SqliteStore(ReadMixin, SingleLane):
         busy_ms: int = BUSY_MS,
         journal: bool | None = None,
     ) -> None:
-        """With `journal` the file gets or loses its journal, for all who share it; None leaves that as it is."""
+        """Open a store. `journal` turns the journal of the file on or off for all processes; None keeps it."""
         self.path = full_path(path)
         self.durability: Durability = durability
         self.commit_is_instant = durability == "relaxed"
@@ -84,7 +84,7 @@ class SqliteStore(ReadMixin, SingleLane):
             self._open_writer()
             try:
                 self._open_reader()
-                self._go_on_with_journal()
+                self._configure_journal()
             except BaseException:
                 self._close_connections()
                 raise
@@ -92,10 +92,10 @@ class SqliteStore(ReadMixin, SingleLane):
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
         self._read_lock = self._lock if self.path == MEMORY else threading.RLock()
-        self._doubt = FsyncFailure(self.path)
+        self._fsync_failure = FsyncFailure(self.path)
 
     def _open_writer(self) -> None:
-        """Under the lock, and again after each fork."""
+        """Open the writing connection under the lock, and again after each fork."""
         self._check_open()
         if self._writer_open:
             return
@@ -113,34 +113,35 @@ class SqliteStore(ReadMixin, SingleLane):
         self._transaction = SqliteTransaction(writer, self.salt, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
-        # Whether an error comes from a commit, which may have been written all the same.
+        # True during a commit, which may take effect even if it returns an error.
         self._committing = False
-        # Commits since the last that waited for the disk.
+        # Commits since the last fsync.
         self._unsynced = 0
         self._writer_open = True
         self._held = False
         self._is_locked_out = False
         self._openings += 1
 
-    def _go_on_with_journal(self) -> None:
-        """With one or without, as was wished."""
+    def _configure_journal(self) -> None:
+        """Turn the journal on or off as requested."""
         with mapping_errors(self.path):
             had = has_journal(self._writer)
         wanted = had if self._journal is None else self._journal
         if wanted:
-            self._go_on_after_log()
+            self._skip_logged_offsets()
         if wanted != had:
             self._apply_held([SwitchJournal(on=wanted)])
 
-    def _go_on_after_log(self) -> None:
-        """An older state of the file may have been put back: what happens from now on comes after all that its log has,
-        and must not be given an offset before that is known.
+    def _skip_logged_offsets(self) -> None:
+        """Continue after the end of the log, in case an older copy of the file was restored.
+
+        New events must not reuse offsets that the log already holds.
         """
         if self.path != MEMORY:
-            from penstock.journal.drainer import log_end  # It needs the store.
+            from penstock.journal.drainer import log_end  # The drainer imports the store.
 
             end = log_end(self.path)
-            # The log is looked at first: while others write and drain, it is never ahead.
+            # The log is read first: while other processes write and drain, it is never ahead of the file.
             if end > self.journal_bounds()[1]:
                 self._apply_held([ForgetJournal(before=end)])
 
@@ -171,23 +172,23 @@ class SqliteStore(ReadMixin, SingleLane):
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._apply_held(commands)
         if self._transaction.noted_bytes > JOURNAL_BACKLOG_BYTES:
-            self._relieve()
+            self._drain_journal()
         return outcomes
 
-    def _relieve(self) -> None:
-        """The file must not grow because nobody drains its journal. Whoever is not drained by a server does it here."""
-        from penstock.journal.drainer import drain_once  # It needs the store.
+    def _drain_journal(self) -> None:
+        """Drain the journal if no server does, so that the file does not grow."""
+        from penstock.journal.drainer import drain_once  # The drainer imports the store.
 
         self._transaction.noted_bytes = 0
         try:
             if self.path == MEMORY:
-                # There is nowhere to keep it.
+                # A store in memory has no log to drain to.
                 self._apply_held([ForgetJournal(before=self._transaction.next_offset)])
             else:
                 drain_once(self, self.path)
         except PenstockError as error:
-            # No matter of whoever asked for what is done already; and the file keeps what was not copied.
-            log.warning("the journal of %s could not be copied, and waits in the file: %s", self.path, error)
+            # The caller's command is already committed, and the file keeps the events that were not drained.
+            log.warning("cannot drain the journal of %s, its events stay in the file: %s", self.path, error)
 
     def _apply_held(self, commands: Sequence[Command[Any]]) -> list[Any]:
         with self._lock:
@@ -197,10 +198,10 @@ class SqliteStore(ReadMixin, SingleLane):
                 if (
                     len(commands) == 1
                     and self._transaction.is_writer
-                    and not self._doubt
-                    and (alone := ALONE.get(type(commands[0])))
+                    and not self._fsync_failure
+                    and (handler := AUTOCOMMIT.get(type(commands[0])))
                 ):
-                    outcome = self._carry_out_alone(alone, commands[0])
+                    outcome = self._run_autocommit(handler, commands[0])
                     if outcome is not None:
                         return [outcome]
                 return self._apply(commands)
@@ -209,40 +210,40 @@ class SqliteStore(ReadMixin, SingleLane):
             except StoreUnreachable:
                 raise
             except Exception as error:
-                # Something no command foresees. Alone, it fails by itself; together, it must not take others with it.
+                # An unexpected error of one command must not fail the rest of the batch.
                 if len(commands) == 1 and not isinstance(error, NotAsRemembered):
                     raise
             with self._mapping_errors():
                 return [self._apply_alone(command) for command in commands]
 
     def _translate(self, error: sqlite3.Error) -> StoreError:
-        self._doubt.learn(error)
+        self._fsync_failure.check_error(error)
         committing, self._committing = self._committing, False
         return translate(error, self.path, committing=committing)
 
     @contextmanager
     def _mapping_errors(self) -> Iterator[None]:
-        """For what writes."""
+        """Map errors of statements that write."""
         try:
             yield
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
-    def _carry_out_alone(self, alone: Alone, command: Command[Any]) -> Any:
-        """The outcome, or None where this command needs a transaction."""
+    def _run_autocommit(self, handler: AutocommitHandler, command: Command[Any]) -> Any:
+        """Return the outcome, or None if this command needs a transaction."""
         tx = self._transaction
         durable = command.durable and self.durability == "full"
-        self._wait_for_disk(durable)
+        self._set_durability(durable)
         tx.now = tx.journal.now = self._clock()
         try:
             self._committing = True
-            outcome = alone(tx, command)
+            outcome = handler(tx, command)
             self._committing = False
             if durable and outcome is not None:
-                self._doubt.check()
+                self._fsync_failure.check()
             return outcome
         except BaseException as error:
-            # It may have been interrupted between the commit and what is remembered of it.
+            # It may have been interrupted between the commit and the update of the cache.
             tx.forget()
             if isinstance(error, sqlite3.IntegrityError) or (
                 isinstance(error, sqlite3.OperationalError) and is_busy(error)
@@ -272,10 +273,10 @@ class SqliteStore(ReadMixin, SingleLane):
         self._writer.execute("COMMIT")
         self._committing = False
         if durable:
-            self._doubt.check()
+            self._fsync_failure.check()
 
     def _run(self, commands: Sequence[Command[Any]], busy_ms: int) -> list[Any]:
-        """Everything of a batch but its commit. Whoever calls rolls back what fails."""
+        """Run a batch without its commit. The caller rolls back after an error."""
         tx = self._transaction
         self._begin(busy_ms, self._durable(commands))
         outcomes = execute_batch(tx, commands)
@@ -283,7 +284,7 @@ class SqliteStore(ReadMixin, SingleLane):
         return outcomes
 
     def _durable(self, commands: Sequence[Command[Any]]) -> bool:
-        """Whether this batch's answers wait for the disk."""
+        """Return True if the replies to this batch wait for the fsync."""
         if self.durability == "full":
             for command in commands:
                 if command.durable:
@@ -296,9 +297,9 @@ class SqliteStore(ReadMixin, SingleLane):
             self._writer.execute("ROLLBACK")
 
     def prepare(self, commands: Sequence[Command[Any]]) -> PreparedTransaction | None:
-        """Run a batch's statements here and now, and leave its commit to the caller.
+        """Run the statements of a batch and leave its commit to the caller.
 
-        None when that cannot be done without waiting; `apply` waits. Until the batch is finished the store is held.
+        Returns None if that would block; use `apply` then. The store is locked until the batch is released.
         """
         if not self._lock.acquire(blocking=False):
             return None
@@ -324,7 +325,7 @@ class SqliteStore(ReadMixin, SingleLane):
     def _begin(self, busy_ms: int, durable: bool) -> None:
         execute = self._writer.execute
         self._committing = False
-        self._wait_for_disk(durable)
+        self._set_durability(durable)
         try:
             execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -333,46 +334,48 @@ class SqliteStore(ReadMixin, SingleLane):
                 retry_while_busy(lambda: execute("BEGIN IMMEDIATE"), busy_ms)
             finally:
                 self._is_locked_out = False
-        if self._doubt:
-            self._doubt.end()
+        if self._fsync_failure:
+            self._fsync_failure.recover()
         (version,) = execute("PRAGMA data_version").fetchone()
         if version != self._version:
-            # Somebody else has written since this connection last did.
+            # Another connection has written since this one last did.
             self._transaction.forget()
             self._version = version
         self._transaction.start(self._clock())
 
-    def _wait_for_disk(self, durable: bool) -> None:
-        """Whether the commit that follows does. Now and then it does in any case, so that the log cannot grow."""
+    def _set_durability(self, durable: bool) -> None:
+        """Set whether the next commit is fsynced. Once in a while it is in any case, so that the log cannot grow."""
         if not durable and self.durability == "full":
             self._unsynced += 1
             durable = self._unsynced > UNSYNCED_MAX
         if durable:
             self._unsynced = 0
         if durable is not self._synchronous:
-            # A commit that copies the log syncs it first, and would not tell if that failed: only one that has just
-            # synced it does.
+            # A checkpoint fsyncs the log first and would not report a failure, so only commits that have just fsynced
+            # it run one.
             pages = self._wal_pages if durable or self.durability != "full" else 0
             self._writer.execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
             self._writer.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()
             self._synchronous = durable
 
     def push_on(self, connection: sqlite3.Connection, command: Push) -> list[PushReceipt]:
-        """Push in the transaction of the caller's own connection to this file."""
+        """Push in the transaction of the caller's connection to this file."""
         pushed: PushOutcome = self.apply_on(connection, [command])[0]
         return pushed.receipts
 
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Carry out commands inside a transaction of the caller's own, on the caller's own connection to this file."""
+        """Execute commands in the transaction of the caller's connection to this file."""
         self._check_open()
         if not isinstance(connection, sqlite3.Connection):
             raise WrongType(
-                f"conn is a SQLite connection, not {type(connection).__name__}", field="conn", hint=SQLITE_DRIVERS
+                f"conn: expected a SQLite connection, got {type(connection).__name__}",
+                field="conn",
+                hint=SQLITE_DRIVERS,
             )
         with mapping_errors(self.path), as_we_read(connection):
             self._check_same_file(connection)
             alone = not connection.in_transaction
-            # What is read here must still hold when it is written: take the write lock first.
+            # Take the write lock first, so that what is read here is still true when it is written.
             connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
             connection.execute("SAVEPOINT penstock")
             try:
@@ -406,7 +409,7 @@ class SqliteStore(ReadMixin, SingleLane):
             return None
         [free] = map(self._lock.acquire, [False])
         if not free:
-            # This store is at work on a batch: it writes, unless that batch waits for the file.
+            # This store is running a batch, so it can write, unless that batch waits for the file lock.
             return LOCKED_OUT if self._is_locked_out else None
         try:
             with mapping_errors(self.path):
@@ -423,21 +426,21 @@ class SqliteStore(ReadMixin, SingleLane):
         return None
 
     def commits(self) -> int:
-        # The writer's connection cannot be asked while it waits for the lock.
+        # The writing connection cannot be used while it waits for the lock.
         with self._read_lock, mapping_errors(self.path):
             self._open_reader()
             (version,) = self._reader.execute("PRAGMA data_version").fetchone()
         return int(version)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Always None: a file does not say that it was written to."""
+        """Return None always: a file sends no notifications."""
 
     def version(self, topic: str | None = None) -> int:
-        # The writer's own commits do not count for it: those who make them know whom they concern.
-        # A batch on its way to the disk looked when it began; to ask its connection would be to wait for it.
+        # The number does not change with commits of the writing connection, which this process knows about. A batch
+        # read it when it began; reading it again during its commit would wait for the disk.
         if self._held:
             return self._openings << 32 | self._version
-        # Not by a plain call: an interrupt may come right after one, and leave it locked for ever.
+        # Acquired inside `map`: an interrupt after a plain call could leave the lock held forever.
         [free] = map(self._lock.acquire, [False])
         if not free:
             return self._openings << 32 | self._version
@@ -445,7 +448,7 @@ class SqliteStore(ReadMixin, SingleLane):
             with mapping_errors(self.path):
                 self._open_writer()
                 row = retry_while_busy(lambda: self._writer.execute("PRAGMA data_version").fetchone(), self._busy_ms)
-                # Each connection counts for itself.
+                # Each connection has its own numbers.
                 return self._openings << 32 | int(row[0])
         finally:
             self._lock.release()
@@ -455,7 +458,7 @@ class SqliteStore(ReadMixin, SingleLane):
         return bool(self._transaction.journal)
 
     def sync(self) -> None:
-        self._doubt.sync()
+        self._fsync_failure.sync()
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
@@ -469,7 +472,7 @@ class SqliteStore(ReadMixin, SingleLane):
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def shorten_log(self) -> None:
-        """Copy the write-ahead log into the database and cut it, as far as readers allow."""
+        """Checkpoint and truncate the write-ahead log, as far as readers allow."""
         if self.path != MEMORY:
             self._check_open()
             with (
@@ -480,10 +483,10 @@ class SqliteStore(ReadMixin, SingleLane):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Drain the journal and close the connections. Safe to call again."""
         try:
             if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
-                self._relieve()
+                self._drain_journal()
         finally:
             with self._lock, self._read_lock:
                 self._closed = True
@@ -491,7 +494,7 @@ class SqliteStore(ReadMixin, SingleLane):
 
 
 class PreparedTransaction:
-    """A batch whose statements have run. `commit` may be called on any thread, `release` on the one that prepared."""
+    """A batch whose statements have run. Call `commit` on any thread, and `release` on the one that prepared it."""
 
     __slots__ = ("_store", "outcomes", "waits_for_disk")
 

@@ -1,4 +1,4 @@
-"""The running transaction: its connection, its time, and the queues it has touched."""
+"""A running transaction: its connection, its time and the queues it uses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.store.sqlite.journal import note_uncounted
 from penstock.store.sqlite.latency import LatencyCounters
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, SqliteQueue
 
-# A lease of a plain message, its first: until when, its token, since when, and when the message was pushed.
+# First lease of a plain message: expiry time, token, time of the lease, and time of the push.
 Fresh = tuple[int, bytes, int, int]
 FRESH_MAX = 10_000
-# Rows about settled messages after which old ones are deleted.
+# Rows about settled tokens after which old ones are deleted.
 FORGET_EVERY = 500
 
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
@@ -59,24 +59,24 @@ class SqliteTransaction:
         self.execute = connection.execute
         self.salt = salt
         self.now = 0
-        # What all leases of a batch may still hand out.
+        # Payload bytes that the leases of this batch may still return.
         self.room = ByteBudget()
         self.journal = Recorder(salt)
         self.latencies = LatencyCounters()
         self.lease_checks = LeaseChecks()
         self.past_requests = past_requests
-        # The one in which this last forgot what happened long ago.
+        # Minute in which old history was last deleted.
         self.trimmed_minute = -1
         self.writer = secrets.randbits(62) | 1
-        # Written into the journal since this was last set to 0.
+        # Bytes written to the journal since this was last set to 0.
         self.noted_bytes = 0
-        # Whether only a lease that holds settles: what else a command does hangs on it.
+        # True inside Transact: only a current lease settles, not a repeated token, as other commands depend on it.
         self.fenced = False
-        # Rows about settled messages written since old ones were deleted. Each process begins by deleting some.
+        # Rows about settled tokens written since old ones were deleted. Each process begins by deleting some.
         self.remembered = FORGET_EVERY
         self._pushed_last = 0
         self._uncounted_in: int
-        # First leases of plain messages given out here, by message id: to end one, nothing need be looked up.
+        # First leases of plain messages given out by this process, by message id, which can be ended without a lookup.
         self.fresh: dict[int, Fresh] = {}
         self.forget()
 
@@ -89,22 +89,22 @@ class SqliteTransaction:
             self._another_claims = bool(writer) and not self.is_writer
             self._changes_before = self.connection.total_changes
             if name is not None and journal:
-                # What is told of it comes before all that happens from now on.
+                # Its pending events come before everything recorded from now on.
                 self.find(name)
 
     def forget(self) -> None:
-        """Drop all that is known and was done; the database is asked again."""
+        """Discard all cached state and pending changes."""
         self.journal.go_back(0)
-        # Whether another process is to learn that it is not the last to have written, once there is a change.
+        # True if the file names another process as its last writer, which must be cleared with the first change.
         self._another_claims, self._changes_before = False, 0
         self.forget_queues()
 
     def mark(self) -> tuple[int, bool]:
-        """For `go_back`, together with a savepoint."""
+        """Return a position for `go_back`, together with a savepoint."""
         return self.journal.mark(), self._another_claims
 
     def go_back(self, mark: tuple[int, bool]) -> None:
-        """After the database has gone back to its savepoint."""
+        """Discard changes after the database was rolled back to its savepoint."""
         noted, self._another_claims = mark
         self.journal.go_back(noted)
         self.forget_queues()
@@ -112,9 +112,9 @@ class SqliteTransaction:
     def forget_queues(self) -> None:
         self._queues: dict[str, SqliteQueue] = {}
         self._touched: dict[int, SqliteQueue] = {}
-        # The queue that is ahead of its counters, if it is in the journal: that does not tell of it yet either.
+        # The journalled queue with deferred counts, whose events are not written yet either.
         self._ahead: SqliteQueue | None = None
-        # Whether the file says that nobody else has written since this process last did.
+        # True if the file names this process as its last writer.
         self.is_writer = False
         self.last_id = self.next_offset = -1
         self._uncounted_in = -1
@@ -132,7 +132,7 @@ class SqliteTransaction:
         return queue
 
     def ahead(self, name: str) -> SqliteQueue | None:
-        """The queue of this name, if it is the one that may be ahead of its counters and is known."""
+        """Return the queue of this name if it is cached and its counts may be deferred."""
         queue = self._queues.get(name)
         return queue if queue is not None and queue.id == self._uncounted_in else None
 
@@ -143,7 +143,7 @@ class SqliteTransaction:
         return queue
 
     def home(self, name: str) -> SqliteQueue:
-        """The queue of a name that may also address its dead letters."""
+        """Return the queue of a name that may also address its dead letters."""
         return self.find(name) or self.queue(name.removesuffix(DLQ_SUFFIX))
 
     def touch(self, queue: SqliteQueue, what: int = ANYTHING) -> None:
@@ -163,7 +163,7 @@ class SqliteTransaction:
             self._ahead = None
 
     def next_ids(self, count: int) -> int:
-        """The first of `count` new message ids."""
+        """Return the first of `count` new message ids."""
         if self.last_id < 0:
             (self.last_id,) = self.execute(LAST_ID).fetchone()
         first = self.last_id + 1
@@ -179,7 +179,7 @@ class SqliteTransaction:
             self._touched.clear()
 
     def _leave_uncounted(self, queue: SqliteQueue) -> bool:
-        """Plain pushes to, and leases from, the one queue that may be ahead of its counters need not write them."""
+        """Defer the counts of plain pushes and leases if this is the one queue for which that is allowed."""
         if self._uncounted_in < 0:
             (self._uncounted_in, *_) = self.execute(SQL["uncounted_in"]).fetchone()
         if queue.id == self._uncounted_in:
@@ -196,7 +196,7 @@ class SqliteTransaction:
             self.flush_deferred()
             self.execute(SQL["leave_uncounted"], (queue.id,))
             self._uncounted_in = queue.id
-        # Where pushes go to many queues in turn, none is singled out.
+        # A queue is chosen only after two pushes in a row, so that alternating queues do not keep switching it.
         self._pushed_last = queue.id
         return False
 
@@ -205,7 +205,7 @@ class SqliteTransaction:
             self._ahead = queue
 
     def flush_deferred(self) -> None:
-        """Write the counters of the queue that may be ahead of them, whoever has used it."""
+        """Write deferred counts, also those of other processes."""
         row = self.execute(SQL["name_of"], (self._uncounted_in,)).fetchone()
         if row is not None:
             queue = self.queue(row[0])
@@ -213,19 +213,19 @@ class SqliteTransaction:
                 queue.write(self.connection, self.now)
 
     def count(self) -> None:
-        """Write all counters, also those that could be written later."""
+        """Write all counters, including deferred ones."""
         self.write_counters()
         if self._ahead is not None and self._ahead.pending_counts:
             self._ahead.write(self.connection, self.now)
 
     def finish(self) -> None:
-        """Write counters and journal, or leave both for later: the journal tells what the counters count."""
-        self._count_and_tell()
+        """Write counters and journal, or defer both: they always cover the same events."""
+        self._write_or_defer()
         if self._another_claims and self.connection.total_changes != self._changes_before:
             self.execute(SQL["set_writer"], (0,))
             self._another_claims = False
 
-    def _count_and_tell(self) -> None:
+    def _write_or_defer(self) -> None:
         self.write_counters()
         if not self.journal:
             return
@@ -236,7 +236,7 @@ class SqliteTransaction:
             self.execute(JOURNAL["write"], row)
 
     def next_journal_row(self) -> tuple[int, int, bytes] | None:
-        """The events of this commit, as one row. Offsets are given under the write lock: dense, in commit order."""
+        """Return the events of this commit as one row. The write lock makes offsets dense and in commit order."""
         records = self.journal.take()
         if not records:
             return None

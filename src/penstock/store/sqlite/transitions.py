@@ -1,4 +1,4 @@
-"""What time moves: due messages become ready, lapsed leases come back, expired messages go. In bounded steps."""
+"""Transitions over time, in bounded steps: scheduled messages become ready, leases expire, messages expire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURES_MAX = 20
 
 
 class EndedLeaseRow(NamedTuple):
-    """The row of a lease that is over."""
+    """Row of a lease that ended."""
 
     id: int
     place: int
@@ -31,9 +31,9 @@ class EndedLeaseRow(NamedTuple):
     from_dead: int
     extended: int
     pushed_at: int | None = None
-    """If that is known without looking."""
+    """Set if it is known without a lookup."""
     token: bytes = b""
-    """If a consumer ended it."""
+    """Set if a consumer ended the lease."""
 
 
 def advance(tx: SqliteTransaction, queue: SqliteQueue, step: int = STEP) -> Transitions:
@@ -53,7 +53,7 @@ def advance(tx: SqliteTransaction, queue: SqliteQueue, step: int = STEP) -> Tran
 
 
 def wake_at(queue: SqliteQueue) -> int | None:
-    """When something of this queue may become ready without a push."""
+    """Return when a message of this queue may become ready without a push."""
     at: int = min(queue.due_at, queue.lapse_at)
     return at if at < NEVER else None
 
@@ -79,7 +79,7 @@ def _make_due(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Trans
 
 
 def _expire_far_leases(tx: SqliteTransaction, queue: SqliteQueue, moved: Transitions) -> None:
-    """Leases that would last for as long as the clock was set back."""
+    """Expire leases taken before the clock was set back, which would last longer by that amount."""
     after = tx.lease_checks.start(queue.id, tx.now, queue.options.lease_ms)
     seen = tx.execute(SQL["far"], (queue.id, *after, LEASE_CHECK_STEP)).fetchall()
     over, more = tx.lease_checks.choose(queue.id, tx.now, seen)
@@ -105,7 +105,7 @@ def _expire_leases(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: 
 def _end_expired_leases(
     tx: SqliteTransaction, queue: SqliteQueue, rows: list[tuple[Any, ...]], moved: Transitions
 ) -> None:
-    """What becomes of messages whose leases ran out, and are deleted."""
+    """Requeue or dead-letter messages whose leases expired, given the deleted lease rows."""
     for row in rows:
         lease = EndedLeaseRow(*row[1:])
         if lease.extended:
@@ -149,7 +149,7 @@ def _expire(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transit
 
 
 def _record_expired(tx: SqliteTransaction, queue: SqliteQueue, gone: list[tuple[Any, ...]]) -> None:
-    """Of rows of id, place, attempts and first_leased_at."""
+    """Record expired messages from rows of id, row key, attempts and first_leased_at."""
     if gone:
         pushed = pushed_times(tx, [place for _, place, _, _ in gone])
         rows = [
@@ -170,7 +170,7 @@ def record_ended(
     marks: int = 0,
     **detail: Any,
 ) -> None:
-    """That a lease is over, and why."""
+    """Record that a lease ended, and why."""
     (pushed_at,) = pushed_times(tx, [lease.place])
     row = (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, until, lease.attempts, 0, 0)
     tx.journal.note(kind, queue, [row], marks, [encode_detail(**detail)] if detail else None)
@@ -183,7 +183,7 @@ def forget_message(tx: SqliteTransaction, message_id: int, place: int, attempts:
 
 
 def requeue(tx: SqliteTransaction, queue: SqliteQueue, lease: EndedLeaseRow) -> None:
-    """Back among the ready, where it was."""
+    """Make a message ready again at its old position."""
     row = (lease.attempts, lease.first_leased_at, lease.expires_at, queue.id, lease.id, lease.place)
     tx.execute(SETTLE["file"], row)
     queue.filed = True
@@ -211,7 +211,7 @@ def dead_letter(
     *,
     discard: bool = False,
 ) -> None:
-    """Into the queue's dead letters; gone, where it keeps none or the message is discarded."""
+    """Move a message to the dead letters, or delete it if the queue keeps none or it is discarded."""
     queue.n_dead += 1
     keep = queue.options.dlq and not discard
     remember_failure(tx, lease.id, lease.attempts, error, traceback)

@@ -1,4 +1,4 @@
-"""Who works here: heartbeats, and the list they keep."""
+"""Heartbeats of workers, and the worker list."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SQL = load_sql("penstock.store.sqlite", "worker")
 
 def beat(tx: SqliteTransaction, command: Beat) -> Beaten:
     beaten = Beaten([], [])
-    came: list[workers.Key] = []
-    went = _leave(tx, workers.each_once(command.gone))
+    connected: list[workers.Key] = []
+    disconnected = _leave(tx, workers.each_once(command.gone))
     known: dict[workers.Key, int] = {}
     present = workers.each_once(command.present)
     for each in present:
@@ -31,17 +31,17 @@ def beat(tx: SqliteTransaction, command: Beat) -> Beaten:
         key, values = (each.kind, each.name), _values(tx, each, command.stale_ms)
         if key not in known:
             tx.execute(SQL["add"], values)
-            came.append(key)
+            connected.append(key)
         elif each.kind == "consumer" or each.started_at >= known[key]:
             tx.execute(SQL["renew"], values)
             if each.kind == "server" and each.started_at > known[key]:
-                # Another process under the same name: the one before is no more.
-                went.append(key)
-                came.append(key)
-    went += _forget_silent(tx)
-    _tell(tx, came, went)
-    beaten.connected += [name for _, name in came]
-    beaten.disconnected += [name for _, name in went]
+                # A new process with the same name replaced the old one.
+                disconnected.append(key)
+                connected.append(key)
+    disconnected += _forget_silent(tx)
+    _record(tx, connected, disconnected)
+    beaten.connected += [name for _, name in connected]
+    beaten.disconnected += [name for _, name in disconnected]
     return beaten
 
 
@@ -70,14 +70,14 @@ def _forget_silent(tx: SqliteTransaction) -> list[workers.Key]:
     return gone
 
 
-def _tell(tx: SqliteTransaction, came: list[workers.Key], went: list[workers.Key]) -> None:
-    if not came and not went:
+def _record(tx: SqliteTransaction, connected: list[workers.Key], disconnected: list[workers.Key]) -> None:
+    if not connected and not disconnected:
         return
     row = tx.execute(SQL["journals"]).fetchone()
     if row is not None and row[0]:
-        for kind, name in went:
+        for kind, name in disconnected:
             record_worker(tx, "disconnected", kind, name)
-        for kind, name in came:
+        for kind, name in connected:
             record_worker(tx, "connected", kind, name)
 
 

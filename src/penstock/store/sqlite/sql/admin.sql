@@ -2,7 +2,7 @@
 INSERT INTO penstock_queue (id, name, options, created_at) VALUES (?, ?, ?, ?)
 
 -- :free_queue_id
--- The next one, so that what outlives a dropped queue is no other's; when all have been used, the first that is free.
+-- The next id, so that rows that outlive a dropped queue never belong to another; once all were used, the first free one.
 SELECT CASE WHEN used.id < 262143 THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock_queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock_queue r WHERE r.id = q.id + 1)) END
@@ -114,7 +114,7 @@ DELETE FROM penstock_key WHERE space = ? AND key = ?
 UPDATE penstock_key SET check_at = ? WHERE space = ? AND key = ?
 
 -- :forget_minutes
--- The newest of the old stays: what came after is told from it.
+-- Keeps the newest of the old rows, because later changes are computed from it.
 DELETE FROM penstock_minute WHERE (queue_id, minute) IN (
   SELECT m.queue_id, m.minute FROM penstock_queue q CROSS JOIN penstock_minute m ON m.queue_id = q.id
    WHERE m.minute < (SELECT max(n.minute) FROM penstock_minute n WHERE n.queue_id = q.id AND n.minute < ?) LIMIT ?)

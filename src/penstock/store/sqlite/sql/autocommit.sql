@@ -11,8 +11,7 @@ INSERT INTO temp.penstock_ack SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
  WHERE (SELECT value FROM penstock_setting WHERE name = 'writer') = ?
 
 -- :acks
--- Counters as they are to be, the lease and the message that end, a row of the journal, if it is to be told, and
--- the minute.
+-- Parameters: the new counters, the lease and the message to delete, the journal row if there is one, and the minute.
 CREATE TEMP VIEW penstock_ack (archived, cursor, last_id, leased, n_acked, n_leased, n_pushed, newest_at, ready, queue_id,
                                leased_until, id, token, place, first_offset, records, bytes, minute)
     AS SELECT 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0;

@@ -2,7 +2,7 @@
 SELECT first_offset + records FROM penstock_journal ORDER BY first_offset DESC LIMIT 1
 
 -- :write
--- What may be replaced is a row without records, which only tells the next offset.
+-- Replaces only a row without records, which just holds the next offset.
 INSERT OR REPLACE INTO penstock_journal (first_offset, records, bytes) VALUES (?, ?, ?)
 
 -- :switch
@@ -13,7 +13,7 @@ SELECT q.id, q.name, q.options, c.ready + c.scheduled, c.leased, c.dead
   FROM penstock_queue q JOIN penstock_counter c ON c.queue_id = q.id ORDER BY q.id
 
 -- :forget
--- The newest row stays: it tells the next offset.
+-- Keeps the newest row, which holds the next offset.
 DELETE FROM penstock_journal
  WHERE first_offset + records <= ? AND first_offset < (SELECT max(first_offset) FROM penstock_journal)
 

@@ -11,7 +11,7 @@ INSERT INTO penstock_scheduled (queue_id, rank, available_at, id, place, attempt
 VALUES (?, ?, ?, ?, ?, 0, NULL, ?)
 
 -- :find_key
--- Those that all queues share go with the queue of their message; its own, it has deleted.
+-- A global key ends with the queue of its message; a dropped queue has deleted its own keys.
 SELECT id, place, created_at, expires_at FROM penstock_key k
  WHERE space = ? AND key = ?
    AND (space > 0 OR place < 0 OR EXISTS (SELECT 1 FROM penstock_queue q WHERE q.id = k.place >> 45))

@@ -6,7 +6,7 @@ SELECT place, created_at, ifnull(available_at, created_at), priority, content, k
 SELECT q.name, k.id FROM penstock_key k JOIN penstock_queue q ON q.id = k.place >> 45 WHERE k.space = 0 AND k.key = ?
 
 -- :home_of
--- An id does not tell its queue. Those of the tree that hold messages are few, and asked first.
+-- An id does not contain its queue. The busy queues of the tree are few and are searched first.
 SELECT q.name, ?1 FROM (SELECT name, queue_id FROM penstock_busy UNION ALL SELECT name, id FROM penstock_queue) q
  WHERE EXISTS (SELECT 1 FROM penstock_message m
                 WHERE m.place IN (q.queue_id << 45 | ?1, (q.queue_id * 2 + 1) << 44 | ?1)) LIMIT 1
@@ -80,7 +80,7 @@ SELECT n_pushed, n_leased, n_acked, n_nacked, n_lapsed, n_dead, n_expired, n_red
   FROM penstock_minute WHERE queue_id = ? AND minute <= ? ORDER BY minute DESC LIMIT 1
 
 -- :waiting
--- The first in order, the first by id and the first plain one: the next to be leased and the oldest are among them.
+-- The first in order, the first by id and the first plain message include both the next one to lease and the oldest.
 SELECT r.rank, r.available_at, r.id, m.created_at
   FROM (SELECT rank, available_at, id, place FROM penstock_ready
          WHERE queue_id = ?1 ORDER BY rank, available_at, id LIMIT 1) r
@@ -99,7 +99,7 @@ SELECT died_at, id, substr(ifnull(error, ''), 1, ?1), instr(ifnull(error, ''), ?
  WHERE queue_id = ?3 AND NOT leased AND (died_at, id) < (?4, ?5) ORDER BY died_at DESC, id DESC LIMIT ?6
 
 -- :forwarding
--- Options are stored as compact JSON; only the name of another queue is a string there.
+-- Options are stored as compact JSON, in which `dlq` is a string only if it names another queue.
 SELECT q.name FROM penstock_counter c JOIN penstock_queue q ON q.id = c.queue_id
  WHERE c.dead > 0 AND instr(q.options, '"dlq":"') > 0
 
