@@ -50,19 +50,19 @@ from penstock.errors import BatchTooLarge, InvalidInput, PenstockError, StoreUnr
 from penstock.group_commit.tasks import Committer
 from penstock.store.interface import Store
 
+# Between looks of a poll at a database that went away while it waited.
 AWAY_MS = 500
-"""Between looks of a poll at a database that went away while it waited."""
 
 
 class Broker(Administration):
     def __init__(self, store: Store, *, clock: Clock = system_clock, limits: Limits | None = None) -> None:
         super().__init__(store, Committer(store, self._undo), clock, limits or Limits())
+        # Set by whoever watches the store: why pushes are refused for now.
         self.pressure: str | None = None
-        """Set by whoever watches the store: why pushes are refused for now."""
+        # Polls that wait now.
         self.polls = 0
-        """Polls that wait now."""
+        # Leases given back because their client had gone.
         self.given_back = 0
-        """Leases given back because their client had gone."""
 
     async def push(
         self,

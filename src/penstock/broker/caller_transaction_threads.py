@@ -13,8 +13,8 @@ from penstock.errors import WrongType
 from penstock.store.interface import Store
 
 ASYNC_DRIVERS = ("aiosqlite", "asyncpg")
+# Begins SQLAlchemy's transaction, and that of its adapter to the driver: without one, its commit would do nothing.
 BEGIN = "SELECT 1"
-"""Begins SQLAlchemy's transaction, and that of its adapter to the driver: without one, its commit would do nothing."""
 
 
 def push_on(store: Store, connection: Any, command: Push) -> list[PushReceipt]:

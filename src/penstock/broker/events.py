@@ -9,8 +9,8 @@ from typing import Any
 
 BACKLOG_MAX = 1_000
 
+# What happened, its details, and the offset at which the journal tells of it, if it does.
 Happening = tuple[str, dict[str, Any], int | None]
-"""What happened, its details, and the offset at which the journal tells of it, if it does."""
 
 
 class Subscription:

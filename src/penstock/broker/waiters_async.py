@@ -19,11 +19,11 @@ from penstock.core.ids import DLQ_SUFFIX, topics
 from penstock.errors import StoreError
 
 WATCH_SECONDS = 0.01
+# A foreign write may concern any of them, so all must look: the more they are, the less often.
 WATCH_SECONDS_PER_INTEREST = 0.0002
-"""A foreign write may concern any of them, so all must look: the more they are, the less often."""
 WAIT_SECONDS_MAX = 3600.0
+# How long nobody need wait before the watching ends: longer than a poll is on its way to the store.
 LINGER_SECONDS = 1.0
-"""How long nobody need wait before the watching ends: longer than a poll is on its way to the store."""
 
 
 class ChangeSource(Protocol):
@@ -40,8 +40,8 @@ class _TopicWaiters:
     __slots__ = ("alarm", "alarm_at", "futures", "version")
 
     def __init__(self, version: int) -> None:
+        # Of what they wait for, when one of them was last woken by a change of it.
         self.version = version
-        """Of what they wait for, when one of them was last woken by a change of it."""
         self.futures: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self.alarm: asyncio.TimerHandle | None = None
         self.alarm_at = 0.0

@@ -12,10 +12,10 @@ from penstock.core.ids import DLQ_SUFFIX
 
 WATCH_SECONDS = 0.01
 WAIT_SECONDS_MAX = 3600.0
+# A lease wakes nobody, and may lapse into a dead letter.
 DEAD_LOOK_SECONDS = 1.0
-"""A lease wakes nobody, and may lapse into a dead letter."""
+# Pushes and the store's version when it was taken, and what for.
 Ticket = tuple[int, int, str]
-"""Pushes and the store's version when it was taken, and what for."""
 
 
 class VersionSource(Protocol):

@@ -11,12 +11,12 @@ from penstock.core.model import Presence
 
 NAMES_MAX = 10_000
 NAME_MAX = 255
+# Of one consumer, that are told: those it used last.
 QUEUES_MAX = 20
-"""Of one consumer, that are told: those it used last."""
 HEARTBEAT_MS = 10_000
 STALE_MS = 30_000
+# Between two heartbeats at least, also when a new name is to be told.
 SOON_SECONDS = 1.0
-"""Between two heartbeats at least, also when a new name is to be told."""
 
 
 class Registration:
@@ -24,8 +24,8 @@ class Registration:
 
     def __init__(self) -> None:
         self.waiting = 0
+        # Since it was last here; after as many as make it stale it is forgotten.
         self.silent_beats = 0
-        """Since it was last here; after as many as make it stale it is forgotten."""
         self.queues: dict[str, None] = {}
 
 
@@ -34,14 +34,14 @@ class WorkerRegistry:
     consumer has given a name."""
 
     def __init__(self) -> None:
+        # The server, if this is one; consumers of a process without one are told with `host` and `pid`.
         self.me: Presence | None = None
-        """The server, if this is one; consumers of a process without one are told with `host` and `pid`."""
         self.host: str | None = None
         self.pid: int | None = None
         self.heartbeat_ms = HEARTBEAT_MS
         self.stale_ms = STALE_MS
+        # Called when a name is met that the next heartbeat should not wait long to tell.
         self.on_new_worker: Callable[[], None] | None = None
-        """Called when a name is met that the next heartbeat should not wait long to tell."""
         self._lock = threading.Lock()
         self._seats: dict[str, Registration] = {}
         self._fresh = False

@@ -118,8 +118,8 @@ class _Records:
         self._offsets: Ints = np.arange(first_offset, first_offset + len(ends))[kept]
         self._count = self._field(3) & 0xFFFF_FFFF
         self._varies = self._field(4) >> 48 & 0xFFFF
+        # For each event the record that it is in.
         self._of = np.repeat(np.arange(len(self._starts)), self._count)
-        """For each event the record that it is in."""
         self._number = np.arange(len(self._of)) - (np.cumsum(self._count) - self._count)[self._of]
 
     def _field(self, word: int) -> Ints:

@@ -69,21 +69,21 @@ class EventFlag(IntFlag):
     """Removed while it was leased."""
 
 
+# Among the marks, before a record is in the journal: its messages got their ids after it was written.
 UNNUMBERED = 1 << 15
-"""Among the marks, before a record is in the journal: its messages got their ids after it was written."""
 
 
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
 FIELD_BYTES = 88
+# In this order; bit n of `varies` says that the n-th is an array. An id that does not vary goes up by one.
 COLUMNS = ("id", "pushed_at", "first_leased_at", "leased_at", "until", "attempts", "priority", "content")
-"""In this order; bit n of `varies` says that the n-th is an array. An id that does not vary goes up by one."""
+# More bits of `varies`: each message has details of its own; there are bodies.
 DETAILS, BODIES = 1 << len(COLUMNS), 2 << len(COLUMNS)
-"""More bits of `varies`: each message has details of its own; there are bodies."""
 EVENTS_MAX = 1_000
+# Of one record: more messages, or several with more bytes, become several records.
 SHARED_BYTES_MAX = 1 << 20
-"""Of one record: more messages, or several with more bytes, become several records."""
+# A larger body is left out; the details tell how large it was.
 BODY_BYTES_MAX = 8 << 20
-"""A larger body is left out; the details tell how large it was."""
 
 # time, kind, flags, field bytes, zero | count, queue id, salt, marks, varies, name bytes, zero, detail bytes | columns
 _REST = struct.Struct("<qBBHI" + "IIIHHHHI" + "8q")
@@ -94,10 +94,10 @@ _pack_head, _pack_rest = _HEAD.pack, _REST.pack
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
+# The values of all columns, for one message; 0 where there is none.
 Row = tuple[int, int, int, int, int, int, int, int]
-"""The values of all columns, for one message; 0 where there is none."""
+# The values of many messages: of each column one for all of them, or one for each.
 Columns = Sequence[int | Sequence[int]]
-"""The values of many messages: of each column one for all of them, or one for each."""
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:

@@ -23,10 +23,10 @@ class JournalOutbox:
     def __init__(self, context: DatabaseContext) -> None:
         self._context = context
         self._stream_id: int | None = None
+        # No number up to this one can still come.
         self._floor = 0
-        """No number up to this one can still come."""
+        # A number up to which all had been taken, and a transaction that is later than all of their takers.
         self._given = (0, 0)
-        """A number up to which all had been taken, and a transaction that is later than all of their takers."""
 
     def step(self, wire: PipelinedConnection, word: list[Statement]) -> int:
         """Move some, in one transaction, and tell others by `word`; how many records. The caller rolls back."""

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Columns, Kind, Row, columns_of, encode_events
 
+# Kind, queue id, marks, and whether there are details and bodies.
 Likeness = tuple[int, int, int, bool, bool]
-"""Kind, queue id, marks, and whether there are details and bodies."""
+# Of bodies, that what is told later keeps in memory.
 WAIT_BYTES_MAX = 256 << 10
-"""Of bodies, that what is told later keeps in memory."""
+# A message meets these in this order. So they can be put in this order too, whichever came first for others.
 FREQUENT = (Kind.PUSHED, Kind.LEASED, Kind.ACKED)
-"""A message meets these in this order. So they can be put in this order too, whichever came first for others."""
 
 
 WAITING = (Kind.PUSHED, Kind.LEASED)
@@ -35,8 +35,8 @@ class _Group:
         self.details: list[bytes] = []
         self.bodies: list[bytes] = []
         self.size = 0
+        # Columns that have grown, by number: those who noted the first of it may still use theirs.
         self._lists: dict[int, list[int]] = {}
-        """Columns that have grown, by number: those who noted the first of it may still use theirs."""
 
     def add(self, count: int, columns: Columns) -> None:
         if not self.count:
@@ -64,11 +64,11 @@ class Recorder:
         self._salt = salt
         self._records: list[bytes] = []
         self._groups: dict[Likeness, _Group] = {}
+        # Whether what is gathered now is of another kind, which keeps its place among all others.
         self._rare = False
-        """Whether what is gathered now is of another kind, which keeps its place among all others."""
         self._size = 0
+        # The queue of which all that is gathered now tells, if it is of pushes and leases only; else -1, or 0.
         self._tells_of = 0
-        """The queue of which all that is gathered now tells, if it is of pushes and leases only; else -1, or 0."""
 
     def note(
         self,

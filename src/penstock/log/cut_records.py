@@ -23,14 +23,14 @@ class Cut:
     def __init__(self, path: Path) -> None:
         self.path = path
         first, position = path.name.split(".")[:2]
+        # The segment that it was cut off.
         self.first = int(first)
-        """The segment that it was cut off."""
         self.position = int(position)
         data = memoryview(path.read_bytes())
         places = list(intact_records(data))
         self.records = [bytes(data[low:high]) for low, high in places]
+        # So many of them follow directly on what was left of the segment, so that their offsets are known.
         at = self.unbroken = 0
-        """So many of them follow directly on what was left of the segment, so that their offsets are known."""
         for low, high in places:
             if low != at:
                 break

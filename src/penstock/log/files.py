@@ -14,8 +14,8 @@ from penstock.errors import CannotOpen, DiskFull, PenstockError, ReadOnly, Store
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+# Messages are nobody else's business on this machine.
 PRIVATE = 0o600
-"""Messages are nobody else's business on this machine."""
 PRIVATE_FOLDER = 0o700
 
 
@@ -54,8 +54,8 @@ class Files:
 
 
 DISK = Files()
+# A reader may hold the lock for a moment, to mend what a crash left.
 PATIENCE_S = 0.2
-"""A reader may hold the lock for a moment, to mend what a crash left."""
 
 
 def sync_path(path: Path) -> None:

@@ -20,8 +20,8 @@ from penstock.log.record import HEADER_BYTES, LENGTH_MAX, crc32, end_at, find, i
 from penstock.log.segment_header import Owner
 
 ENDS_AT = 64
+# How many records share one of the sums that bulk readers check.
 BLOCK_RECORDS = 1024
-"""How many records share one of the sums that bulk readers check."""
 _HEADER = Struct("<8sQQqQIxxxxq")
 _SUM = Struct("<I")
 _MAGIC = b"PENSTKI1"

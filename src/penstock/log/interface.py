@@ -28,8 +28,8 @@ from penstock.log.model import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# As an offset to read from: the first record that is kept.
 EARLIEST = -1
-"""As an offset to read from: the first record that is kept."""
 
 
 class Streams(Protocol):

@@ -23,8 +23,8 @@ STREAM = "stream"
 MANIFEST = "manifest"
 MANIFEST_COPY = "manifest.copy"
 VERSION = 1
+# Of a stream whose newer segments have a head: 0.1.0 cannot read it, and says so.
 HEADED_VERSION = 2
-"""Of a stream whose newer segments have a head: 0.1.0 cannot read it, and says so."""
 RESTORE = "`penstock stream repair` restores it from the segments"
 T = TypeVar("T")
 

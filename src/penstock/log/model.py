@@ -129,8 +129,8 @@ class Trimmed(Struct, frozen=True, kw_only=True):
     """The consumer that still needs the next segment, or `archive`."""
 
 
+# Called with each sealed segment before it is removed; False keeps it for now.
 Archive = Callable[[SegmentInfo], bool]
-"""Called with each sealed segment before it is removed; False keeps it for now."""
 
 
 def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> list[int]:

@@ -30,8 +30,8 @@ REST_AT = _SIZED.size
 
 LENGTH_MAX = RECORD_BYTES_MAX + 0xFFFF  # Fields of an event come on top of its payload's limit.
 USER = 0
+# The kind of a record that stands where a repair found one beyond help.
 LOST = 255
-"""The kind of a record that stands where a repair found one beyond help."""
 Bytes = bytes | bytearray | memoryview
 SUMS_PER_BYTE = 64
 SUMMED_BYTES_MIN = 1 << 20

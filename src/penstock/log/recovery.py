@@ -42,10 +42,10 @@ from penstock.log.segment_placement import put_in_place
 
 CUT = ".cut"
 BAD = ".bad"
+# What recoveries in this process have found, by kind, for the metrics.
 FOUND: Counter[DamageKind] = Counter()
-"""What recoveries in this process have found, by kind, for the metrics."""
+# File systems write so much at a time, or a multiple of it.
 PAGE = 4096
-"""File systems write so much at a time, or a multiple of it."""
 log = logging.getLogger("penstock.log")
 
 
@@ -212,13 +212,13 @@ class SegmentRecovery:
         self.first = first
         self.start = identity.start_of(first)
         self.manifest = manifest if manifest is not None and manifest.active == first else None
+        # How many records it held, if another segment follows it.
         self.expected = expected
-        """How many records it held, if another segment follows it."""
+        # The offset after the last that others know of.
         self.known_end = known_end
-        """The offset after the last that others know of."""
         self.findings: list[Finding] = []
+        # How many records it is known to have had.
         self.claimed = 0
-        """How many records it is known to have had."""
         self.log_fd, self.index_fd, self.sums_fd = (
             files.open(folder / file_name(first, suffix)) for suffix in (LOG, INDEX, SUMS)
         )

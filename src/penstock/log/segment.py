@@ -83,8 +83,8 @@ class Segment:
         self.start = identity.start_of(first)
         self.log = Handle(self.path)
         self.header: IndexHeader | None = None
+        # Kept in memory when the file is missing or wrong.
         self.rebuilt: array[int] | None = None
-        """Kept in memory when the file is missing or wrong."""
         self._index: Handle | None = None
         self._count: int | None = None
         try:
@@ -94,8 +94,8 @@ class Segment:
         else:
             self.header = read_header(self._index.fd, self.uid, first)
         self._head = b""
+        # True if the file belongs to another stream or offset. Then none of its records is served.
         self.misplaced = False
-        """True if the file belongs to another stream or offset. Then none of its records is served."""
         self._check_head()
         if self.misplaced:
             self.rebuilt, self._count = array("I"), 0

@@ -17,8 +17,8 @@ _COPY_BYTES = HEAD_BYTES // 2
 _FIELDS = Struct("<8sQQ")
 _SUM = Struct("<I")
 _MAGIC = b"PENSTKL2"  # As the length of a record it is impossible, so that a head is never taken for one.
+# A stream's id and the offset of a segment's first record.
 Owner = tuple[int, int]
-"""A stream's id and the offset of a segment's first record."""
 
 
 def head_of(uid: int, first: int) -> bytes:

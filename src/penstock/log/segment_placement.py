@@ -13,8 +13,8 @@ from penstock.log.manifest import RESTORE, STREAM, Identity, load_manifest
 from penstock.log.segment import INDEX, LOG, SUMS, Handle, file_name, firsts_in, index_header, lies_elsewhere, owners_of
 from penstock.log.segment_header import Owner
 
+# The end of the name of a file that was found in another one's place and could not be put in its own.
 ASIDE = ".aside"
-"""The end of the name of a file that was found in another one's place and could not be put in its own."""
 
 
 def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int) -> list[Finding]:

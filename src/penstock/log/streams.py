@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.log")
 OPEN_STREAMS_MAX = 128
+# A consumer that only reads is noted once in so many parts of the time after which it expires.
 SEEN_AGAIN_PARTS = 10
-"""A consumer that only reads is noted once in so many parts of the time after which it expires."""
 FLAT, TREE, MAKING, TRASH = "flat", "tree", "making", "trash"
 
 

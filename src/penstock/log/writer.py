@@ -116,10 +116,10 @@ class Log(SingleLane, LogReader):
         self._failed: BaseException | None = None
         self._active: ActiveSegment | None = None
         self._listeners: tuple[Callable[[], None], ...] = ()
+        # What opening found, and mended as far as it could.
         self.findings: list[Finding] = []
-        """What opening found, and mended as far as it could."""
+        # Why the manifest could not be renewed, if it could not.
         self.checkpoint_error: OSError | None = None
-        """Why the manifest could not be renewed, if it could not."""
         try:
             super().__init__(folder, files=files)
         except BaseException:

@@ -40,8 +40,8 @@ LEAVING_SECONDS = 2.0
 ALONE = """
 SELECT pg_try_advisory_lock(%s, hashtext(%s)), count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'penstock'"""
+# Latencies have a row for each writer; stores draw theirs by chance.
 WRITER = 0
-"""Latencies have a row for each writer; stores draw theirs by chance."""
 
 _latency = msgspec.json.Decoder(dict[int, int])
 

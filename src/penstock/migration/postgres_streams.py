@@ -14,10 +14,10 @@ from penstock.log.postgres.rows import Row, cut
 from penstock.log.record import time_at
 from penstock.migration.streams import Chunk, MigratedStream
 
+# Read at once; each is 64 KiB or one record.
 BATCHES = 64
-"""Read at once; each is 64 KiB or one record."""
+# The journal's begins with what is in no name, and one that is being removed too.
 USERS = "name ~ '^[A-Za-z0-9._-]'"
-"""The journal's begins with what is in no name, and one that is being removed too."""
 
 Ask = Callable[..., list[tuple[Any, ...]]]
 

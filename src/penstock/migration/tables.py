@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 from penstock.migration.streams import StreamEndpoint
 
 STEP_ROWS = 2_000
+# What a step reads and writes at most; beyond the first message, which may be larger.
 STEP_BYTES = 8 << 20
-"""What a step reads and writes at most; beyond the first message, which may be larger."""
+# Of their books: a queue has up to 43,200 minutes.
 STEP_QUEUES = 16
-"""Of their books: a queue has up to 43,200 minutes."""
 
 Row = tuple[Any, ...]
+# Gauges and totals, in the order in which every store counts them.
 Counts = tuple[int, ...]
-"""Gauges and totals, in the order in which every store counts them."""
 
 
 class MigratedTable(NamedTuple):
@@ -34,6 +34,7 @@ def _migrated_table(name: str, key: str, others: str, flags: str = "") -> Migrat
 
 QUEUE = _migrated_table("queue", "id", "name options paused created_at secret", "paused")
 MESSAGE = _migrated_table("message", "place", "created_at available_at priority content key headers payload")
+# In this order: what refers to a queue comes after it.
 TABLES = (
     QUEUE,
     MESSAGE,
@@ -55,11 +56,10 @@ TABLES = (
     _migrated_table("api_key", "id", "queue_id name hash rights created_at"),
     _migrated_table("stream_key", "id", "stream name hash rights created_at"),
 )
-"""In this order: what refers to a queue comes after it."""
+# The number of a removed queue that a key still names is given to no other.
 LAST_QUEUE_ID = (
     "INSERT INTO {0}setting SELECT 'last_queue_id', max(place >> 45) FROM {0}key WHERE space = 0 HAVING count(*) > 0"
 )
-"""The number of a removed queue that a key still names is given to no other."""
 
 
 class CounterHistory(NamedTuple):

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "json", ".jsonl": "json"}
 PACKED = (".gz", ".bz2")
+# How rows become JSON: as they are. Spark leaves out nulls and microseconds by itself.
 WITH_NULLS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
 }
-"""How rows become JSON: as they are. Spark leaves out nulls and microseconds by itself."""
+# Of a body that was too large for the journal, which has an empty one instead.
 _BODY_BYTES = "get_json_object(details, '$.body_bytes')"
-"""Of a body that was too large for the journal, which has an empty one instead."""
 _UNREADABLE = "{"
 _TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("digest", pa.string()), ("wrong", pa.string())])
 

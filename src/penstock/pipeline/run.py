@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONSUMER = "spark:pipeline"
+# Of the journal, in one step.
 STEP_BYTES = 256 << 20
-"""Of the journal, in one step."""
+# Minutes come after the totals of queues, which they need as of the same offset.
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
-"""Minutes come after the totals of queues, which they need as of the same offset."""
+# An event may bear a slightly earlier time than the message that it tells of.
 CLOCKS_APART = timedelta(minutes=1)
-"""An event may bear a slightly earlier time than the message that it tells of."""
 KINDS = frozenset(kind.name.lower() for kind in Kind)
 
 

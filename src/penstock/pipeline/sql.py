@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ROWS_HELD = 10_000
 BATCH_ROWS = 4_096
+# How Spark names the statements that only tell of tables.
 ABOUT_TABLES = ("Show", "Describe")
-"""How Spark names the statements that only tell of tables."""
 
 
 def is_question(spark: SparkSession, query: str) -> bool:

@@ -22,8 +22,8 @@ from penstock.server.routing import Right, Route
 from penstock.wire.http_errors import HttpError
 
 KEY_CACHE_SECONDS = 2.0
+# Nothing else is looked for, or remembered: anybody may send anything.
 KEY_ID = pattern("[0-9a-f]{12}")
-"""Nothing else is looked for, or remembered: anybody may send anything."""
 HOST_LENGTH_MAX = 256
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 

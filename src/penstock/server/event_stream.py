@@ -20,8 +20,8 @@ from penstock.server.api.journal import Journal
 from penstock.server.log_waiters import LogWaiters
 
 PAGE_RECORDS = 100
+# Further behind than this, what lies between is passed over, and those who listen are told so.
 BEHIND_RECORDS_MAX = 10_000
-"""Further behind than this, what lies between is passed over, and those who listen are told so."""
 LOOK_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 QUEUE_WORDS = {"removed": "dropped"}

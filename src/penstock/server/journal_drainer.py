@@ -20,10 +20,10 @@ from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.sqlite import SqliteStore
 
 T = TypeVar("T")
+# Between steps: long enough that many commits share the two fsyncs of one.
 STEP_SECONDS = 0.25
-"""Between steps: long enough that many commits share the two fsyncs of one."""
+# At least, also when someone waits.
 HURRY_SECONDS = 0.05
-"""At least, also when someone waits."""
 TRIM_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 

@@ -12,10 +12,10 @@ from penstock.errors import PenstockError
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.01
+# So that looking at many logs that others write stays a small part of the work.
 WATCH_SECONDS_PER_LOG = 0.000_2
-"""So that looking at many logs that others write stays a small part of the work."""
+# What is found and, if that is nothing, the offset to wait for.
 Look = Callable[[], tuple[T, int | None]]
-"""What is found and, if that is nothing, the offset to wait for."""
 
 
 class WaitCall(Protocol):

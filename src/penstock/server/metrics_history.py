@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.lake.gold_history import GoldHistory, QueueHistory
 
 DAY_MINUTES = 1_440
+# The sweeper may forget a minute while an answer is made.
 MARGIN_MINUTES = 2
-"""The sweeper may forget a minute while an answer is made."""
 
 
 def lake_folder(settings: Settings, store: Store) -> Path:

@@ -14,8 +14,8 @@ from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
 from penstock.server.error_responses import Problem
 from penstock.server.routing import Route
 
+# What any call may answer: the credential, the limits and the store stand before each.
 ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 431, 500, 503)
-"""What any call may answer: the credential, the limits and the store stand before each."""
 REFS = "#/components/schemas/{name}"
 PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},

@@ -13,8 +13,8 @@ from penstock.server.http.messages import Request, Response
 from penstock.wire.http_errors import HttpError
 
 REMEMBERED_BYTES_MAX = 256
+# `known`: anyone with a credential; the handler, which knows of which queues the body speaks, asks for more.
 Right = Literal["public", "known", "push", "consume", "read", "admin"]
-"""`known`: anyone with a credential; the handler, which knows of which queues the body speaks, asks for more."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 

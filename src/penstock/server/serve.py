@@ -32,8 +32,8 @@ from penstock.store.factory import POSTGRES, open_postgres, open_store, open_str
 from penstock.store.interface import Store
 
 DB_NAME = "penstock.db"
+# Open files that are not connections: the database, the log, and some to spare.
 FILES_KEPT = 100
-"""Open files that are not connections: the database, the log, and some to spare."""
 FILES_WANTED = 65_536
 
 

@@ -12,8 +12,8 @@ from penstock.errors import Conflict
 from penstock.wire.http_errors import HttpError
 
 SIGNATURE_HEADER = b"x-penstock-signature"
+# Among the headers of a message.
 SIGNATURE_NAME = "penstock-signature"
-"""Among the headers of a message."""
 SIGNATURE_WINDOW_MS = 5 * 60_000
 SECRET_CACHE_SECONDS = 2.0
 

@@ -18,10 +18,10 @@ from penstock.server.append_dedup import AppendDeduplicator
 from penstock.server.log_waiters import LogWaiters
 
 T = TypeVar("T")
+# A larger append is encoded and written on a thread.
 BYTES_ON_LOOP = 64 << 10
-"""A larger append is encoded and written on a thread."""
+# Positions that are committed at the same time, and share a write.
 COMMITTING = 16
-"""Positions that are committed at the same time, and share a write."""
 PAGE = 100
 
 
@@ -35,8 +35,8 @@ class StreamService:
         self._committing = ThreadPoolExecutor(COMMITTING, thread_name_prefix="penstock-positions")
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="penstock-streams-job")
         self._closed = False
+        # Told of each append: stream, records, bytes, and the seconds until it was on disk.
         self.appended: Callable[[str, int, int, float], None] | None = None
-        """Told of each append: stream, records, bytes, and the seconds until it was on disk."""
 
     async def append(
         self, name: str, payloads: Sequence[Payload], key: str | None = None, since: int | None = None

@@ -13,8 +13,8 @@ from penstock.log.postgres.rows import Row, pack_ends
 from penstock.log.record import LOST, crc32, kind_at, tombstones
 from penstock.log.retention import TrimPlan, TrimRequest, needed
 
+# Removed at a time, so that no transaction lasts.
 REMOVE_ROWS = 500
-"""Removed at a time, so that no transaction lasts."""
 CHECK_ROWS = 100
 
 

@@ -21,8 +21,8 @@ from penstock.log.model import CONSUMERS_MAX, Consumer, StreamOptions, decode_st
 from penstock.log.postgres.database import Database
 from penstock.log.retention import expired
 
+# What the database answers to a move.
 DONE, UNKNOWN, BEYOND_END, BACK, TOO_MANY = range(5)
-"""What the database answers to a move."""
 
 
 class OffsetMove(Command[Consumer]):

@@ -13,8 +13,8 @@ from penstock.errors import CorruptRecord
 from penstock.log.model import LogRecord
 from penstock.log.record import HEADER_BYTES, crc32, decode, intact
 
+# More records become several rows, so that to read one record means to fetch little.
 ROW_BYTES = 64 << 10
-"""More records become several rows, so that to read one record means to fetch little."""
 
 
 class NewRow(NamedTuple):

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 APPEND_LANES = 4
+# One for each lane, one for positions, and some to read with.
 CONNECTIONS = APPEND_LANES + 4
-"""One for each lane, one for positions, and some to read with."""
 BUSY_MS = 30_000
 
 

@@ -18,8 +18,8 @@ from penstock.postgres.pipeline import Rows, Statement, blobs, ints
 
 TRIES = 20
 STREAMS_KNOWN_MAX = 100_000
+# What the database answers to an append.
 DONE, UNKNOWN, TIME_PASSED, TOO_LARGE = range(4)
-"""What the database answers to an append."""
 
 
 class AppendTo(Command[AppendOutcome]):
@@ -69,8 +69,8 @@ class Appender:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ids: dict[str, int] = {}
+        # No record of the stream to come is older.
         self._times: dict[str, int] = {}
-        """No record of the stream to come is older."""
 
     def apply(self, commands: Sequence[AppendTo]) -> list[Any]:
         outcomes: list[Any] = [None] * len(commands)

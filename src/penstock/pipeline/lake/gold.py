@@ -22,8 +22,9 @@ def _has(marks: int) -> str:
 
 
 # As texts: each is one call of Java, where a tree of columns is some hundred in every step.
+# A queue comes with them or goes with them; of its other events, and of older ones, there is no number.
 _HELD = "if(get_json_object(details, '$.what') = 'entered', 1, -1) * bigint(get_json_object(details, '$.{}'))"
-"""A queue comes with them or goes with them; of its other events, and of older ones, there is no number."""
+# By state, what an event adds to the number of messages in it.
 _CHANGES = {
     "waiting": f"""CASE WHEN kind IN ('pushed', 'nacked', 'lapsed', 'redriven') THEN 1
         WHEN kind IN ('dead', 'expired') THEN -1
@@ -42,7 +43,6 @@ _CHANGES = {
         WHEN kind = 'removed' AND {_has(EventFlag.DEAD_LETTER)} AND NOT {_has(EventFlag.LEASED)} THEN -1
         WHEN kind = 'queue' THEN coalesce({_HELD.format("dead")}, 0) ELSE 0 END""",
 }
-"""By state, what an event adds to the number of messages in it."""
 _MS = {
     "wait": f"""CASE WHEN kind = 'leased' AND attempts = 1 AND NOT {_has(EventFlag.DEAD_LETTER)}
         THEN unix_millis(leased_at) - unix_millis(pushed_at) END""",

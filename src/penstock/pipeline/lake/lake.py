@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOCK = "lock"
+# A folder may have brackets in its name.
 NO_GLOBS = "__globPaths__"
-"""A folder may have brackets in its name."""
 CHECKPOINT_COMMITS = 50
+# Where rows are put in the place of others, whole files are written anew: old rows are soon in files of their own.
 PUT_FILE_BYTES = 1 << 20
-"""Where rows are put in the place of others, whole files are written anew: old rows are soon in files of their own."""
 TIDY = (1_000, 24)
+# After so many commits a table is compacted, and files that were replaced so many hours ago are removed.
 TIDY_CHANGING = (100, 1)
-"""After so many commits a table is compacted, and files that were replaced so many hours ago are removed."""
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
     "delta.logRetentionDuration": "interval 2 days",

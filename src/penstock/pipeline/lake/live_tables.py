@@ -22,8 +22,8 @@ from penstock.errors import UnknownQueue
 from penstock.pipeline.lake.tables import LIVE_MESSAGES, LIVE_QUEUES, Table
 
 PAGE = 1_000
+# Against the way that messages go, so that one that goes on meanwhile is not met again.
 STATES = (State.ARCHIVED, State.DEAD, State.LEASED, State.SCHEDULED, State.READY)
-"""Against the way that messages go, so that one that goes on meanwhile is not met again."""
 Row = dict[str, Any]
 
 

@@ -10,8 +10,8 @@ from penstock.pipeline.lake.tables import SILVER
 
 ENDS = ("acked", "dead", "expired", "removed")
 STARTS = ("pushed", "redriven")
+# Of a removal: when the oldest of the messages that it ended was pushed. Older releases kept none.
 _SINCE = "bigint(get_json_object(details, '$.since'))"
-"""Of a removal: when the oldest of the messages that it ended was pushed. Older releases kept none."""
 _DETAILS = "struct<reason: string, errors: array<struct<attempt: int, at: bigint, error: string>>>"
 
 

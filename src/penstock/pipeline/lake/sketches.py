@@ -18,8 +18,8 @@ FAMILY = 15
 _SINGLE = 4
 _PREAMBLE_BYTES = 8
 _LEVELS_AT = 20
+# More than the greatest that `buckets` gives.
 BUCKETS = 256
-"""More than the greatest that `buckets` gives."""
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 

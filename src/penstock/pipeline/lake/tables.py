@@ -12,8 +12,8 @@ from penstock.journal.arrow import SCHEMA as EVENTS
 from penstock.journal.arrow import TIME
 
 ERRORS = pa.list_(pa.struct([("attempt", pa.int32()), ("at", TIME), ("error", pa.string())]))
+# Events by kind, in gold.
 COUNTS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "removed", "redriven", "released")
-"""Events by kind, in gold."""
 EVENTS_COUNTED = (
     "Counts are of events: `acked` includes dead letters that a consumer leased from the dead-letter queue and "
     "acknowledged. In silver.messages these are no lives that ended with an ack."
@@ -183,5 +183,5 @@ LIVE_MESSAGES = Table(
     "one row per message of the store. Read page by page: one that moves meanwhile may be missing, or there twice",
 )
 
+# Not in the lake: `pipeline sql` asks the store.
 LIVE = {table.name: table for table in (LIVE_QUEUES, LIVE_MESSAGES)}
-"""Not in the lake: `pipeline sql` asks the store."""

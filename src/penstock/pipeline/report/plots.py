@@ -13,8 +13,8 @@ from html import escape
 from penstock.core.model import Window
 
 Points = Mapping[str, Sequence[tuple[float, float]]]
+# By name, a value for each step of a window; None where there is none.
 Steps = Mapping[str, Sequence[float | None]]
-"""By name, a value for each step of a window; None where there is none."""
 Lines = Mapping[str, Sequence[Sequence[tuple[float, float]]]]
 
 NOTHING = '<p class="faint">nothing</p>'
@@ -38,8 +38,8 @@ STYLE = """
 """
 _WIDE, _HIGH = 1000, 100
 _TICKS, _TIMES = 4, 8
+# Of the height: so far apart are two ticks at least.
 _LOG_GAP = 0.1
-"""Of the height: so far apart are two ticks at least."""
 _DURATIONS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LOG_TICKS = [1, 10, 100, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, *(8.64e7 * 10**power for power in range(6))]
 _HOUR, _DAY = 3_600, 86_400

@@ -25,8 +25,8 @@ from penstock.pipeline.runtime.java import Java, cache_folder, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Each has nearly 200 MB.
 ARCHIVES_MAX = 4
-"""Each has nearly 200 MB."""
 MAKING, MAKING_SECONDS_MAX = ".making", 600
 QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")
 SETTINGS = {"spark.sql.shuffle.partitions": "1"}

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.02
+# A process may answer no more a moment before it has ended.
 END_SECONDS = 1.0
-"""A process may answer no more a moment before it has ended."""
+# Java takes the letters of file names from the locale.
 SURROUNDINGS = {"SPARK_CONNECT_MODE": "0", "LC_ALL": "C.UTF-8"}
-"""Java takes the letters of file names from the locale."""
 
 
 def start_java(conf: SparkConf, log: Path) -> Any:

@@ -18,8 +18,8 @@ from penstock.errors import CannotOpen
 from penstock.pipeline.runtime.java import cache_folder, find_java
 
 EXTENSION = "penstock.spark.Extension"
+# A session that leaves out the rule reads in Python.
 RULE, RULES_LEFT_OUT = "penstock.spark.ReadFoldersHere", "spark.sql.optimizer.excludedRules"
-"""A session that leaves out the rule reads in Python."""
 COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss4m")
 COMPILE_SECONDS_MAX = 300
 JARS_MAX = 4

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
+# Spark asks of each value whether it is null, and Arrow checks that and the bounds once more: a fifth of reading.
 UNCHECKED_ARROW = ("-Darrow.enable_unsafe_memory_access=true", "-Darrow.enable_null_check_for_get=false")
-"""Spark asks of each value whether it is null, and Arrow checks that and the bounds once more: a fifth of reading."""
 LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# The driver listens even if nobody else takes part, and would read objects of any local user. Where one process is all
+# there is, Spark makes a random secret; a cluster needs its own.
 SECURED = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
     "spark.io.encryption.enabled": "true",
 }
-"""The driver listens even if nobody else takes part, and would read objects of any local user. Where one process is all
-there is, Spark makes a random secret; a cluster needs its own."""
 JOINTS = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
@@ -51,11 +51,11 @@ JOINTS = {
     "spark.executor.extraJavaOptions": " ",
 }
 CANCEL_SECONDS = 0.1
+# How long a Ctrl-C waits for the jobs that run to be cancelled, lest that strike what is asked for next. Java may not
+# answer, or its thread may need what the interrupted one holds.
 FIRST_CANCEL_SECONDS = 1.0
-"""How long a Ctrl-C waits for the jobs that run to be cancelled, lest that strike what is asked for next. Java may not
-answer, or its thread may need what the interrupted one holds."""
+# Modules whose calls may wait for a job.
 AT_WORK = ("py4j.", "pyspark.", "penstock.pipeline.")
-"""Modules whose calls may wait for a job."""
 _LOG4J = """\
 status = off
 appender.file.type = File

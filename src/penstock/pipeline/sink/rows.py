@@ -26,10 +26,10 @@ QUEUE_COLUMNS = {
     "headers": "map<string, string>",
 }
 STREAM_COLUMNS = {COLUMN: "string or binary: the record"}
+# Rows that are taken out of a file's columns together: they may be large.
 ROWS_AT_ONCE = 256
-"""Rows that are taken out of a file's columns together: they may be large."""
+# Of a file or a database that is written with no server between.
 EMBEDDED = Limits(payload_bytes=MAX_BYTES)
-"""Of a file or a database that is written with no server between."""
 _ANY_KEY = "key"
 Row = dict[str, Any]
 

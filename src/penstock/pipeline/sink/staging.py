@@ -27,10 +27,10 @@ from penstock.pipeline.sink.targets import Chunk, SinkTarget, target_of
 from penstock.pipeline.source.options import WriteOptions, check_write_name
 
 BATCHES_REMEMBERED = 16
+# A file that no batch was decided to consist of for so long is one that a killed task left behind.
 STALE_SECONDS = 7 * 86_400
-"""A file that no batch was decided to consist of for so long is one that a killed task left behind."""
+# Under a rate, so much is pushed at once.
 RATED_SECONDS = 0.1
-"""Under a rate, so much is pushed at once."""
 _MANIFEST = "manifest"
 _STAGED = ".arrow"
 

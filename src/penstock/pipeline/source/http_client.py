@@ -17,8 +17,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 ANSWER_SECONDS_MAX = 60
 AWAY_SECONDS_MAX = 60.0
+# Between attempts: the first, and the longest.
 PAUSE_SECONDS = (0.05, 5.0)
-"""Between attempts: the first, and the longest."""
 PASSING = (429, 502, 503, 504)
 REDIRECTS = (301, 302, 303, 307, 308)
 HERE = ("localhost", "127.0.0.1", "::1")

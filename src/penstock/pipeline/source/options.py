@@ -39,8 +39,8 @@ WRITE_OPTIONS = {
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 OFFSET_MAX = 2**53
+# As a file system counts them, with a few before it.
 NAME_LETTERS_MAX = 246
-"""As a file system counts them, with a few before it."""
 
 Edge = Literal["earliest", "latest"]
 

@@ -18,10 +18,10 @@ from penstock.log.model import SegmentInfo
 from penstock.pipeline.source.http_client import ARROW, JSON, ServerClient, ServerRefused
 from penstock.pipeline.source.offset_ranges import OffsetRange
 
+# A server that has just made its folder has a journal a moment later.
 BIRTH_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
-"""A server that has just made its folder has a journal a moment later."""
+# At most; the server ends a page after some megabytes.
 PAGE_RECORDS = 100_000
-"""At most; the server ends a page after some megabytes."""
 OFFSET = "offset"
 
 

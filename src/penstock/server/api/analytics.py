@@ -19,14 +19,14 @@ from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import rfc3339
 from penstock.wire.tree import options_view
 
+# In one answer.
 POINTS_MAX = 100_000
-"""In one answer."""
 HOUR_MINUTES = 60
+# Minutes: longer than any window.
 LONGEST = 1 << 40
-"""Minutes: longer than any window."""
 MINUTES = {"m": 1, "h": 60, "d": 1_440, "minute": 1, "hour": 60, "day": 1_440}
+# The years 1 to 9999, beyond which no time can be written.
 MINUTE_MIN, MINUTE_MAX = -1_035_593_280, 4_223_371_680
-"""The years 1 to 9999, beyond which no time can be written."""
 Instant = Annotated[datetime, Meta(tz=True)]
 Point = TypeVar("Point")
 

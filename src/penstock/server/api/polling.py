@@ -15,8 +15,8 @@ from penstock.server.http.messages import Request
 from penstock.wire.http_errors import Disconnected, HttpError
 
 T = TypeVar("T")
+# Between a take's lease and its ack; the queue's own may be shorter than that takes.
 TAKING_MS = 30_000
-"""Between a take's lease and its ack; the queue's own may be shorter than that takes."""
 
 
 async def poll(

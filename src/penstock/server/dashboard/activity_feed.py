@@ -25,17 +25,17 @@ from penstock.server.api.journal import Journal
 
 DIGEST_SECONDS = 1.0
 DIGEST_SECONDS_MAX = 4.0
+# Between digests is at least so many times what the last one took: a busy server is told of less often.
 DIGEST_TIMES = 40
-"""Between digests is at least so many times what the last one took: a busy server is told of less often."""
+# A page that is loaded again within this goes on where it was, with all that happened meanwhile.
 RESUME_SECONDS = 10.0
-"""A page that is loaded again within this goes on where it was, with all that happened meanwhile."""
+# Digests that are remembered, for whoever comes later.
 HISTORY = 300
-"""Digests that are remembered, for whoever comes later."""
 RECORDS_MAX = 10_000
+# Of the journal, in one digest; what is beyond is passed over, and told so.
 BYTES_MAX = 8 << 20
-"""Of the journal, in one digest; what is beyond is passed over, and told so."""
+# Whose counters are told at once: those in which most happened; the others' turn comes.
 QUEUES_MAX = 50
-"""Whose counters are told at once: those in which most happened; the others' turn comes."""
 LATEST_MAX = 12
 WAITING_MAX = 8
 _encode = msgspec.json.Encoder().encode

@@ -15,8 +15,8 @@ from penstock.server.routing import Route
 
 PAGE = 1_000
 GROUPS_MAX = 200
+# Groups that one look keeps apart, so that a million errors of their own cannot fill the memory.
 GROUPS_KEPT_MAX = 10_000
-"""Groups that one look keeps apart, so that a million errors of their own cannot fill the memory."""
 
 
 class GroupsQuery(Struct, forbid_unknown_fields=True):

@@ -34,18 +34,18 @@ from penstock.server.routing import Route
 from penstock.wire.http_errors import Disconnected, HttpError
 from penstock.wire.payloads import TRANSACTION_ID, rfc3339
 
+# Each may tell of a thousand messages.
 PAGE_RECORDS = 20
-"""Each may tell of a thousand messages."""
+# Of what is told: a long error that a record holds once is told of each of its messages.
 PAGE_BYTES = 4 << 20
-"""Of what is told: a long error that a record holds once is told of each of its messages."""
 PAGES_KEPT = 64
 PAGES_BYTES_KEPT = 32 << 20
 SENT_AT_ONCE = 200
 NAMES_MAX = 20_000
+# Queues whose depth is told at once.
 DEPTHS_MAX = 100
-"""Queues whose depth is told at once."""
+# How long it takes to notice that the server stops.
 CLOSING_SECONDS = 1.0
-"""How long it takes to notice that the server stops."""
 GOING_AWAY, POLICY, TROUBLE = 1001, 1008, 1011
 LAPSED = "the lease ran out"
 KINDS = {
@@ -84,8 +84,8 @@ class Feed:
     def __init__(self, reader: Journal, log_waiters: LogWaiters) -> None:
         self._reader = reader
         self.log_waiters = log_waiters
+        # Queues of which something was told since it was last looked at.
         self.changed: set[str] = set()
-        """Queues of which something was told since it was last looked at."""
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         self._pages: dict[int, asyncio.Future[EventPage]] = {}

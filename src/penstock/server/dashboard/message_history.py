@@ -27,8 +27,8 @@ SECONDS_MAX = 0.25
 PAGE_RECORDS = 2_000
 PAGE_BYTES = 4 << 20
 EVENTS_MAX = 500
+# Records are written in the order of commits, whose times may differ a little from that.
 MARGIN_MS = 2_000
-"""Records are written in the order of commits, whose times may differ a little from that."""
 ENDS = {"acked", "expired", "removed", "forgotten", "dead"}
 
 
@@ -51,8 +51,8 @@ class MessageHistory(Struct):
     """The time of the last record that was looked at."""
 
 
+# As in `MessageHistory`.
 Found = tuple[list[EventView], int | None, int, int | None]
-"""As in `MessageHistory`."""
 
 
 class MessageHistories:

@@ -47,17 +47,17 @@ class ServerConnection(asyncio.Protocol):
         self._leaving: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._kernel: socket.socket | None = None
+        # The request that is read or answered now; None between two.
         self._exchange: HttpExchange | None = None
-        """The request that is read or answered now; None between two."""
+        # What still comes is ignored: the last answer has been written.
         self._is_deaf = False
-        """What still comes is ignored: the last answer has been written."""
+        # The client sends no more.
         self._has_ended = False
-        """The client sends no more."""
         self._socket: HttpSocket | None = None
         self._held_back = False
         self._body_bytes = 0
+        # When it began to wait for the bytes that are due; 0 when none are.
         self._waiting_since = self._loop.time()
-        """When it began to wait for the bytes that are due; 0 when none are."""
         self._idle_since = 0.0
         self._stalled_since = 0.0
         self._stalled_bytes = 0

@@ -42,13 +42,13 @@ class HttpExchange:
     def __init__(self, connection: ServerConnection, *, keep_alive: bool, chunks: bool, expects_continue: bool) -> None:
         self._connection = connection
         self.keep_alive = keep_alive
+        # Whether the client understands an answer in chunks.
         self.chunks = chunks
-        """Whether the client understands an answer in chunks."""
         self.expects_continue = expects_continue
+        # The whole request is here.
         self.complete = False
-        """The whole request is here."""
+        # The whole answer is written; what still comes of the body is read over.
         self.answered = False
-        """The whole answer is written; what still comes of the body is read over."""
         self.upgraded = False
         self.buffered = 0
         self._parts: list[bytes] = []

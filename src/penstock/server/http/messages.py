@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # One thread, so that many large bodies at once do not take the processor, or the other threads, from everyone else.
 _json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
+# What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one.
 LOOKED_UP = ("prefix", "after", "contains")
-"""What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one."""
 REMEMBERED_BYTES_MAX = 256
 TREE = ("ns", "task", "name")
 JSON_TYPES = (b"application/json", b"text/json")
@@ -57,8 +57,8 @@ class Response:
         self.headers = headers or []
         self.rows = rows
         self.stream = stream
+        # What the stream keeps in memory while its reader is slow.
         self.stream_bytes = stream_bytes
-        """What the stream keeps in memory while its reader is slow."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -141,25 +141,25 @@ class Request:
         self.method = method
         self.raw_path = raw_path
         self.query_string = query_string
+        # By lower-case name; of a repeated one, the first.
         self.headers = headers
-        """By lower-case name; of a repeated one, the first."""
         self.body_max = body_max
+        # Bytes of one value in a JSON body: a member, or an element of a member that is a list.
         self.value_max: int | None = None
-        """Bytes of one value in a JSON body: a member, or an element of a member that is a list."""
         self.params: Mapping[str, str] = {}
+        # False if the route hands messages out.
         self.is_safe = True
-        """False if the route hands messages out."""
         self.principal: Any = None
+        # The queue that the body or the query names, where the path names none.
         self.named_queue: str | None = None
-        """The queue that the body or the query names, where the path names none."""
+        # What was leased for this client, to be given back unless it is known to have left.
         self.leased: list[Delivery] = []
-        """What was leased for this client, to be given back unless it is known to have left."""
         self.started = time.perf_counter()
         self.route = "unmatched"
         self.status = 500
         self.rows: int | None = None
+        # Traces of the producers whose messages it hands over.
         self.delivered: list[str] = []
-        """Traces of the producers whose messages it hands over."""
         self._request_id: bytes | None = None
 
     @property
@@ -278,8 +278,8 @@ def _parse_query(query_string: bytes, kind: Any) -> Any:
         raise invalid(error, status=422) from None
 
 
+# A consumer asks the same again and again.
 _remembered_query = lru_cache(maxsize=1_024)(_parse_query)
-"""A consumer asks the same again and again."""
 
 
 def too_large(limit: int) -> HttpError:

@@ -35,8 +35,8 @@ class End(Enum):
     END = 0
 
 
+# The end of a request.
 END = End.END
-"""The end of a request."""
 
 
 class Head:
@@ -44,8 +44,8 @@ class Head:
 
     def __init__(self, method: bytes, target: bytes, minor: bytes, headers: dict[bytes, bytes]) -> None:
         self.method = method.decode("ascii")
+        # By lower-case name; of a repeated one, the first.
         self.headers = headers
-        """By lower-case name; of a repeated one, the first."""
         self.path, self.query = self._split(target)
         self.is_http_1_1 = minor == b"1"
         self.keep_alive = self.is_http_1_1

@@ -20,10 +20,10 @@ class HttpServer:
         self.request_bytes = app.settings.request_bytes
         self._unsent = app.unsent
         self.stopping = False
+        # The loop's time, as of the last look at the connections.
         self.now = asyncio.get_running_loop().time()
-        """The loop's time, as of the last look at the connections."""
+        # For the Date header, as old as that.
         self.date = formatdate(usegmt=True).encode()
-        """For the Date header, as old as that."""
         self._connections_max = connections_max
         self._connections: set[ServerConnection] = set()
         self._empty = asyncio.Event()

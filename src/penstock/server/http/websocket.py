@@ -25,12 +25,12 @@ from penstock.wire.http_errors import Disconnected, HttpError
 if TYPE_CHECKING:
     from penstock.server.http.connection import ServerConnection
 
+# Of what a client may send us.
 MESSAGE_BYTES_MAX = 64 << 10
-"""Of what a client may send us."""
 GOODBYE_SECONDS = 2.0
 SUBPROTOCOL = Subprotocol("penstock")
+# Before a token in base64url, offered as one more subprotocol: a browser can set no header of a WebSocket.
 BEARER = b"bearer."
-"""Before a token in base64url, offered as one more subprotocol: a browser can set no header of a WebSocket."""
 HANDSHAKE = (b"host", b"upgrade", b"connection", b"origin")
 NO_WEBSOCKET = HttpError(
     426,

@@ -26,8 +26,8 @@ from penstock.wire.queues import Imported, ImportedMessage, PushedMany, PushOne,
 
 BATCH = 500
 EXPORT_BYTES = 256 << 10
+# A page of messages, their lines, what has not been sent, and a connection of its own to the store.
 EXPORT_STREAM_BYTES = 2 << 20
-"""A page of messages, their lines, what has not been sent, and a connection of its own to the store."""
 SSE_KEEPALIVE_SECONDS = 15.0
 
 push_one = msgspec.json.Decoder(PushOne)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW = "application/vnd.apache.arrow.stream"
+# Where to read on after a page in Arrow, which has no place for it.
 NEXT_HEADER = b"x-penstock-next"
-"""Where to read on after a page in Arrow, which has no place for it."""
 PAGE_BYTES = 4 << 20
 ARROW_PAGE_BYTES = 16 << 20
+# Record batches, with a column `offset`, from one offset up to another.
 Batches = Callable[[int, int], Iterable["pa.RecordBatch"]]
-"""Record batches, with a column `offset`, from one offset up to another."""
 
 
 async def answer_page(

@@ -41,10 +41,10 @@ from penstock.wire.tree import (
     options_view,
 )
 
+# Of a queue that is made by its first use here.
 TREE_OPTIONS = QueueOptions(lease_ms=300_000, max_attempts=4, backoff="fixed")
-"""Of a queue that is made by its first use here."""
+# Messages with their positions in the request.
 Numbered = list[tuple[int, PushItem]]
-"""Messages with their positions in the request."""
 
 configure_body = msgspec.json.Decoder(ConfigureBody)
 push_body = msgspec.json.Decoder(PushBody)

@@ -18,8 +18,8 @@ from penstock.wire.tree import Acknowledged, Acknowledgment
 GIVEN_MAX = 20_000
 QUEUES_MAX = 10_000
 REQUIRED_SECONDS = 2.0
+# Queue, id, and the token of the lease that was given out here.
 Place = tuple[str, int, str | None]
-"""Queue, id, and the token of the lease that was given out here."""
 Group = list[tuple[int, SettleItem]]
 
 
@@ -33,8 +33,8 @@ class Settling:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._given: dict[str, Place] = {}
+        # By queue, for two seconds: whether an ack must bring its token.
         self._required: dict[str, tuple[float, bool]] = {}
-        """By queue, for two seconds: whether an ack must bring its token."""
 
     def remember(self, messages: Sequence[Delivery]) -> None:
         given = self._given
