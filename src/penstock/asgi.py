@@ -98,10 +98,10 @@ class Application:
         async with self._starting:
             if self._app is None:
                 try:
-                    from penstock.server.serve import build_app, opened
+                    from penstock.server.serve import build_app, open_store_from
                 except ImportError:
                     raise MissingExtra("server") from None
-                found = build_app(self._settings, *opened(self._settings))
+                found = build_app(self._settings, *open_store_from(self._settings))
                 found.start()
                 self._app = found
             return self._app

@@ -189,7 +189,7 @@ def test_a_guarded_server_is_signed_in_to_and_a_reader_only_looks(role: str, ope
         expect(page.get_by_role("heading", level=1)).to_have_text("Sign in to Penstock")
         page.get_by_label("Token").fill("wrong")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("not known here")
+        expect(page.get_by_role("alert")).to_contain_text("invalid token")
         page.get_by_label("Token").fill(tokens[role])
         page.get_by_role("button", name="Sign in").click()
         expect(dashboard.tile("ready")).to_have_text("1")

@@ -22,7 +22,7 @@ import uvloop
 
 from penstock.config import PLAIN_NAMES, Settings
 from penstock.server.app import App
-from penstock.server.serve import listen, opened, serve
+from penstock.server.serve import listen, open_store_from, serve
 from penstock.store.interface import Store
 
 PATIENCE = 60.0
@@ -122,7 +122,7 @@ class Running:
         await serve(self.settings, store, path, self._listener, stop=self._stop, ready=self._begin)
 
     def _open(self) -> tuple[Store, str]:
-        return opened(self.settings)
+        return open_store_from(self.settings)
 
     def _begin(self, app: App) -> None:
         self.app = app

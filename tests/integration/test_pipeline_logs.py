@@ -225,7 +225,7 @@ def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> Non
 
 
 def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
-    with pytest.raises(InvalidInput, match="no user and no password") as error:
+    with pytest.raises(InvalidInput, match="must not contain a user or password") as error:
         location_of("http://me:secret@127.0.0.1:8888").open()
     assert "secret" not in str(error.value)
 

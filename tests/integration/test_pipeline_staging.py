@@ -127,7 +127,7 @@ def test_a_row_that_is_no_record_is_refused_before_it_is_staged(tmp_path: Path, 
 
 def test_a_record_larger_than_the_stream_takes_is_left_out_and_told_once(where: str, options: WriteOptions) -> None:
     rows = [b"a", b"b" * (StreamOptions().record_bytes + 1), b"c"]
-    with pytest.raises(PayloadTooLarge, match="1 records are larger than the stream 'a/b/c'"):
+    with pytest.raises(PayloadTooLarge, match="1 records were too large for the stream 'a/b/c'"):
         staged(options, rows).publish([])
     Batch(options, "run 1").publish([])
     assert records(where) == [b"a", b"c"]

@@ -141,7 +141,7 @@ def test_the_banner_and_the_doctor_are_content_with_a_safe_database(tmp_path: Pa
     own = Cluster(synced=True)
     try:
         with process(tmp_path, "--store", own.url) as server:
-            assert "full: nothing is answered before it is on disk" in server.text()
+            assert "full: every write is fsynced before it is acknowledged" in server.text()
         checked = penstock("doctor", own.url, "--json")
         with psycopg.connect(own.url, autocommit=True) as connection:
             connection.execute("ALTER ROLE postgres SET synchronous_commit = off")

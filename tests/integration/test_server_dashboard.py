@@ -24,7 +24,7 @@ API = "/api/v1"
 HANDSHAKE = {
     "Host": "localhost",
     "Upgrade": "websocket",
-    "ServerConnection": "Upgrade",
+    "Connection": "Upgrade",
     "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
     "Sec-WebSocket-Version": "13",
 }
@@ -278,7 +278,7 @@ def test_pings_of_one_that_takes_no_answer_pile_up_nowhere(serve: Fresh) -> None
         for _ in range(200):
             sock.sendall(ping * 500)
         watched = [
-            each for each in gc.get_objects() if type(each) is ServerConnection and each._socket and not each.gone
+            each for each in gc.get_objects() if type(each) is ServerConnection and each._socket and not each.is_closed
         ]
         assert [each for each in watched if each._transport.get_write_buffer_size() > 2 << 20] == []
         sock.sendall(b"\x89\x84\0\0\0\0last" + b"\x88\x80\0\0\0\0")

@@ -63,4 +63,4 @@ def test_on_a_terminal_the_banner_is_text(tmp_path: Path) -> None:
         finally:
             started.terminate()
             started.wait()
-    assert re.match(rb"penstock listens on http://127.0.0.1:\d+ without a token\r\n  data        ", said)
+    assert re.match(rb"penstock listens on http://127.0.0.1:\d+ without authentication\r\n  data        ", said)

@@ -112,7 +112,7 @@ def test_canaries_of_servers_that_share_a_store_hear_their_own(tmp_path: Path) -
     async def sing() -> list[bool]:
         brokers = [Broker(SqliteStore(tmp_path / "q.db")) for _ in range(2)]
         canaries = [BackgroundJobs(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
-        heard = [await asyncio.gather(*(canary._tweet() for canary in canaries)) for _ in range(3)]
+        heard = [await asyncio.gather(*(canary._canary_round_trip() for canary in canaries)) for _ in range(3)]
         for broker in brokers:
             await broker.close()
         return [each for both in heard for each in both]

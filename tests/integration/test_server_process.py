@@ -151,9 +151,9 @@ def run_serve(folder: Path, *flags: str, env: dict[str, str] | None = None) -> s
 def test_the_banner_says_where_and_how_safe(tmp_path: Path) -> None:
     with process(tmp_path) as server:
         banner = server.text()
-        assert f"http://127.0.0.1:{server.port} without a token" in banner
+        assert f"http://127.0.0.1:{server.port} without authentication" in banner
         assert "penstock-data/penstock.db" in banner
-        assert "full: nothing is answered before it is on disk" in banner
+        assert "full: every write is fsynced before it is acknowledged" in banner
         assert f"http://127.0.0.1:{server.port}/docs" in banner
         assert server.terminate() == 0
     with process(tmp_path, "--durability", "relaxed", env={"AUTH_TOKEN": "t"}) as server:

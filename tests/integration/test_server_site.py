@@ -86,5 +86,5 @@ def test_a_reader_sees_everything_and_changes_nothing(serve: Fresh) -> None:
 
 def test_a_token_to_read_with_needs_one_to_rule_with() -> None:
     check_exposure(load_settings({}, {"AUTH_TOKEN": ADMIN, "READ_TOKEN": READER}))
-    with pytest.raises(InvalidInput, match="of no use"):
+    with pytest.raises(InvalidInput, match="has no effect"):
         check_exposure(load_settings({}, {"READ_TOKEN": READER}))

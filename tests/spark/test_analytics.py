@@ -25,7 +25,7 @@ from penstock.pipeline.lake.sketches import weighted
 from penstock.pipeline.lake.tables import QUEUE_MINUTES
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.source.log_sources import location_of
-from penstock.server.dashboard.overview import OverviewFace
+from penstock.server.dashboard.overview import OverviewApi
 from penstock.server.metrics_history import DAY_MINUTES, History
 from tests.conformance.support import MINUTE_MS, START_MS
 from tests.integration.serving import running
@@ -66,7 +66,7 @@ def history(work: Work, folder: Path, days_kept: int) -> tuple[Broker, History]:
     return broker, History(broker, days_kept=days_kept, lake=folder, uid=lambda: reader.uid)
 
 
-def asked(work: Work, folder: Path, days_kept: int, ask: Callable[[History], Awaitable[T]]) -> T:
+def arguments(work: Work, folder: Path, days_kept: int, ask: Callable[[History], Awaitable[T]]) -> T:
     async def run() -> T:
         broker, found = history(work, folder, days_kept)
         try:
@@ -140,11 +140,11 @@ def test_what_was_forgotten_by_the_store_is_told_by_the_lake_just_as_it_was(
             answers.append(await found.latencies(window, after=None, limit=100))
         return answers
 
-    before = asked(work, nowhere, 1_000, everything)
+    before = arguments(work, nowhere, 1_000, everything)
     work.do(Sweep(minutes_kept=DAY_MINUTES))
     work.do(Sweep(minutes_kept=DAY_MINUTES))
-    assert asked(work, nowhere, 1, everything) != before
-    assert asked(work, lake.folder, 1, everything) == before
+    assert arguments(work, nowhere, 1, everything) != before
+    assert arguments(work, lake.folder, 1, everything) == before
 
 
 def test_an_answer_says_where_it_comes_from_if_it_goes_far_back(three_days: Work, lake: Lake, tmp_path: Path) -> None:
@@ -154,12 +154,15 @@ def test_an_answer_says_where_it_comes_from_if_it_goes_far_back(three_days: Work
     async def sources(found: History) -> list[Any]:
         return [await found.source(window) for window in (far, near, None)]
 
-    [source, *others] = asked(three_days, lake.folder, 1, sources)
+    [source, *others] = arguments(three_days, lake.folder, 1, sources)
     assert (source.note, source.lake_until is not None, others) == (None, True, [None, None])
-    [source, *_] = asked(three_days, tmp_path / "nowhere", 1, sources)
-    assert (source.lake_until, source.note) == (None, "nothing older is known: there is no lake of this journal")
+    [source, *_] = arguments(three_days, tmp_path / "nowhere", 1, sources)
+    assert (source.lake_until, source.note) == (
+        None,
+        "no older history: there is no lake of this journal; run `penstock pipeline`",
+    )
     three_days.clock.advance(5 * DAY_MINUTES * MINUTE_MS)
-    [source, *_] = asked(three_days, lake.folder, 1, sources)
+    [source, *_] = arguments(three_days, lake.folder, 1, sources)
     assert "is not known" in source.note
 
 
@@ -179,16 +182,16 @@ def test_a_server_answers_from_the_lake_with_no_spark_running(three_days: Work, 
 
 
 def test_the_overview_is_the_same_when_the_store_has_forgotten(three_days: Work, lake: Lake) -> None:
-    def look(days_kept: int) -> Any:
+    def load(days_kept: int) -> Any:
         async def ask(found: History) -> Any:
-            face = OverviewFace(found._broker, found)
-            return json.loads((await face._look((DAYS * DAY_MINUTES, 60))).body)
+            api = OverviewApi(found._broker, found)
+            return json.loads((await api._load((DAYS * DAY_MINUTES, 60))).body)
 
-        return asked(three_days, lake.folder, days_kept, ask)
+        return arguments(three_days, lake.folder, days_kept, ask)
 
-    before = look(365)
+    before = load(365)
     three_days.do(Sweep(minutes_kept=DAY_MINUTES))
-    after = look(1)
+    after = load(1)
     assert before["totals"]["pushed"] > 100
     for name in ("totals", "wait", "service", "total"):
         assert after[name] == before[name], name

@@ -73,5 +73,5 @@ def test_only_the_newest_archives_stay(archive: Path) -> None:
     for number, path in enumerate(made):
         path.touch()
         os.utime(path, (number, number))
-    cds_archive._forget_old_ones(archive.parent)
+    cds_archive._remove_old(archive.parent)
     assert sorted(archive.parent.glob("*.jsa")) == made[2:]

@@ -126,7 +126,7 @@ def test_a_lake_that_is_not_there_is_named(work: Work) -> None:
 def test_a_folder_without_queues_is_refused_before_spark_starts(tmp_path: Path) -> None:
     ran = pipeline(tmp_path, "run")
     assert ran.returncode == 1
-    assert "there is no file" in ran.stderr
+    assert "does not exist" in ran.stderr
     assert not list(tmp_path.iterdir())
 
 

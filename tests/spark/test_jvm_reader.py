@@ -327,7 +327,7 @@ def test_a_jar_that_cannot_be_made_is_done_without(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert jar.settings() == {}
     monkeypatch.setattr(jar, "COMPILER", ["-no-such-switch"])
-    with pytest.raises(CannotOpen, match="cannot be compiled"):
+    with pytest.raises(CannotOpen, match="cannot compile the log reader"):
         jar.make_jar()
     assert jar.jar_path().exists()  # So that no command tries it again and again.
     assert jar.settings() == {}
@@ -338,7 +338,7 @@ def test_only_the_newest_jars_stay(tmp_path: Path) -> None:
     for number, path in enumerate(made):
         path.touch()
         os.utime(path, (number, number))
-    jar._forget_old_ones(tmp_path)
+    jar._remove_old(tmp_path)
     assert sorted(tmp_path.iterdir()) == made[2:]
 
 

@@ -79,7 +79,7 @@ def test_a_column_of_objects_or_numbers_is_json_too(spark: Any, work: Work, tmp_
 def test_a_file_that_was_put_right_is_loaded_by_the_same_command(spark: Any, work: Work, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("payload,priority\na,1\nb,high\n")
-    with pytest.raises(InvalidInput, match="nothing was pushed: priority is a whole number, not 'high'"):
+    with pytest.raises(InvalidInput, match="nothing was pushed: priority must be a whole number, not 'high'"):
         loaded(spark, work, file)
     assert not list(into(work).staging.glob("*.arrow"))
     file.write_text("payload,priority\na,1\nb,2\n")
@@ -117,7 +117,7 @@ def test_a_file_with_a_row_that_cannot_be_read_is_refused(
 ) -> None:
     file = tmp_path / name
     file.write_text(text)
-    with pytest.raises((Py4JJavaError, InvalidInput), match=r"MALFORMED|cannot be read"):
+    with pytest.raises((Py4JJavaError, InvalidInput), match=r"MALFORMED|cannot read a row"):
         loaded(spark, work, file)
     assert work.store.find_queue("mail") is None or work.lease("mail", 1) == []
 
@@ -147,7 +147,7 @@ def test_lines_of_json_of_which_one_is_broken_are_not_one_text(
 ) -> None:
     file = tmp_path / "rows.json"
     file.write_text(text)
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="cannot read a row"):
         loaded(spark, work, file)
 
 

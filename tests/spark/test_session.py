@@ -128,6 +128,6 @@ def test_a_python_for_workers_that_was_chosen_is_kept(
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     else:
         monkeypatch.setenv("PYSPARK_PYTHON", given)
-    with pytest.raises(CannotOpen, match="could not be started"):
+    with pytest.raises(CannotOpen, match="cannot start Spark"):
         open_session(tmp_path / "spark.log", memory="1x")
     assert os.environ["PYSPARK_PYTHON"] == (given or sys.executable)

@@ -166,6 +166,6 @@ def test_what_a_server_drains_is_left_to_it(spark: Any, work: Work, lake: Lake) 
 
 def test_a_java_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
-    with pytest.raises(CannotOpen, match="could not be started") as caught:
+    with pytest.raises(CannotOpen, match="cannot start Spark") as caught:
         start_java(SparkConf(loadDefaults=False).set("spark.driver.memory", "1x"), log)
     assert str(log) in str(caught.value.hint)

@@ -42,7 +42,7 @@ async def a_listener(path: Path) -> AsyncIterator[Waiting]:
 async def the_journal(path: Path) -> AsyncIterator[Waiting]:
     broker = Broker(SqliteStore(path / "queue.db"))
     keeper = JournalDrainer(broker, lambda: None, Metrics(broker), LogLines())
-    yield asyncio.create_task(keeper.run()), keeper.hurry
+    yield asyncio.create_task(keeper.run()), keeper.drain_now
     await keeper.finish()
     await broker.close()
 

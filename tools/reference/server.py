@@ -15,7 +15,7 @@ from penstock.broker.broker import Broker
 from penstock.config import Settings
 from penstock.core.model import PushItem, QueueOptions
 from penstock.server.app import App
-from penstock.server.serve import opened
+from penstock.server.serve import open_store_from
 from penstock.server.stream_service import StreamService
 from penstock.store.factory import open_streams
 
@@ -33,7 +33,7 @@ def describe_server() -> Described:
 
 async def _describe(folder: Path) -> Described:
     settings = Settings(data=str(folder), auth_token="any", worker_id="worker")
-    store, path = opened(settings)
+    store, path = open_store_from(settings)
     broker = Broker(store, clock=store.clock)
     streams = StreamService(open_streams(path), clock=store.clock)
     async with contextlib.AsyncExitStack() as stack:

@@ -111,7 +111,7 @@ test('after it was dropped no event is told twice', async () => {
   const { next } = await admin.journal.info()
   for (let n = 1; n <= 3; n++) await queue.push(n)
   await eventually(() => seen.ids.length === 3)
-  between.tell({ event: 'dropped', data: { reason: 'what is told is not taken' }, offset: next })
+  between.tell({ event: 'dropped', data: { reason: 'the client reads too slowly' }, offset: next })
   await eventually(() => seen.events.includes('dropped'))
   between.cut()
   await queue.push(4)

@@ -1,4 +1,4 @@
-"""Folders of this machine, as users write them."""
+"""Local folders as users write them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from penstock.errors import InvalidInput
 
 
 def local_path(given: Path | str, field: str) -> Path:
-    """Return a local path, also for `file:///path`; refuse every other URL, which `Path` would take for a folder."""
+    """Return a local path, also for `file:///path`; reject other URLs, which `Path` would treat as folders."""
     path = without_file_scheme(str(given))
     if re.match(r"[A-Za-z][\w+.-]+:/", path):
         raise InvalidInput(
             f"{field} must be a local folder, not {without_password(str(given))!r}",
             field=field,
-            hint="object storage and HDFS are not supported yet; mount it, and name the folder",
+            hint="object storage and HDFS are not supported yet; mount it and pass the folder",
         )
     return Path(path)
 
 
 def without_file_scheme(given: str) -> str:
-    """Return the path in `file:/path` and `file:///path`, and anything else as it is."""
+    """Return the path of `file:/path` and `file:///path`, and anything else unchanged."""
     return re.sub(r"^file:(//)?(?=/(?!/))", "", given)

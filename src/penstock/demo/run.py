@@ -1,4 +1,4 @@
-"""A server, the shop's traffic and, where it is installed, Spark: started together, stopped together."""
+"""Runs a server and, if Spark is installed, the pipeline for the demo's traffic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.demo.traffic import Shop
 from penstock.errors import CannotOpen, PenstockError
 from penstock.log.files import DISK, replace
 from penstock.server.app import App
-from penstock.server.serve import listen, opened, serve
+from penstock.server.serve import listen, open_store_from, serve
 
 PIPELINE = "from penstock.core.signals import end_with_parent; end_with_parent(); from penstock.cli import main; main()"
 REFRESH_SECONDS = 5
@@ -31,7 +31,7 @@ def has_spark() -> bool:
 
 
 class DemoServer:
-    """On a thread of this process."""
+    """A server on a thread of this process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class DemoServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        store, path = opened(self._settings)
+        store, path = open_store_from(self._settings)
         await serve(self._settings, store, path, self._listener, stop=self._stop, ready=self._begin)
 
     def _begin(self, app: App) -> None:
@@ -72,7 +72,7 @@ class DemoServer:
 
 
 class Refreshing:
-    """The pipeline in a process of its own, and the report that is drawn anew from what it has made."""
+    """Runs the pipeline in a separate process and redraws the report from its results."""
 
     def __init__(self, data: Path) -> None:
         self._lake = data / "lake"
@@ -89,7 +89,7 @@ class Refreshing:
             )
 
     def draw(self) -> bool:
-        """Whether there is a chart now; CannotOpen when there will be none."""
+        """Redraw the report. Return False while the lake is empty; raise CannotOpen if the pipeline has ended."""
         if self._process.poll() is not None:
             raise CannotOpen("the pipeline has ended", hint=f"see {self.log}")
         from penstock.pipeline.lake.lake import Lake
@@ -101,13 +101,13 @@ class Refreshing:
         try:
             text = report(lake, None, None)
         except PenstockError:
-            return False  # The tables are there, and nothing is in them yet.
+            return False  # The tables exist but are still empty.
         replace(DISK, self.report, text.encode())
         return True
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # That ends it, as our own end does.
+        self._process.stdin.close()  # The pipeline exits when its stdin closes, also if this process dies.
         try:
             self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:

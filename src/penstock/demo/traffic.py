@@ -1,4 +1,4 @@
-"""What the shop's programs do. Each is a loop on a thread of its own, through the face that suits it."""
+"""The demo shop's programs, each a loop on its own thread that uses the API that suits it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.errors import PenstockError
 NAMES = ("ada", "bob", "cy", "dee", "eli", "fay", "gus", "hal")
 PAGES = ("home", "search", "cart", "checkout", "help")
 TROUBLES = ("connection to 10.0.0.{n} timed out", "mailbox {n} is full", "rate limit of account {n} reached")
-ASK_SECONDS = 10.0
-_past_proxies = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+REQUEST_SECONDS_MAX = 10.0
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Shop:
-    """`pace` stretches or shortens every pause."""
+    """Runs all programs; `pace` scales every pause."""
 
     def __init__(self, url: str, *, pace: float = 1.0, seed: int = 1) -> None:
         self._url = url
@@ -42,7 +42,7 @@ class Shop:
         self._reminders = client.create_queue("reminders", exist_ok=True)
         self._clicks = client.create_stream("clicks", exist_ok=True)
         options = {"leaseTime": 30, "retryLimit": 3, "priority": 5}
-        self._ask("POST", "/api/v1/configure", {"ns": "shop", "task": "orders", "queue": "new", "options": options})
+        self._request("POST", "/api/v1/configure", {"ns": "shop", "task": "orders", "queue": "new", "options": options})
         programs: tuple[Callable[[], None], ...] = (
             self._order, self._pack, self._write, self._send, self._remind, self._note, self._click,
             lambda: self._read("billing", 200), lambda: self._read("search", 5),
@@ -71,25 +71,25 @@ class Shop:
     def _pause(self, seconds: float) -> None:
         self._stop.wait(seconds * self._pace * self._chance.uniform(0.5, 1.5))
 
-    # The tree face: orders, popped by namespace
+    # Tree API: orders, popped by namespace
 
     def _order(self) -> None:
         many = self._chance.randint(1, 5)
         item = {"ns": "shop", "task": "orders", "queue": "new"}
         items = [{**item, "payload": {"customer": self._chance.choice(NAMES), "total": 10}} for _ in range(many)]
-        self._ask("POST", "/api/v1/push", {"items": items})
+        self._request("POST", "/api/v1/push", {"items": items})
         self._pause(0.2)
 
     def _pack(self) -> None:
-        popped = self._ask("GET", "/api/v1/pop/ns/shop?batch=10&wait=true&timeout=1000&worker=packer")
+        popped = self._request("GET", "/api/v1/pop/ns/shop?batch=10&wait=true&timeout=1000&worker=packer")
         for message in [] if popped is None else popped["messages"]:
             self._pause(0.02)
             good = self._chance.random() > 0.05
             answer = {"transactionId": message["transactionId"], "status": "completed" if good else "failed"}
-            self._ask("POST", "/api/v1/ack", answer if good else answer | {"error": "out of stock"})
+            self._request("POST", "/api/v1/ack", answer if good else answer | {"error": "out of stock"})
             self.done["orders"] += good
 
-    # The queue face, by the SDK: emails that fail and are tried again, reminders that wait
+    # Queue API, with the SDK: emails that fail and are retried, delayed reminders
 
     def _write(self) -> None:
         self._emails.push({"to": f"{self._chance.choice(NAMES)}@example.com"}, priority=self._chance.randint(0, 2))
@@ -117,11 +117,11 @@ class Shop:
             if self._stop.is_set():
                 return
 
-    # The inbox face
+    # Inbox API
 
     def _note(self) -> None:
-        self._ask("POST", "/v1/messages", {"body": f"call {self._chance.choice(NAMES)} back", "topic": "desk"})
-        self.done["notes"] += len(self._ask("GET", "/v1/messages?topic=desk&limit=10") or [])
+        self._request("POST", "/v1/messages", {"body": f"call {self._chance.choice(NAMES)} back", "topic": "desk"})
+        self.done["notes"] += len(self._request("GET", "/v1/messages?topic=desk&limit=10") or [])
         self._pause(1)
 
     # A stream with a fast and a slow consumer
@@ -138,9 +138,9 @@ class Shop:
             self.done["read"] += len(records)
         self._pause(0.1)
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"content-type": "application/json"}, method=method)
-        with _past_proxies.open(request, timeout=ASK_SECONDS) as answer:
+        with _direct.open(request, timeout=REQUEST_SECONDS_MAX) as answer:
             text = answer.read()
         return json.loads(text) if text else None

@@ -1,4 +1,4 @@
-"""Rows of the lake, or of files, staged for a queue; `sink.Batch` then pushes them."""
+"""Stages rows of the lake or of files for a queue; `sink.Batch` then pushes them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ if TYPE_CHECKING:
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "json", ".jsonl": "json"}
 PACKED = (".gz", ".bz2")
-# How rows become JSON: as they are. Spark leaves out nulls and microseconds by itself.
+# Convert rows to JSON without loss: by default Spark omits nulls and microseconds.
 WITH_NULLS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS][XXX]",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
 }
-# Of a body that was too large for the journal, which has an empty one instead.
+# Set for a body that was too large for the journal, which stores an empty one instead.
 _BODY_BYTES = "get_json_object(details, '$.body_bytes')"
 _UNREADABLE = "{"
-_TOLD = pa.schema([("file", pa.string()), ("rows", pa.int64()), ("digest", pa.string()), ("wrong", pa.string())])
+_RESULT_SCHEMA = pa.schema(
+    [("file", pa.string()), ("rows", pa.int64()), ("digest", pa.string()), ("wrong", pa.string())]
+)
 
 
 def run_name(*parts: str) -> str:
-    """The same for the same request: asked again, it goes on, or finds that it is done."""
+    """Return the same name for the same request, so that a repeated command resumes or finds that it is done."""
     return "replay-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def absolute(pattern: str) -> str:
-    """The same files by the same name, wherever the command is typed."""
+    """Return an absolute pattern, so that the same files have the same name in every working directory."""
     return pattern if ":/" in pattern else str(Path(pattern).absolute())
 
 
 def pushed_messages(events: DataFrame, where: str) -> DataFrame:
-    """Messages as they were pushed: those whose push, or a life of theirs, fits the condition."""
+    """Return messages as they were pushed, if the push or the message's outcome matches the condition."""
     from pyspark.sql import functions as F
 
     headers = F.from_json(F.get_json_object("details", "$.headers"), "map<string, string>")
@@ -55,13 +57,13 @@ def pushed_messages(events: DataFrame, where: str) -> DataFrame:
 
 
 def count_too_large(events: DataFrame, lives: DataFrame, where: str) -> int:
-    """Of the messages that fit the condition, those whose bodies were too large for the journal."""
+    """Count the matching messages whose bodies were too large for the journal."""
     large = events.where(f"kind = 'pushed' AND {_BODY_BYTES} IS NOT NULL")
     return 0 if large.isEmpty() else with_lives(large, lives).where(where).count()
 
 
 def with_lives(events: DataFrame, lives: DataFrame) -> DataFrame:
-    """Pushes with what became of them: the columns of the last life of each, where it has one."""
+    """Return pushes joined with the outcome of each message's last life, if it has ended."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -72,14 +74,14 @@ def with_lives(events: DataFrame, lives: DataFrame) -> DataFrame:
 
 
 def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
-    """Columns as the sink takes them; any others become a JSON payload, and a line of JSON is one as it stands."""
+    """Read files. Columns of the sink are used as such; other rows become JSON payloads, and JSON lines stay as is."""
     from py4j.protocol import Py4JJavaError
 
     path = Path(pattern)
     suffix = (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
     if suffix not in FORMATS:
-        raise InvalidInput(f"{pattern} is of no known kind", field="file", hint=f"one of {', '.join(FORMATS)}")
-    # By itself Spark reads what it can of a row, or adds a column that tells of those it cannot read.
+        raise InvalidInput(f"unknown file type of {pattern}", field="file", hint=f"use one of {', '.join(FORMATS)}")
+    # By default Spark reads malformed rows in part, or adds a column for them.
     reader = spark.read.format(FORMATS[suffix]).option("mode", "FAILFAST")
     if suffix == ".csv":
         reader = reader.options(header="true", escape='"', multiLine="true")
@@ -97,11 +99,13 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
             documents = _documents_in(spark.read.text(pattern, wholetext=True))
             frame = read()
     except Py4JJavaError as error:
-        raise InvalidInput(f"a row of {pattern} cannot be read", field="file", hint="nothing was pushed") from error
+        raise InvalidInput(
+            f"cannot read a row of {pattern}", field="file", hint="nothing was pushed; fix the file and try again"
+        ) from error
     if "payload" in frame.columns and all(name in QUEUE_COLUMNS for name in frame.columns):
         as_json = frame.schema["payload"].dataType.typeName() not in ("string", "binary")
         if FORMATS[suffix] == "json":
-            # Read as text, an object has its own fields and not those of all rows.
+            # Read objects as text, because Spark would give each the fields of all rows.
             reader = reader.schema(_with_texts(frame.schema, "payload", "headers"))
             frame = read()
         return _messages_of(frame, as_json=as_json)
@@ -111,7 +115,7 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
         return documents.select(F.col("value").cast("binary").alias("payload"), F.lit("json").alias("content"))
     if FORMATS[suffix] == "json":
         lines = spark.read.text(pattern)
-        if lines.columns == ["value"]:  # No columns come from the names of folders.
+        if lines.columns == ["value"]:  # There are no partition columns from folder names.
             return _lines_of(lines)
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in frame.columns]
     whole = F.to_json(F.struct(*columns), WITH_NULLS)
@@ -119,7 +123,7 @@ def rows_of_files(spark: SparkSession, pattern: str) -> DataFrame:
 
 
 def _documents_in(files: DataFrame) -> DataFrame:
-    """Of files that are one JSON text each, over several lines: the rows of a list, or the one that it is."""
+    """Return the rows of files that each hold one multi-line JSON document, a list or a single object."""
 
     def split(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -128,7 +132,7 @@ def _documents_in(files: DataFrame) -> DataFrame:
                     found = msgspec.json.decode(text.removeprefix("\ufeff"), type=list[msgspec.Raw] | dict[str, Any])
                     rows = [bytes(row).decode() for row in found] if isinstance(found, list) else [text]
                 except msgspec.DecodeError:
-                    rows = [_UNREADABLE]  # Of several texts Spark would take the first, and pass over the rest.
+                    rows = [_UNREADABLE]  # Spark would read the first document and skip the rest.
                 yield pa.RecordBatch.from_pydict({"value": rows})
 
     return files.mapInArrow(split, "value string")
@@ -141,7 +145,7 @@ def _with_texts(schema: StructType, *names: str) -> StructType:
 
 
 def _lines_of(lines: DataFrame) -> DataFrame:
-    """Spark would make numbers of one field all alike, and give each row the fields of all. A list is several rows."""
+    """Return JSON lines unparsed: Spark would unify number types and fields over rows. A list is several rows."""
     from pyspark.sql import functions as F
 
     line = F.trim("value")
@@ -152,7 +156,7 @@ def _lines_of(lines: DataFrame) -> DataFrame:
 
 
 def _messages_of(frame: DataFrame, *, as_json: bool) -> DataFrame:
-    """Numbers and headers may be texts, which tasks turn into what they are."""
+    """Return rows with the sink's columns; tasks convert numbers and headers that are text."""
     from pyspark.sql import functions as F
 
     if "key" in frame.columns:
@@ -160,7 +164,7 @@ def _messages_of(frame: DataFrame, *, as_json: bool) -> DataFrame:
     if not as_json:
         return frame
     if frame.schema["payload"].dataType.typeName() != "string":
-        # Spark writes no single value as JSON, but a list of it.
+        # Spark converts only structs and lists to JSON, so wrap the value and cut the brackets off.
         listed = F.to_json(F.array("payload"), WITH_NULLS)
         text = F.when(F.col("payload").isNotNull(), F.substring(listed, F.lit(2), F.length(listed) - 2))
         frame = frame.withColumn("payload", text)
@@ -168,22 +172,22 @@ def _messages_of(frame: DataFrame, *, as_json: bool) -> DataFrame:
 
 
 def stage_frame(frame: DataFrame, options: WriteOptions) -> list[Staged]:
-    """Stage all rows, in the order of partitions, which is the one in which Spark collects."""
+    """Stage all rows in partition order, the order in which Spark collects."""
     check_columns(frame.columns)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         try:
-            told = msgspec.structs.asdict(stage(batches, options))
+            results = msgspec.structs.asdict(stage(batches, options))
         except InvalidInput as error:
-            told["wrong"] = str(error)  # Raised, it would be tried again, and shown with a stack.
-        yield pa.RecordBatch.from_pylist([told], schema=_TOLD)
+            results["wrong"] = str(error)  # Spark would retry a raised error and print a stack trace.
+        yield pa.RecordBatch.from_pylist([results], schema=_RESULT_SCHEMA)
 
-    told = frame.mapInArrow(write, "file string, rows bigint, digest string, wrong string").collect()
-    wrong = [row.wrong for row in told if row.wrong]
+    results = frame.mapInArrow(write, "file string, rows bigint, digest string, wrong string").collect()
+    wrong = [row.wrong for row in results if row.wrong]
     if wrong:
-        for row in told:
+        for row in results:
             if row.file:
                 (options.staging / row.file).unlink(missing_ok=True)
         raise InvalidInput(f"nothing was pushed: {wrong[0]}", field="rows")
-    return [Staged(row.file, row.rows, row.digest) for row in told]
+    return [Staged(row.file, row.rows, row.digest) for row in results]

@@ -1,6 +1,6 @@
-"""The pipeline itself: journal to bronze, bronze to silver and gold, in steps of bounded size.
+"""Runs the pipeline: journal to bronze, bronze to silver and gold, in steps of bounded size.
 
-Every table goes on from its own position, so a step that was cut short anywhere is finished by the next.
+Every table continues from its own position, so the next step finishes one that was interrupted anywhere.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONSUMER = "spark:pipeline"
-# Of the journal, in one step.
+# Journal bytes read in one step.
 STEP_BYTES = 256 << 20
-# Minutes come after the totals of queues, which they need as of the same offset.
+# QUEUE_MINUTES follows QUEUES, because it needs the totals of queues at the same offset.
 DERIVED = (SILVER, QUEUES, QUEUE_MINUTES, QUEUE_ERRORS)
-# An event may bear a slightly earlier time than the message that it tells of.
+# An event's timestamp may be slightly earlier than that of its message.
 CLOCKS_APART = timedelta(minutes=1)
 KINDS = frozenset(kind.name.lower() for kind in Kind)
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """What one step did."""
+    """Result of one step."""
 
     start: int
     end: int
-    """Offsets from `start` up to here are in all tables now."""
+    """End of the offsets, from `start`, that all tables now contain."""
     events: int
     lag: int
-    """Records of the journal that are not yet in."""
+    """Journal records that are not in the lake yet."""
     lost: int = 0
-    """Offsets that the journal no longer had."""
+    """Offsets that the journal had already trimmed."""
     seconds: float = 0.0
 
 
@@ -59,7 +59,7 @@ Doing = Callable[[str], None]
 
 
 class Pipeline:
-    """One at a time for a lake; `close` lets another begin. A journal is in a folder, or where a place says."""
+    """Fills a lake from a journal, given as a folder or a location. Holds the lake's lock until `close`."""
 
     def __init__(
         self,
@@ -88,22 +88,22 @@ class Pipeline:
             raise
 
     def position(self) -> int:
-        """Where the next step begins to read."""
+        """Return the offset at which the next step starts."""
         found = self._lake[BRONZE].position(self.app)
         return self.log.first_offset if found is None else found
 
     def lags(self) -> bool:
-        """Has the journal more than the lake?"""
+        """Return True if the journal has records that are not in the lake."""
         return self.position() < self.log.next_offset
 
     def steps(self, until: int | None = None) -> Iterator[Step]:
-        """Up to an offset; by default to what is the end now."""
+        """Run steps up to an offset, by default to the current end of the journal."""
         until = self.log.next_offset if until is None else until
         while self.position() < until or self._derived_lag():
             yield self.step(until)
 
     def _derived_lag(self) -> bool:
-        """Did a run end between bronze and what is computed from it?"""
+        """Return True if an earlier run ended between bronze and the derived tables."""
         position = self._lake[BRONZE].position(self.app)
         return position is not None and any(self._lake[table].position(self.app) != position for table in DERIVED)
 
@@ -112,16 +112,16 @@ class Pipeline:
         end = self.log.next_offset
         until = end if until is None else min(until, end)
         start, lost = self._start()
-        events, little = 0, False
+        events, small = 0, False
         if start < until:
             until = end_within(self.log.segments(), start, until, self._step_bytes)
-            little = is_small(self.log.segments(), start, until) and not self._derived_lag()
-            events = self._bronze(start, until, little)
+            small = is_small(self.log.segments(), start, until) and not self._derived_lag()
+            events = self._bronze(start, until, small)
         else:
             until = start
             if lost:
                 self._lake[BRONZE].append([], self.app, until)
-        self._derive(until, little)
+        self._derive(until, small)
         if until > 0:
             self.log.report(CONSUMER, until - 1, "pipeline")
         for table in self._lake.tables():
@@ -139,41 +139,41 @@ class Pipeline:
         start, first, end = self.position(), self.log.first_offset, self.log.next_offset
         if start > end:
             raise Conflict(
-                f"the lake has come to offset {start} of a journal that ends at {end}",
-                hint="was an older state of the database put back? its journal needs a new --lake",
+                f"the lake is at offset {start}, but its journal ends at {end}",
+                hint="if an older backup of the database was restored, use a new --lake",
             )
         if start >= first:
             return start, 0
         if self._fail_on_data_loss:
             error = OffsetTrimmed(self.log.name, start, first)
-            error.hint = f"{first - start} records are gone; to go on without them: --no-fail-on-data-loss"
+            error.hint = f"{first - start} records were trimmed; continue without them with --no-fail-on-data-loss"
             raise error
         return first, first - start
 
-    def _bronze(self, start: int, end: int, little: bool) -> int:
+    def _bronze(self, start: int, end: int, small: bool) -> int:
         self._doing("bronze")
         table = self._lake[BRONZE]
         parts = parts_of(self.log.segments(), start, end, cores_of(self._spark))
         read = partial(_read, self._place, not self._fail_on_data_loss)
-        files = write_parts(self._spark, parts, read, table.folder, BRONZE, little=little)
+        files = write_parts(self._spark, parts, read, table.folder, BRONZE, small=small)
         table.append(files, self.app, end)
         return sum(file.rows for file in files)
 
-    def _derive(self, end: int, little: bool) -> None:
+    def _derive(self, end: int, small: bool) -> None:
         self._doing("silver and gold")
         silver_table, _, _, errors = (self._lake[table] for table in DERIVED)
-        kinds = self._kinds(self._from(silver_table)) if little else KINDS
+        kinds = self._kinds(self._from(silver_table)) if small else KINDS
         with ThreadPoolExecutor(3) as pool:
             doing = [pool.submit(self._gold, end)]
             if self._todo(silver_table, end):
-                doing.append(pool.submit(self._silver, silver_table, end, little, kinds))
+                doing.append(pool.submit(self._silver, silver_table, end, small, kinds))
             if self._todo(errors, end):
                 doing.append(pool.submit(self._errors, errors, end, kinds))
         for each in doing:
             each.result()
 
     def _kinds(self, start: int) -> frozenset[str]:
-        """Of the few events since that offset: for what is not among them Spark need not be asked."""
+        """Return the kinds of the few events since an offset, to skip Spark jobs that would find nothing."""
         files = self._lake[BRONZE].files(offset=start)
         return frozenset(
             kind for file in files for kind in pq.read_table(file, columns=["kind"])["kind"].unique().to_pylist()
@@ -184,7 +184,7 @@ class Pipeline:
         starts = {self._from(queues), self._from(minutes)}
         added: DataFrame | None = None
         if len(starts) == 1 and self._todo(minutes, end):
-            # As always, but after a crash: what is aggregated once serves both tables.
+            # Except after a crash, both tables are at the same position and share one aggregation.
             added = gold.minutes_of(self._events(starts.pop(), end)).persist()
         if self._todo(queues, end):
             self._queues(queues, end, added)
@@ -200,25 +200,25 @@ class Pipeline:
         return table.position(self.app) or 0
 
     def _events(self, start: int, end: int, **least: datetime) -> DataFrame:
-        """Events between two offsets; `least` passes over files, not over rows."""
+        """Return the events between two offsets; `least` skips files, not rows."""
         bronze = self._lake[BRONZE]
         events = bronze.read(self._spark, offset=start, **least)
         first = bronze.least_of("offset", offset=start)
         if first is None or (first >= start and bronze.position(self.app) == end):
-            # No file holds more than is wanted. A number in the plan would be compiled anew at every step.
+            # No file holds other offsets. A literal in the plan would be recompiled at every step.
             return events
         return events.where((events["offset"] >= start) & (events["offset"] < end))
 
     def _oldest(self, start: int) -> datetime | None:
-        """No event since that offset happened before this."""
+        """Return the oldest timestamp of the events since an offset."""
         oldest: datetime | None = self._lake[BRONZE].least_of("at", offset=start)
         return oldest
 
-    def _silver(self, table: LakeTable, end: int, little: bool, kinds: frozenset[str]) -> None:
+    def _silver(self, table: LakeTable, end: int, small: bool, kinds: frozenset[str]) -> None:
         events = self._events(self._from(table), end)
         files: list[NewFile] = []
         if kinds.intersection(silver.ENDS):
-            files += write_files(silver.finished_lives(events), table.folder, SILVER, little=little)
+            files += write_files(silver.finished_lives(events), table.folder, SILVER, small=small)
         removals = silver.removal_events(events)
         oldest_ms = silver.oldest_ms(removals) if "queue" in kinds else None
         if oldest_ms is not None:

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 ROWS_HELD = 10_000
 BATCH_ROWS = 4_096
-# How Spark names the statements that only tell of tables.
+# Prefixes of Spark's classes for statements that only describe tables.
 ABOUT_TABLES = ("Show", "Describe")
 
 
 def is_question(spark: SparkSession, query: str) -> bool:
     """Return True for SELECT, SHOW and DESCRIBE, as Spark's own parser reads the text.
 
-    Its grammar of queries has no statement that changes something. Of others, such as EXPLAIN or EXECUTE IMMEDIATE,
-    Spark may execute a part while it looks at them.
+    No statement in Spark's query grammar changes data. Others, such as EXPLAIN or EXECUTE IMMEDIATE, may be partly
+    executed during analysis.
     """
     from pyspark.errors import ParseException
 
@@ -39,41 +39,44 @@ def is_question(spark: SparkSession, query: str) -> bool:
     try:
         parser.parseQuery(query.rstrip("; \t\r\n"))
     except ParseException:
-        statement: str = parser.parsePlan(query).getClass().getSimpleName()  # Raises for what is no SQL at all.
+        statement: str = parser.parsePlan(query).getClass().getSimpleName()  # Raises for text that is not SQL.
         return statement.startswith(ABOUT_TABLES)
     return True
 
 
 @contextmanager
 def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) -> Iterator[Path]:
-    """The tables that a query names, as they are now, for as long as this lasts; all of them, if it names none.
+    """Register a snapshot of the tables that a query names, or of all if it names none, within the context.
 
-    Gives a folder that lasts as long.
+    Yields a temporary folder.
     """
     text = re.sub(r"\s*\.\s*", ".", query.lower().replace("`", ""))
     known = {table.table.name: table for table in lake.tables()}
-    # To make a table known costs a Java that has just started a third of a second.
+    # Registering a table takes a third of a second in a new JVM.
     every = {*known, *LIVE}
     named = {name for name in every if name in text}
     if not named:
-        named, live = every, LiveTables(None)  # Only what there is to ask can be wanted.
-    # Spark would look for a relative path in its warehouse.
+        named, live = (
+            every,
+            LiveTables(None),
+        )  # A query without a known table can only list tables, so skip the live data.
+    # Spark resolves relative paths in its warehouse.
     folder = Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder.absolute()))
     try:
         for name in named & known.keys():
             table = known[name]
             place = folder / name
             place.mkdir()
-            # Spark knows nothing of Delta here, so it is shown exactly the files that are in the table.
+            # Spark runs without Delta here, so link exactly the files of the table's current version.
             files = table.files()
             for number, file in enumerate(files):
                 (place / f"{number:08}.parquet").symlink_to(Path(file).absolute())
             _register(spark, name, table.table.schema, place)
-            # Spark lists the folder once, here, and passes over links that lead nowhere. A file that is removed later
-            # makes its query fail.
+            # Spark lists the folder once, here, and skips broken links. A file that is removed later makes the query
+            # fail.
             if len(spark.table(name).inputFiles()) != len(files):
                 table.files()
-                raise CannotOpen(f"a file of {name} was replaced meanwhile", hint="ask again")
+                raise CannotOpen(f"a file of {name} was replaced meanwhile", hint="run the query again")
         for name in named & LIVE.keys():
             place = folder / name
             place.mkdir()
@@ -86,7 +89,7 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) ->
 
 
 def answer(frame: DataFrame, folder: Path) -> pa.RecordBatchReader:
-    """All rows, in their order, without holding them: what is more than a few thousand goes through files."""
+    """Return all rows in order; results of more than a few thousand rows are streamed through files."""
     few = frame.limit(ROWS_HELD + 1).toArrow()
     if few.num_rows <= ROWS_HELD:
         return few.to_reader()
@@ -97,7 +100,7 @@ def answer(frame: DataFrame, folder: Path) -> pa.RecordBatchReader:
 
 
 def _batches_in(place: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for file in sorted(place.glob("part-*.parquet")):  # Numbered as Spark's partitions, which are in order.
+    for file in sorted(place.glob("part-*.parquet")):  # Files are numbered by partition, and partitions are in order.
         with pq.ParquetFile(file) as opened:
             for batch in opened.iter_batches(BATCH_ROWS):
                 yield from pa.Table.from_batches([batch]).cast(schema).to_batches()

@@ -1,4 +1,4 @@
-"""Is the lake still what its own events say? Every derived table is computed anew from bronze and compared."""
+"""Verifies the lake: recomputes every derived table from bronze and compares."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
     table: str
     rows: int
     missing: int
-    """Rows that should be there."""
+    """Expected rows that the table lacks."""
     unexpected: int
-    """Rows that should not be there, or not so."""
+    """Rows that should not exist, or that have other values."""
 
     @property
     def good(self) -> bool:
@@ -67,10 +67,10 @@ def _compare(kept: DataFrame, expected: DataFrame, table: Table) -> Verdict:
 
 
 def _comparable(rows: DataFrame, table: Table) -> DataFrame:
-    """A sketch depends on the order of merging: what can be compared is that it holds as many values, and that
-    percentiles are its own."""
+    """Replace sketches, which depend on merge order, by their number of values, and percentiles by a check that they
+    match the sketch."""
     if table is not QUEUE_MINUTES:
         return rows
-    told = {name: f"{name} <=> {value}" for name, value in gold.QUANTILES.items()}
-    told |= {f"{latency}_sketch": f"kll_sketch_get_n_bigint({latency}_sketch)" for latency in LATENCIES}
-    return rows.selectExpr([f"{told.get(name, name)} AS {name}" for name in table.schema.names])
+    expressions = {name: f"{name} <=> {value}" for name, value in gold.QUANTILES.items()}
+    expressions |= {f"{latency}_sketch": f"kll_sketch_get_n_bigint({latency}_sketch)" for latency in LATENCIES}
+    return rows.selectExpr([f"{expressions.get(name, name)} AS {name}" for name in table.schema.names])

@@ -1,1 +1,1 @@
-"""Penstock over HTTP: an ASGI application whose faces translate to one broker."""
+"""Penstock over HTTP: an ASGI application whose APIs share one broker."""

@@ -1,4 +1,4 @@
-"""The application: finds the route, admits the caller, answers, and says so."""
+"""The ASGI application: routes and authorizes each request, sends the response, and logs it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.config import Settings
 from penstock.errors import PenstockError, TryLater
 from penstock.server.api import inbox, operations
 from penstock.server.api.analytics import Analytics
-from penstock.server.api.journal import JournalFace
+from penstock.server.api.journal import JournalApi
 from penstock.server.api.queues import handlers
-from penstock.server.api.streams.handlers import StreamFace
+from penstock.server.api.streams.handlers import StreamApi
 from penstock.server.api.streams.keys import StreamKeys
 from penstock.server.api.tree.handlers import Tree
 from penstock.server.api.tree.routes import analytics_routes
@@ -24,10 +24,10 @@ from penstock.server.api.workers import Workers
 from penstock.server.auth import Gate
 from penstock.server.background import BackgroundJobs
 from penstock.server.dashboard.dead_letter_groups import DeadLetterGroups
-from penstock.server.dashboard.lake import LakeFace
+from penstock.server.dashboard.lake import LakeApi
 from penstock.server.dashboard.live_events import Dashboard
 from penstock.server.dashboard.message_history import MessageHistories
-from penstock.server.dashboard.overview import OverviewFace
+from penstock.server.dashboard.overview import OverviewApi
 from penstock.server.dashboard.sparklines import Sparklines
 from penstock.server.dashboard.static_files import StaticFiles
 from penstock.server.error_responses import to_response
@@ -55,14 +55,14 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 HALF_CLOSED = HttpError(
     400,
     "half_closed",
-    "the client closed its side of the connection, so nothing is handed to it",
-    hint="keep it open until the answer has come",
+    "the client closed its side of the connection, so no messages are delivered to it",
+    hint="keep it open until the response has arrived",
 )
 EXCHANGES = {"http": AsgiExchange, "websocket": AsgiSocketExchange}
 
 
 class App:
-    """Runs in any ASGI server. Where it is mounted, whose lifespan does not reach it, call `start` and `stop`."""
+    """Runs in any ASGI server. If it is mounted in another application, call `start` and `stop` yourself."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class App:
         self.unsent = ResponseBudget()
         self.gate = Gate(broker, settings.auth_token, settings.cors_origins, settings.insecure, settings.read_token)
         self.tracer = tracer
-        kept = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
-        self.journal = None if kept is None else JournalFace(kept[0], settings, asyncio.to_thread)
-        keeper = None if kept is None else JournalDrainer(broker, kept[1], self.metrics, self.log)
-        self.news = (
+        journal = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
+        self.journal = None if journal is None else JournalApi(journal[0], settings, asyncio.to_thread)
+        drainer = None if journal is None else JournalDrainer(broker, journal[1], self.metrics, self.log)
+        self.broadcaster = (
             None
-            if self.journal is None or keeper is None
-            else EventBroadcaster(broker, self.journal.reader, self.journal.log_waiters, keeper.hurry)
+            if self.journal is None or drainer is None
+            else EventBroadcaster(broker, self.journal.reader, self.journal.log_waiters, drainer.drain_now)
         )
-        self._background = BackgroundJobs(broker, settings, self.metrics, self.log, streams, keeper)
+        self._background = BackgroundJobs(broker, settings, self.metrics, self.log, streams, drainer)
         self._router = Router(self._routes())
         broker.committer.depth_max = settings.commit_queue_max
         broker.committer.committed = self._committed
@@ -105,11 +105,11 @@ class App:
         history = self._history()
         routes = [
             *inbox.Inbox(self.broker, self.settings, signatures).routes(),
-            *handlers.Queues(self.broker, self.settings, self.gate, signatures, self.news).routes(),
+            *handlers.Queues(self.broker, self.settings, self.gate, signatures, self.broadcaster).routes(),
             *Tree(self.broker, self.settings, signatures).routes(),
             *DeadLetterGroups(self.broker).routes(),
             *analytics_routes(Analytics(self.broker, history)),
-            *OverviewFace(self.broker, history).routes(),
+            *OverviewApi(self.broker, history).routes(),
             *Sparklines(self.broker).routes(),
             *Workers(self.broker).routes(),
             *ops.routes(),
@@ -119,10 +119,10 @@ class App:
             reader = self.journal.reader
             routes += Dashboard(self.broker, self.settings, reader, self.journal.log_waiters).routes()
             routes += MessageHistories(self.broker, reader, asyncio.to_thread).routes()
-            routes += LakeFace(lake_folder(self.settings, self.broker.store), reader).routes()
+            routes += LakeApi(lake_folder(self.settings, self.broker.store), reader).routes()
         if self.streams is not None:
             keys = StreamKeys(self.broker, self.gate, self.streams)
-            routes += [*StreamFace(self.streams, self.settings, keys).routes(), *keys.routes()]
+            routes += [*StreamApi(self.streams, self.settings, keys).routes(), *keys.routes()]
             self.metrics.registry.register(StreamCollector(self.streams))
         ops.document = describe(routes, guarded=self.settings.auth_token is not None)
         return [*routes, *StaticFiles().routes()] if self.settings.dashboard else routes
@@ -141,11 +141,11 @@ class App:
         )
 
     def start(self) -> None:
-        """Sweep, watch and sing."""
+        """Start the background jobs."""
         self._background.start()
 
     async def stop(self) -> None:
-        """End every wait, then what `start` began. Broker and streams stay open: their owner closes them."""
+        """End all long polls and background jobs. Broker and streams stay open: their owner closes them."""
         self.stop_waiting()
         await self._background.stop()
         self.log.flush()
@@ -156,18 +156,18 @@ class App:
             self.streams.stop_waiting()
         if self.journal is not None:
             self.journal.log_waiters.close()
-        if self.news is not None:
-            self.news.close()
+        if self.broadcaster is not None:
+            self.broadcaster.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
         if scope["type"] not in EXCHANGES:
-            raise RuntimeError(f"Penstock speaks HTTP and WebSockets, not {scope['type']}")
+            raise RuntimeError(f"unsupported ASGI scope {scope['type']!r}; expected http, websocket or lifespan")
         await self.answer(EXCHANGES[scope["type"]](scope, receive, send).request(self.settings.request_bytes))
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             event = await receive()
             if event["type"] == "lifespan.startup":
@@ -179,7 +179,7 @@ class App:
                 return
 
     async def answer(self, request: Request) -> None:
-        """Carry out what is asked and send the answer. Raises what breaks off an answer that has begun."""
+        """Handle a request and send the response. Raise what interrupts a response that has begun."""
         if self.tracer is None:
             await self._answer(request)
         else:
@@ -188,7 +188,7 @@ class App:
 
     async def _answer(self, request: Request) -> None:
         exchange = request.exchange
-        # JSON may spell a byte with six characters, and a message has a few things beside its payload.
+        # JSON may escape a byte as six characters, and a message has a few fields beside its payload.
         request.value_max = self.settings.payload_bytes * 6 + (64 << 10)
         try:
             response = await self._respond(request)
@@ -206,7 +206,7 @@ class App:
             request.status = CLIENT_CLOSED
             raise
         except Exception as error:
-            # The answer has begun, so that it can only be broken off: what was sent must not look whole.
+            # The response has begun, so it can only be aborted: what was sent must not look complete.
             self._report(request, error)
             raise
         finally:
@@ -215,13 +215,13 @@ class App:
             self._account(request)
 
     async def _deliver(self, request: Request, response: Response) -> None:
-        """Send leased messages, which stay the client's only if they have left for it."""
+        """Send leased messages; release their leases unless the whole response has been handed to the kernel."""
         if self.tracer is not None:
             request.delivered = [found for m in request.leased if (found := (m.headers or {}).get("traceparent"))]
         if request.exchange.peer_closed:
             raise Disconnected
         if len(response.body) > SMALL_BYTES:
-            # Their payloads are in the answer; to give them back, less is needed.
+            # The payloads are in the response; to release the leases, the tokens are enough.
             request.leased = [msgspec.structs.replace(message, payload=b"") for message in request.leased]
         response = await self._send(request, response)
         if response.status == 200:
@@ -230,7 +230,7 @@ class App:
             request.leased = []
 
     async def _send(self, request: Request, response: Response) -> Response:
-        """Send an answer, or a refusal if too much waits for slow readers already. What was taken is not refused."""
+        """Send a response, or an error if slow readers already hold too much. Taken messages are always sent."""
         size = len(response.body) + response.stream_bytes
         if size <= SMALL_BYTES:
             await request.exchange.send(request, response)
@@ -252,7 +252,7 @@ class App:
     async def _respond(self, request: Request) -> Response:
         try:
             if request.method not in METHODS:
-                raise HttpError(501, "unknown_method", f"the method {request.method[:32]!r} is not known")
+                raise HttpError(501, "unknown_method", f"unknown method {request.method[:32]!r}")
             if request.method == "OPTIONS":
                 return self._options(request)
             route, request.params = self._router.find(request.method, request.raw_path)
@@ -266,14 +266,16 @@ class App:
             return await route.handler(request)
         except PenstockError as error:
             if type(error) is TryLater:
-                # The server's own limit, not a queue's. Whoever asks again at once would take the time of all others.
+                # A limit of the server, not of a queue: a client that retries at once would slow down all others.
                 await asyncio.sleep(REFUSAL_SECONDS)
             return to_response(error)
         except Disconnected:
             raise
         except Exception as error:
             self._report(request, error)
-            return to_response(HttpError(500, "internal_error", "something went wrong here; it has been logged"))
+            return to_response(
+                HttpError(500, "internal_error", "internal server error; the server's log has the details")
+            )
 
     def _options(self, request: Request) -> Response:
         allow = ", ".join(self._router.methods(request.raw_path)).encode()
@@ -288,7 +290,7 @@ class App:
 
     def _account(self, request: Request) -> None:
         seconds = time.perf_counter() - request.started
-        # Anyone may make up methods: they are not remembered by name.
+        # Clients can invent methods, so only known ones become a metric label.
         method = request.method if request.method in METHODS else "other"
         self.metrics.answered(method, request.route, request.status, seconds)
         if self.settings.access_log:
@@ -325,12 +327,12 @@ class App:
 
 
 def _path(request: Request) -> str:
-    """Return the path as it was sent, without the query, as far as a log line has room for it."""
+    """Return the path as sent, without the query, cut to what a log line may hold."""
     return request.raw_path[:PATH_BYTES_MAX].decode("latin-1")
 
 
 def _missing_headers(response: Response) -> list[tuple[bytes, bytes]]:
-    """Answers are not to be guessed at by browsers or kept by caches, unless they say otherwise themselves."""
+    """Return the headers against sniffing and caching that the response does not set itself."""
     if not response.headers:
         return SAFE_HEADERS
     given = {name for name, _ in response.headers}
@@ -338,7 +340,7 @@ def _missing_headers(response: Response) -> list[tuple[bytes, bytes]]:
 
 
 def trace(error: BaseException) -> list[str]:
-    """Where it happened, innermost last, without the values."""
+    """Return the stack of an error, innermost last, without values."""
     lines = []
     at = error.__traceback__
     while at is not None:

@@ -1,7 +1,7 @@
-"""Appends that have a key: sent again, they answer what the first did.
+"""Deduplicates appends by idempotency key: a repeated append returns the outcome of the first.
 
-Keys are remembered for a while. So that they outlive the server, the first record of such an append carries a hash of
-its key; what a new server finds by that hash, with the same content, is the same append.
+Keys are kept in memory for 15 minutes. To survive a restart, the first record of such an append carries a hash of its
+key; a new server that finds this hash with the same content treats it as the same append.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class KeyReused(Conflict):
     code = "key_reused"
 
     def __init__(self) -> None:
-        super().__init__("this key was used for an append of another size", hint="a key names one append")
+        super().__init__("this key was used for an append of another size", hint="use a new key for each append")
 
 
 class FirstAppend:
-    """An append with a key: how it went, or the task that does it. There are many, so they are small."""
+    """The first append with a key: its outcome, or the task that does it. Slots keep it small: there are many."""
 
     __slots__ = ("count", "expires", "outcome")
 
@@ -44,7 +44,7 @@ class FirstAppend:
 
 
 class AppendDeduplicator:
-    """By stream and key. A repeat that comes while the first is on its way waits for it."""
+    """Deduplicates by stream and key. A repeat that arrives while the first is running waits for it."""
 
     def __init__(self, streams: Streams, call: WaitCall, clock: Clock) -> None:
         self._streams = streams
@@ -57,7 +57,7 @@ class AppendDeduplicator:
     async def append(
         self, stream: str, key: str, payloads: Sequence[Payload], append: Append, since: int | None = None
     ) -> tuple[AppendOutcome, bool]:
-        """What was appended, and whether that was earlier: as far back as is remembered, or as the offset `since`."""
+        """Append once. Return the outcome, and True if an earlier append (remembered, or after `since`) was it."""
         self._forget_old()
         known = self._known.get((stream, key))
         if known is not None:
@@ -65,7 +65,7 @@ class AppendDeduplicator:
                 raise KeyReused
             outcome = known.outcome
             return outcome if isinstance(outcome, AppendOutcome) else (await asyncio.shield(outcome))[0], True
-        # On its own, so that a client that goes away meanwhile can still ask again.
+        # A task of its own, so that a client that disconnects meanwhile can still repeat the request.
         doing = asyncio.ensure_future(self._append(stream, key, payloads, append, since))
         self._known[stream, key] = FirstAppend(len(payloads), doing)
         doing.add_done_callback(lambda done: self._settle(stream, key, done))
@@ -79,7 +79,7 @@ class AppendDeduplicator:
             return await append(tagged(payloads, tag_of(key))), False
         first, there = found
         if there < len(payloads):
-            # A power cut took the rest of it.
+            # A power failure lost the rest of it.
             rest = await append(payloads[there:])
             return AppendOutcome(first, rest.last, rest.time_ms), False
         return AppendOutcome(first, first + there - 1, 0), True
@@ -87,7 +87,7 @@ class AppendDeduplicator:
     async def _find(
         self, stream: str, key: str, payloads: Sequence[Payload], since: int | None
     ) -> tuple[int, int] | None:
-        """Where this append begins, if it was done, and how many of its records are there."""
+        """Return the first offset of an earlier append and how many of its records exist; None if there was none."""
         if since is not None:
             return await self._call(lambda: find(self._streams, stream, key, payloads, since))
         first = (await self._recall(stream)).get(tag_of(key))
@@ -97,7 +97,7 @@ class AppendDeduplicator:
         return (first, there) if there else None
 
     async def _recall(self, stream: str) -> dict[int, int]:
-        """Tags of what was appended before this server began, or may have been, with their offsets."""
+        """Return the offsets, by tag, of appends that happened, or may have, before this server started."""
         if time.monotonic() > self._recall_until:
             self._recalled.clear()
             return {}
@@ -109,7 +109,7 @@ class AppendDeduplicator:
         return await asyncio.shield(recalling)
 
     def _settle(self, stream: str, key: str, done: asyncio.Future[tuple[AppendOutcome, bool]]) -> None:
-        """What failed may be tried again. Where it may have been appended all the same, that is looked for then."""
+        """Forget a failed append so that it can be retried; if it may have succeeded, the retry searches the log."""
         known = self._known.get((stream, key))
         if known is None or known.outcome is not done:
             return
@@ -137,7 +137,7 @@ class AppendDeduplicator:
 
 
 def _recalled(streams: Streams, name: str, since_ms: int) -> dict[int, int]:
-    """Tags of the newest records, as far back as that time, or as many as can be looked at in a moment."""
+    """Return the tags of the newest records back to `since_ms`, limited to what can be read quickly."""
     info = streams.show(name)
     records = info.next - info.first
     fitting = records if info.bytes <= RECALL_BYTES else max(1, records * RECALL_BYTES // info.bytes)

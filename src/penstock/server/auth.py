@@ -1,4 +1,4 @@
-"""Who is asking, and whether they may: the admin token, per-queue keys, and what a browser must not do."""
+"""Authentication and authorization: server tokens, keys per queue or stream, and browser origin checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.server.routing import Right, Route
 from penstock.wire.http_errors import HttpError
 
 KEY_CACHE_SECONDS = 2.0
-# Nothing else is looked for, or remembered: anybody may send anything.
+# Only well-formed ids are looked up and cached, because anyone can send anything.
 KEY_ID = pattern("[0-9a-f]{12}")
 HOST_LENGTH_MAX = 256
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
@@ -31,18 +31,18 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 class Principal(Struct, frozen=True):
     name: str
     queue: str | None = None
-    """The only queue that it may use. With no stream either: all of both."""
+    """The only queue it may use; None for both queue and stream means all."""
     rights: frozenset[str] = frozenset()
     reads_only: bool = False
     stream: str | None = None
-    """The only stream that it may use."""
+    """The only stream it may use."""
 
     @property
     def is_admin(self) -> bool:
         return self.queue is None and self.stream is None and not self.reads_only
 
     def may_somewhere(self, right: Right) -> bool:
-        """Return True if there may be a queue for which it has the right."""
+        """Return True if it may have the right on some queue."""
         return self.stream is None and self._has(right)
 
     def may(self, right: Right, queue: str | None, stream: str | None = None) -> bool:
@@ -66,19 +66,19 @@ ANYONE = Principal("anyone", queue="")
 
 
 def new_key() -> tuple[str, str, bytes]:
-    """A key's id, the secret to show once, and what is stored of it."""
+    """Return a new key's id, the secret to show once, and the hash to store."""
     key_id = secrets.token_hex(6)
     secret = f"pk_{key_id}_{secrets.token_urlsafe(24)}"
     return key_id, secret, hash_key(secret)
 
 
 def hash_key(secret: str) -> bytes:
-    """The secret has 192 random bits, so a fast hash is enough."""
+    """Return the hash to store. The secret has 192 random bits, so a fast hash is enough."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 class Gate:
-    """Decides once per request. Keys are looked up in the store and remembered for two seconds."""
+    """Authorizes each request. Keys are read from the store and cached for two seconds."""
 
     def __init__(
         self,
@@ -103,20 +103,24 @@ class Gate:
         if self._token is None:
             return ADMIN
         if right == "public":
-            return self._welcome(request)
+            return self._identify_optional(request)
         principal = await self._identify(request)
         if principal.reads_only and request.method in ("GET", "HEAD") and route.safe:
             return principal
-        if right == "known":
+        if right == "authenticated":
             allowed = route.least_right is None or principal.may_somewhere(route.least_right)
         else:
             allowed = principal.may(right, request.params.get("queue"), request.params.get("stream"))
         if not allowed:
-            raise HttpError(403, "forbidden", f"this key does not have the right to {route.least_right or right} here")
+            raise HttpError(
+                403,
+                "forbidden",
+                f"permission denied: this key does not have the right to {route.least_right or right} here",
+            )
         return principal
 
-    def _welcome(self, request: Request) -> Principal:
-        """Who asks for what needs no credential. Keys are not looked up: a liveness probe must not wait for a store."""
+    def _identify_optional(self, request: Request) -> Principal:
+        """Identify the caller of a public route without looking up keys: a liveness probe must not need the store."""
         credential = _credential(request)
         if not credential or credential.startswith(b"pk_"):
             return ANYONE
@@ -125,13 +129,13 @@ class Gate:
             self._throttle.check(peer, credential)
         except HttpError:
             return ANYONE
-        bearer = self._bearer(credential)
-        if bearer is None:
+        principal = self._match_server_token(credential)
+        if principal is None:
             self._throttle.failed(peer, credential)
-        return bearer or ANYONE
+        return principal or ANYONE
 
-    def _bearer(self, credential: bytes) -> Principal | None:
-        """Who has one of the server's own tokens."""
+    def _match_server_token(self, credential: bytes) -> Principal | None:
+        """Return the principal of a server token; None if the credential is neither token."""
         assert self._token is not None
         if hmac.compare_digest(credential, self._token):
             return ADMIN
@@ -142,13 +146,13 @@ class Gate:
     async def _identify(self, request: Request) -> Principal:
         credential = _credential(request)
         if not credential:
-            raise _unauthorized("this server wants a token", "send Authorization: Bearer <token>")
+            raise _unauthorized("authentication required", "send Authorization: Bearer <token>")
         peer = request.exchange.client or ""
         self._throttle.check(peer, credential)
-        principal = self._bearer(credential) or await self._key_holder(credential)
+        principal = self._match_server_token(credential) or await self._key_holder(credential)
         if principal is None:
             self._throttle.failed(peer, credential)
-            raise _unauthorized("this token is not known here", None)
+            raise _unauthorized("invalid token", "check the token or key")
         self._throttle.succeeded(peer, credential)
         return principal
 
@@ -177,19 +181,19 @@ class Gate:
         self._keys.clear()
 
     def _check_browser(self, request: Request, right: Right) -> None:
-        """Without a token, only this machine may ask, and no web page on its behalf."""
+        """Without a token, accept only requests from this machine, and none made by another site's web page."""
         host = request.headers.get(b"host", b"")
         if len(host) > HOST_LENGTH_MAX or not _is_local(host):
-            raise HttpError(403, "foreign_host", "without a token this server answers only to localhost")
+            raise HttpError(403, "foreign_host", "a server without a token only accepts requests to localhost")
         origin = request.headers.get(b"origin")
         if origin is not None:
             text = origin.decode("latin-1").lower()
             if self._allows(text) or text.partition("://")[2] == host.decode("latin-1").lower():
                 return
         elif right == "public" or request.headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin"):
-            # An image or a link in a page brings no Origin, but says where it comes from.
+            # A request for an image or a link has no Origin header, but Sec-Fetch-Site names where it comes from.
             return
-        raise HttpError(403, "foreign_origin", "without a token no other web page may use this server")
+        raise HttpError(403, "foreign_origin", "a server without a token does not accept requests from other web pages")
 
     def _allows(self, origin: str) -> bool:
         return origin in self._origins or "*" in self._origins
@@ -217,7 +221,7 @@ def _credential(request: Request) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _is_local(host: bytes) -> bool:
-    """Whether a Host header, which may name a port, means this machine; without one nobody was tricked."""
+    """Return True if a Host header, with or without a port, names this machine; a missing one is no attack."""
     text = host.decode("latin-1").lower()
     name = text.rpartition(":")[0] if text.rpartition(":")[2].isdigit() else text
     if not name or name in LOOPBACK_NAMES:

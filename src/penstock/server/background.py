@@ -1,4 +1,4 @@
-"""What a server does by itself: sweep, trim streams, watch the log, keep the journal, give signs of life, sing."""
+"""Background jobs of a server: sweep, trim streams, watch the WAL, drain the journal, heartbeat and canary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BackgroundJobs:
 
     def start(self) -> None:
         if not self._tasks:
-            works = (self._sweep_forever(), self._sing(), self._attend())
+            works = (self._sweep_forever(), self._run_canary(), self._heartbeat_forever())
             self._tasks = [asyncio.create_task(work) for work in works]
             if self._journal is not None:
                 self._tasks.append(asyncio.create_task(self._journal.run()))
@@ -67,7 +67,7 @@ class BackgroundJobs:
             await self._journal.finish()
 
     async def _sweep_forever(self) -> None:
-        """Move what time moves, so that nobody needs a cron; and hold pushes back while the log is too long."""
+        """Deliver scheduled messages, expire leases and delete old data; reject pushes while the WAL is too long."""
         while True:
             try:
                 while (await self._broker.sweep(days_kept=self._settings.metrics_days)).more:
@@ -77,11 +77,11 @@ class BackgroundJobs:
                 self._log.write(level="error", error=str(error), during="sweep")
             await asyncio.sleep(self._settings.sweep_ms / 1000)
 
-    async def _attend(self) -> None:
-        """Tell the others that this server is here, and who leases through it; at once, when a new name has come."""
-        worker_registry, settings, news = self._broker.worker_registry, self._settings, asyncio.Event()
+    async def _heartbeat_forever(self) -> None:
+        """Report this server and the workers that lease through it to the fleet; a new worker is reported at once."""
+        worker_registry, settings, new_worker = self._broker.worker_registry, self._settings, asyncio.Event()
         worker_registry.heartbeat_ms, worker_registry.stale_ms = settings.worker_heartbeat_ms, settings.worker_stale_ms
-        worker_registry.on_new_worker = news.set
+        worker_registry.on_new_worker = new_worker.set
         worker_registry.me = Presence(
             kind="server",
             name=settings.worker_id,
@@ -91,7 +91,7 @@ class BackgroundJobs:
             started_at=self._broker.store.clock(),
         )
         while True:
-            news.clear()
+            new_worker.clear()
             try:
                 await self._broker.beat()
             except Exception as error:
@@ -99,7 +99,7 @@ class BackgroundJobs:
             await asyncio.sleep(min(SOON_SECONDS, worker_registry.heartbeat_ms / 1000))
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, worker_registry.heartbeat_ms / 1000 - SOON_SECONDS)):
-                    await news.wait()
+                    await new_worker.wait()
 
     async def _trim_forever(self, streams: StreamService) -> None:
         while True:
@@ -112,27 +112,27 @@ class BackgroundJobs:
     async def _watch_log(self) -> None:
         size = log_bytes(self._broker)
         if size > self._settings.wal_bytes_max:
-            # While pushes are held back, no commit comes that would shorten it.
+            # While pushes are rejected, there is no commit that would checkpoint the WAL.
             await self._broker.read(self._broker.store.shorten_log)
             size = log_bytes(self._broker)
         self._metrics.wal_bytes.set(size)
         limit = self._settings.wal_bytes_max
-        full = f"the write-ahead log has {size} bytes, more than {limit}" if size > limit else None
+        full = f"the write-ahead log is too long: {size} bytes, at most {limit}" if size > limit else None
         self._broker.pressure = full
 
-    async def _sing(self) -> None:
-        """A synthetic message through the whole of the broker, timed: what a user would feel."""
+    async def _run_canary(self) -> None:
+        """Send a synthetic message through the broker at intervals and time it, to measure the latency users see."""
         while self._settings.canary_ms:
             await asyncio.sleep(self._settings.canary_ms / 1000)
             started = time.perf_counter()
             try:
                 async with asyncio.timeout(CANARY_SECONDS_MAX):
-                    heard = await self._tweet()
+                    received = await self._canary_round_trip()
             except (PenstockError, TimeoutError):
-                heard = False
-            self._metrics.canary(heard, time.perf_counter() - started, self._settings.canary_slo_ms / 1000)
+                received = False
+            self._metrics.canary(received, time.perf_counter() - started, self._settings.canary_slo_ms / 1000)
 
-    async def _tweet(self) -> bool:
+    async def _canary_round_trip(self) -> bool:
         [receipt] = await self._broker.push(CANARY_QUEUE, [PushItem(payload=b"tweet")], create=CANARY_OPTIONS)
         while messages := await self._broker.lease(CANARY_QUEUE, limit=100, wait_ms=5_000):
             leases = {message.id: SettleItem(message.id, message.token) for message in messages}
@@ -140,7 +140,7 @@ class BackgroundJobs:
             if mine is not None:
                 await self._broker.ack(CANARY_QUEUE, [mine])
             if leases:
-                # Other servers wait for theirs; what nobody waits for expires.
+                # They belong to the canaries of other servers; leftovers expire.
                 await self._broker.release(CANARY_QUEUE, list(leases.values()))
             if mine is not None:
                 return True

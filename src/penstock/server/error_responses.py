@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: one table, one shape."""
+"""Maps errors to HTTP responses: one table of statuses, one JSON shape."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class ErrorPlace(msgspec.Struct):
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """Every error looks like this."""
+    """The body of every error response."""
 
     error: str
     code: str
     hint: str | None = None
     field: str | None = None
     place: ErrorPlace | None = None
-    """Of a damaged record."""
+    """Location of a damaged record."""
     maybe_done: bool = False
-    """Whether what was asked may have been carried out all the same."""
+    """True if the request may have been executed despite the error."""
 
 
 def status_of(error: errors.PenstockError) -> int:

@@ -1,6 +1,7 @@
-"""Events of queues for those who listen to them, told from the journal: so on every server, whoever did it.
+"""Live queue events for subscribers, read from the journal, so that every server reports what any server did.
 
-The journal is read once for all, and only while someone listens. Alike events that are read together are told as one.
+One task reads the journal for all subscribers, and only while there are any. It merges consecutive events of the same
+queue and kind into one with a count.
 """
 
 from __future__ import annotations
@@ -20,33 +21,35 @@ from penstock.server.api.journal import Journal
 from penstock.server.log_waiters import LogWaiters
 
 PAGE_RECORDS = 100
-# Further behind than this, what lies between is passed over, and those who listen are told so.
+# A subscriber that is further behind skips to the end and receives a `missed` event.
 BEHIND_RECORDS_MAX = 10_000
 LOOK_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-QUEUE_WORDS = {"removed": "dropped"}
+QUEUE_EVENT_NAMES = {"removed": "dropped"}
 
 
 class EventBroadcaster:
-    def __init__(self, broker: Broker, reader: Journal, log_waiters: LogWaiters, hurry: Callable[[], None]) -> None:
-        """`hurry` makes the journal tell at once what this server has just done."""
+    """Delivers journal events to the subscribers of each queue."""
+
+    def __init__(self, broker: Broker, reader: Journal, log_waiters: LogWaiters, drain_now: Callable[[], None]) -> None:
+        """Create a broadcaster; `drain_now` makes the drainer copy this server's events to the journal at once."""
         self._broker = broker
         self._reader = reader
         self._log_waiters = log_waiters
-        self._hurry = hurry
+        self._drain_now = drain_now
         self._events = Events()
         self._following: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[int] | None = None
 
     @asynccontextmanager
     async def subscribe(self, queue: str) -> AsyncIterator[Subscription]:
-        """From here on all that happens to the queue is told; a queue without a journal tells what happens here."""
+        """Subscribe to a queue's events from now on; without a journal, only to what happens on this server."""
         info = await self._broker.find_queue(queue)
         if info is not None and info.options.journal == "off":
             with self._broker.events.subscribe(queue) as subscription:
                 yield subscription
             return
-        with self._events.subscribe(queue) as subscription, self._broker.events.listen(queue, self._hurry):
+        with self._events.subscribe(queue) as subscription, self._broker.events.listen(queue, self._drain_now):
             if self._following is None:
                 self._begun = asyncio.ensure_future(asyncio.to_thread(self._reader.next_offset))
                 self._following = asyncio.create_task(self._follow(self._begun))
@@ -58,11 +61,11 @@ class EventBroadcaster:
                 self._log_waiters.wake(NAME)
 
     async def next_offset(self) -> int:
-        """The offset of what the journal tells next."""
+        """Return the offset of the journal's next record."""
         return await asyncio.to_thread(self._reader.next_offset)
 
     async def since(self, queue: str, offset: int) -> AsyncIterator[tuple[list[Happening], int]]:
-        """Yield what the journal has told of a queue from `offset` on, page by page, each with the offset after it."""
+        """Yield a queue's journal events from `offset` on, page by page, each page with the offset after it."""
         first, end = await asyncio.to_thread(lambda: (self._reader.first_offset, self._reader.next_offset()))
         at = max(offset, first)
         if end - at > BEHIND_RECORDS_MAX:
@@ -102,12 +105,12 @@ class EventBroadcaster:
 
 
 def _joined(events: Iterable[Event]) -> list[tuple[str, str, dict[str, Any], int]]:
-    """Neighbours that tell of the same, as one with a count and the offset of the last."""
+    """Merge consecutive events of the same queue and kind into one with a count and the last offset."""
     found: list[tuple[str, str, dict[str, Any], int]] = []
     for event in events:
         if event.kind == "queue":
             what = event.details["what"]
-            found.append((event.queue, QUEUE_WORDS.get(what, what), {}, event.offset))
+            found.append((event.queue, QUEUE_EVENT_NAMES.get(what, what), {}, event.offset))
         elif found and found[-1][:2] == (event.queue, event.kind):
             count = found[-1][2]["count"] + 1
             found[-1] = (event.queue, event.kind, {"count": count}, event.offset)

@@ -1,4 +1,4 @@
-"""The server's part in the journal: it drains the store into it while it runs, and trims it."""
+"""Drains the store's outbox into the journal while the server runs, and trims the journal."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.sqlite import SqliteStore
 
 T = TypeVar("T")
-# Between steps: long enough that many commits share the two fsyncs of one.
+# Pause between steps, long enough that many commits share the two fsyncs of one.
 STEP_SECONDS = 0.25
-# At least, also when someone waits.
-HURRY_SECONDS = 0.05
+# Pause also when a subscriber requests a drain.
+PAUSE_SECONDS_MIN = 0.05
 TRIM_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 
 
 class DrainableStore(Protocol):
+    """A drain of one kind of store."""
+
     @property
     def next_offset(self) -> int: ...
 
     @property
     def waits(self) -> bool:
-        """Whether the store may have something to tell that it has not told yet."""
+        """True if the store may have events that are not in its outbox yet."""
 
     def step(self) -> ForgetJournal | bool | None:
-        """Whether something was moved, or what the store is to be told of it."""
+        """Move a batch. Return True if something was moved, or the command that removes it from the store."""
 
     def trim(self) -> None: ...
 
@@ -48,7 +50,7 @@ Open = Callable[[], DrainableStore | None]
 
 
 def journal_of(broker: Broker, streams: Streams | None) -> tuple[Journal, Open] | None:
-    """Where the journal of a broker's store is read, and what opens its drain: None while another has it."""
+    """Return the journal of a broker's store and a function that opens its drain, None while another has it."""
     store = broker.store
     if isinstance(store, SqliteStore):
         if store.path == ":memory:":
@@ -71,57 +73,57 @@ class JournalDrainer:
         self._lines = lines
         self._drain: DrainableStore | None = None
         self._trim_at = 0.0
-        self._hurry = asyncio.Event()
-        # Its own, because the drain is for one thread, and because the disk must not hold up other reading.
+        self._drain_requested = asyncio.Event()
+        # A thread of its own, because a drain is not thread-safe and its fsyncs must not delay reads.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-journal")
 
     async def run(self) -> None:
-        """Until it is cancelled. While another process drains, this one looks again from time to time."""
+        """Drain until cancelled. While another process drains, try again every second."""
         while True:
             try:
                 pause = await self._turn()
             except PenstockError as error:
                 self._lines.write(level="error", error=str(error), during="journal")
-                await self._let_go()
+                await self._release()
                 pause = RETRY_SECONDS
-            await asyncio.sleep(HURRY_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS_MIN)
             with suppress(TimeoutError):
-                # Not wait_for, which before Python 3.12 loses a cancellation that comes together with the event.
+                # Not wait_for, which before Python 3.12 loses a cancellation that arrives together with the event.
                 async with asyncio.timeout(pause):
-                    await self._hurry.wait()
-            self._hurry.clear()
+                    await self._drain_requested.wait()
+            self._drain_requested.clear()
 
-    def hurry(self) -> None:
-        """Someone waits to be told."""
-        self._hurry.set()
+    def drain_now(self) -> None:
+        """Drain without the usual pause, because a subscriber waits for events."""
+        self._drain_requested.set()
 
     async def finish(self) -> None:
-        """Copy the rest, so that the log is whole when the server has gone."""
+        """Drain the rest, so that the journal is complete when the server has stopped."""
         try:
-            await self._apart(lambda: None)
+            await self._on_thread(lambda: None)
             while await self._step():
                 pass
         except PenstockError as error:
             self._lines.write(level="error", error=str(error), during="journal")
-        await self._let_go()
+        await self._release()
         self._thread.shutdown(wait=False)
 
     async def _turn(self) -> float:
         if self._drain is None:
-            await self._apart(self._open)
+            await self._on_thread(self._open)
             if self._drain is None:
                 return RETRY_SECONDS
         await self._step()
         self._metrics.journal_offset.set(
-            await self._apart(lambda: 0 if self._drain is None else self._drain.next_offset)
+            await self._on_thread(lambda: 0 if self._drain is None else self._drain.next_offset)
         )
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_SECONDS
-            await self._apart(self._drain.trim)
+            await self._on_thread(self._drain.trim)
         return STEP_SECONDS
 
     def _open(self) -> None:
-        # Here and not by whoever waits for it, who may be cancelled: it holds a lock that must be let go.
+        # Assigned here and not by the awaiting task, which may be cancelled: the drain holds a lock to release.
         self._drain = self._open_drain()
 
     async def _step(self) -> bool:
@@ -129,15 +131,15 @@ class JournalDrainer:
             return False
         if self._drain.waits:
             await self._broker.catch_up_journal()
-        told = await self._apart(self._drain.step)
-        if isinstance(told, ForgetJournal):
-            await self._broker.forget_journal(told)
-        return bool(told)
+        result = await self._on_thread(self._drain.step)
+        if isinstance(result, ForgetJournal):
+            await self._broker.forget_journal(result)
+        return bool(result)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         drain, self._drain = self._drain, None
         if drain is not None:
-            await self._apart(drain.close)
+            await self._on_thread(drain.close)
 
-    async def _apart(self, work: Callable[[], T]) -> T:
+    async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,4 +1,4 @@
-"""Waiting for records to come, without a thread for each who waits."""
+"""Long polls for records of a log, without a thread per waiter."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from penstock.errors import PenstockError
 
 T = TypeVar("T")
 WATCH_SECONDS = 0.01
-# So that looking at many logs that others write stays a small part of the work.
+# Polling many logs that other processes write must stay a small part of the work.
 WATCH_SECONDS_PER_LOG = 0.000_2
-# What is found and, if that is nothing, the offset to wait for.
-Look = Callable[[], tuple[T, int | None]]
+# Returns what it read and, if that is nothing, the offset to wait for.
+PageRead = Callable[[], tuple[T, int | None]]
 
 
 class WaitCall(Protocol):
-    """Carries something out on a thread."""
+    """Runs a function on a thread."""
 
-    def __call__(self, look: Callable[[], T], /) -> Awaitable[T]: ...
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class WaitableLog(Protocol):
-    """What can be waited for: streams, or the journal."""
+    """A log to wait for: a stream or the journal."""
 
     def next_offset(self, name: str) -> int: ...
 
@@ -33,7 +33,7 @@ class WaitableLog(Protocol):
 
 
 class _WaitedLog:
-    """One log that someone waits for."""
+    """A log with waiters."""
 
     def __init__(self, listening: asyncio.Future[Callable[[], None] | None]) -> None:
         self.listening = listening
@@ -42,7 +42,7 @@ class _WaitedLog:
 
 
 class LogWaiters:
-    """Appends of this process are told; those of others are looked for, but only while someone waits."""
+    """Wakes waiters at appends: this process's are notified, those of others are polled while there are waiters."""
 
     def __init__(self, logs: WaitableLog, call: WaitCall) -> None:
         self._logs = logs
@@ -52,14 +52,16 @@ class LogWaiters:
         self.waiting = 0
         self.closed = False
 
-    async def read(self, name: str, look: Look[T], seconds: float, on_wait: Callable[[], None] | None = None) -> T:
-        """Look on a thread; if there is nothing, again after each append, until the time has passed.
+    async def read(
+        self, name: str, read_page: PageRead[T], seconds: float, on_wait: Callable[[], None] | None = None
+    ) -> T:
+        """Read on a thread; if there is nothing, read again after each append, until the timeout.
 
-        `on_wait` is called once before it waits, and may raise.
+        `on_wait` is called once before waiting and may raise.
         """
         deadline = time.monotonic() + seconds
         while True:
-            found, awaited = await self._call(look)
+            found, awaited = await self._call(read_page)
             left = deadline - time.monotonic()
             if awaited is None or left <= 0 or self.closed:
                 return found
@@ -69,7 +71,7 @@ class LogWaiters:
             await self.wait(name, awaited, left)
 
     async def wait(self, name: str, offset: int, seconds: float) -> None:
-        """Until there is a record at this offset, the log is no more, the time has passed, or all go home."""
+        """Wait until there is a record at this offset, the log is deleted or closed, or the time is up."""
         if self.closed:
             return
         loop = asyncio.get_running_loop()
@@ -81,11 +83,11 @@ class LogWaiters:
         self.waiting += 1
         timer = loop.call_later(seconds, _wake, future)
         try:
-            told = await asyncio.shield(log.listening)
+            listener = await asyncio.shield(log.listening)
             log.seen = await self._call(partial(self._logs.next_offset, name))
             if log.seen > offset:
                 return
-            if told is None and self._watching is None:
+            if listener is None and self._watching is None:
                 self._watching = loop.create_task(self._watch())
             await future
         finally:
@@ -113,9 +115,9 @@ class LogWaiters:
 
     async def _watch(self) -> None:
         try:
-            while names := [name for name, log in self._waited.items() if _unheard(log)]:
+            while names := [name for name, log in self._waited.items() if _needs_polling(log)]:
                 await asyncio.sleep(max(WATCH_SECONDS, WATCH_SECONDS_PER_LOG * len(names)))
-                for name, offset in (await self._call(partial(self._look, names))).items():
+                for name, offset in (await self._call(partial(self._next_offsets, names))).items():
                     log = self._waited.get(name)
                     if log is not None and offset != log.seen:
                         log.seen = offset
@@ -123,23 +125,23 @@ class LogWaiters:
         finally:
             self._watching = None
 
-    def _look(self, names: list[str]) -> dict[str, int]:
+    def _next_offsets(self, names: list[str]) -> dict[str, int]:
         found = {}
         for name in names:
             try:
                 found[name] = self._logs.next_offset(name)
             except PenstockError:
-                found[name] = -2  # Whoever waits looks for itself, and reports the trouble.
+                found[name] = -2  # Each waiter reads for itself and reports the error.
         return found
 
     def close(self) -> None:
-        """Everyone goes home."""
+        """Wake all waiters; nobody waits from now on."""
         self.closed = True
         for name in self._waited:
             self.wake(name)
 
 
-def _unheard(log: _WaitedLog) -> bool:
+def _needs_polling(log: _WaitedLog) -> bool:
     listening = log.listening
     return listening.done() and not listening.cancelled() and not listening.exception() and listening.result() is None
 

@@ -1,4 +1,4 @@
-"""Limits guessing: how many different wrong credentials one address may try a minute."""
+"""Limits how many different wrong credentials one address may try per minute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMEMBERED_MAX = 10_000
 
 
 class LoginThrottle:
-    """Remembers wrong credentials by address, and which addresses have used a right one.
+    """Counts wrong credentials by address, and remembers which addresses have used a valid one.
 
     A wrong credential that is sent again and again counts once: it is a worker with an old key, not a guess. A
     credential that was right at this address before is let through even while the address is blocked, so that an
@@ -28,7 +28,7 @@ class LoginThrottle:
         self._right: dict[tuple[str, bytes], None] = {}
 
     def check(self, peer: str, credential: bytes) -> None:
-        """Refuse, before it is compared, what may be one guess too many."""
+        """Raise before comparing the credential if this address has made too many wrong guesses."""
         if not self._wrong or (peer, credential) in self._right:
             return
         tried = self._wrong.get(_network(peer))
@@ -64,7 +64,7 @@ class LoginThrottle:
 
 
 def _network(peer: str) -> str:
-    """Return the address itself; of IPv6, the network that one customer usually has alone."""
+    """Return the IPv4 address, or the /64 network of an IPv6 address, which usually belongs to one customer."""
     if ":" not in peer:
         return peer
     try:

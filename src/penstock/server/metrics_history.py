@@ -1,5 +1,7 @@
-"""Queues over a window of time: from the store's roll-ups, and for what is older from the lake. They meet at a minute,
-the seam: what happened before it is told by the lake alone, what happened since by the roll-ups alone."""
+"""Queue history over a window of time: recent minutes from the store's roll-ups, older ones from the lake.
+
+The two meet at the cutover minute: everything before it comes from the lake alone, everything since from the roll-ups.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
     from penstock.pipeline.lake.gold_history import GoldHistory, QueueHistory
 
 DAY_MINUTES = 1_440
-# The sweeper may forget a minute while an answer is made.
+# The sweeper may delete a minute while a response is being built.
 MARGIN_MINUTES = 2
 
 
 def lake_folder(settings: Settings, store: Store) -> Path:
-    """Return the setting, or where `penstock pipeline` keeps it by default: beside the file, or in the data folder."""
+    """Return the lake's folder: the setting, or the default of `penstock pipeline`."""
     if settings.lake is not None:
         return local_path(settings.lake, "lake")
     return Path(store.path).parent / "lake" if isinstance(store, SqliteStore) else Path(settings.data, "lake")
@@ -44,57 +46,59 @@ class History:
         self._past: GoldHistory | None = None
 
     async def source(self, window: Window | None) -> Source | None:
-        if window is None or window.from_minute >= self._seam():
+        if window is None or window.from_minute >= self._cutover():
             return None
-        since = rfc3339(self._seam() * 60_000)
+        since = rfc3339(self._cutover() * 60_000)
         past = await asyncio.to_thread(self._open)
         if isinstance(past, str):
             return Source(rollups_since=since, note=past)
         until = await asyncio.to_thread(past.until)
         if until is None:
-            return Source(rollups_since=since, note="nothing older is known: there is no lake of this journal")
+            return Source(
+                rollups_since=since, note="no older history: there is no lake of this journal; run `penstock pipeline`"
+            )
         until_ms = round(until.timestamp() * 1000)
-        short = until_ms // 60_000 < self._seam()
-        note = "what happened between the lake's end and the roll-ups is not known" if short else None
+        short = until_ms // 60_000 < self._cutover()
+        note = "there is a gap between the end of the lake and the first roll-up" if short else None
         return Source(rollups_since=since, lake_until=rfc3339(until_ms), note=note)
 
-    def _seam(self) -> int:
-        """The first minute of which the roll-ups tell all."""
+    def _cutover(self) -> int:
+        """Return the first minute that the roll-ups cover completely."""
         return self._broker.store.clock() // 60_000 - self._days_kept * DAY_MINUTES + MARGIN_MINUTES
 
     def _open(self) -> GoldHistory | str:
-        """The lake, or why there is none."""
+        """Return the lake's history, or a note why there is none."""
         if self._past is None:
             try:
                 from penstock.pipeline.lake.gold_history import GoldHistory
             except ImportError:
-                return "nothing older is known: reading the lake takes penstock-mq[lake]"
+                return "no older history: reading the lake needs the extra; pip install penstock-mq[lake]"
             uid = self._uid()
             if not uid:
-                return "nothing older is known: there is no journal"
+                return "no older history: there is no journal"
             self._past = GoldHistory(self._lake, uid)
         return self._past
 
-    async def _ask(self, window: Window, look: Callable[[GoldHistory, int], Any]) -> tuple[int, Any]:
-        """The seam, and what the lake tells of what was before it; None if the window begins later."""
-        cutover = self._seam()
+    async def _query_lake(self, window: Window, query: Callable[[GoldHistory, int], Any]) -> tuple[int, Any]:
+        """Return the cutover and the lake's result for the time before it; None if the window begins later."""
+        cutover = self._cutover()
         if window.from_minute >= cutover:
             return cutover, None
 
-        def ask() -> Any:
+        def run() -> Any:
             past = self._open()
-            return None if isinstance(past, str) else look(past, cutover)
+            return None if isinstance(past, str) else query(past, cutover)
 
-        return cutover, await asyncio.to_thread(ask)
+        return cutover, await asyncio.to_thread(run)
 
     async def roll_ups(self, window: Window, *, prefix: str, after: str | None, limit: int) -> list[RollUp]:
-        ask = partial(self._broker.roll_ups, prefix=prefix, after=after, limit=limit)
-        if window.from_minute >= self._seam():
-            return await ask(window)
-        cutover = self._seam()
-        live = [await ask(each) for each in live_windows(window, cutover)]
+        run = partial(self._broker.roll_ups, prefix=prefix, after=after, limit=limit)
+        if window.from_minute >= self._cutover():
+            return await run(window)
+        cutover = self._cutover()
+        live = [await run(each) for each in live_windows(window, cutover)]
         names = [each.info.name for each in live[0]]
-        _, past = await self._ask(window, lambda lake, _: lake.roll_ups(window, cutover, names))
+        _, past = await self._query_lake(window, lambda lake, _: lake.roll_ups(window, cutover, names))
         rest = [{each.info.name: each for each in found} for found in live[1:]]
         found = []
         for each in live[0]:
@@ -104,9 +108,9 @@ class History:
         return found
 
     async def completed(self, window: Window) -> dict[int, int]:
-        """By step, in all queues but the canary's."""
+        """Return the completed messages per step, over all queues but the canary's."""
         done = dict.fromkeys(window.starts, 0)
-        cutover, past = await self._ask(window, lambda lake, cutover: lake.completed(window, cutover))
+        cutover, past = await self._query_lake(window, lambda lake, cutover: lake.completed(window, cutover))
         windows = [window] if window.from_minute >= cutover else live_windows(window, cutover)
         for each in windows:
             async for page in self._pages(each):
@@ -127,13 +131,13 @@ class History:
             after = found[-1].info.name
 
     async def latencies(self, window: Window, *, after: str | None, limit: int) -> list[Latencies]:
-        ask = partial(self._broker.latencies, after=after, limit=limit)
-        cutover = self._seam()
+        run = partial(self._broker.latencies, after=after, limit=limit)
+        cutover = self._cutover()
         if window.from_minute >= cutover:
-            return await ask(window)
-        live = [await ask(each) for each in live_windows(window, cutover)]
+            return await run(window)
+        live = [await run(each) for each in live_windows(window, cutover)]
         names = [each.queue for each in live[0]]
-        _, past = await self._ask(window, lambda lake, _: lake.latencies(window, cutover, names))
+        _, past = await self._query_lake(window, lambda lake, _: lake.latencies(window, cutover, names))
         parts: dict[str, list[dict[int, dict[int, Counts]]]] = {name: [] for name in names}
         for found in live:
             for each in found:
@@ -144,8 +148,8 @@ class History:
 
 
 def live_windows(window: Window, cutover: int) -> list[Window]:
-    """What of a window lies after the seam, which may cut a step in two; of one that lies before it, a minute that
-    tells what the queues held then."""
+    """Return the parts of a window after the cutover, which may split a step; for a window that ends before it, one
+    minute, for the depths at that time."""
     if cutover >= window.to_minute:
         return [Window(cutover, cutover + 1, 1)]
     head_end = min(window.to_minute, window.start_of(cutover + window.step_minutes - 1))

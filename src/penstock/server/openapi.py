@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes and the types that validate."""
+"""Generates the OpenAPI document from the routes and the types that validate requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
 from penstock.server.error_responses import Problem
 from penstock.server.routing import Route
 
-# What any call may answer: the credential, the limits and the store stand before each.
+# Statuses that any call may return, because of authentication, limits or the store.
 ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 431, 500, 503)
 REFS = "#/components/schemas/{name}"
 PATH_SCHEMAS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def describe(routes: Sequence[Route], *, guarded: bool) -> dict[str, Any]:
-    """Of a server that wants a token, or of one that does not."""
+    """Return the OpenAPI document; `guarded` if the server requires a token."""
     types = _types(routes)
     schemas, components = msgspec.json.schema_components(types, ref_template=REFS)
     of_type = dict(zip(map(_key, types), schemas, strict=True))

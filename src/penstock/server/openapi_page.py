@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page for people: no script, nothing loaded from elsewhere."""
+"""Renders the OpenAPI document as one HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ th, td { text-align: left; padding: .1rem 1rem .1rem 0; vertical-align: top } .q
 
 
 def docs_page(document: dict[str, Any]) -> str:
-    """One section a face, one fold a call."""
+    """Return the page: one section per API, one collapsible entry per call."""
     by_tag: dict[str, list[str]] = {}
     for path, calls in document["paths"].items():
         for method, call in calls.items():
@@ -42,7 +42,7 @@ def _call(method: str, path: str, call: dict[str, Any], document: dict[str, Any]
     for content_type, body in call.get("requestBody", {}).get("content", {}).items():
         parts.append(f"<p>Body, {escape(content_type)}:</p>{_fields(body.get('schema', {}), document)}")
     answers = ", ".join(f"{status} {escape(answer['description'])}" for status, answer in call["responses"].items())
-    parts.append(f"<p class=q>Answers: {answers}</p>")
+    parts.append(f"<p class=q>Responses: {answers}</p>")
     head = f"<b>{method.upper()}</b> <code>{escape(path)}</code> {escape(call['summary'])}"
     return f"<details><summary>{head}</summary>{''.join(parts)}</details>"
 

@@ -1,4 +1,4 @@
-"""Routes: what a face offers, as data. The router finds one by path, and the OpenAPI document is made from them."""
+"""Routes as data: the router matches requests to them, and the OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from msgspec import Struct
 from penstock.server.http.messages import Request, Response
 from penstock.wire.http_errors import HttpError
 
-REMEMBERED_BYTES_MAX = 256
-# `known`: anyone with a credential; the handler, which knows of which queues the body speaks, asks for more.
-Right = Literal["public", "known", "push", "consume", "read", "admin"]
+CACHED_BYTES_MAX = 256
+# `authenticated`: any valid credential; the handler checks further rights, because the body names the queues.
+Right = Literal["public", "authenticated", "push", "consume", "read", "admin"]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Route(Struct, kw_only=True):
     method: str
     path: str
-    """As in OpenAPI: `/queues/{queue}/messages`."""
+    """Path template as in OpenAPI: `/queues/{queue}/messages`."""
     handler: Handler
     summary: str
     right: Right
     least_right: Right | None = None
-    """With `known`: the right that is needed on some queue. It is checked before the body is read."""
+    """With `authenticated`: the right needed on at least one queue, checked before the body is read."""
     query: Any = None
-    """None: the call takes no parameters, and the application refuses any."""
+    """Type of the query; with None, the application rejects every parameter."""
     body: Any = None
     body_types: Sequence[str] = ("application/json",)
     answers: dict[int, Any]
-    """By status: the type of the JSON body, None for an empty one, a str for another media type, or a tuple of
-    those."""
+    """Response bodies by status: a type for JSON, None for an empty body, a str for another media type, or a tuple."""
     errors: Sequence[int] = ()
     tag: str = ""
     headers: Sequence[str] = ()
-    """Request headers that mean something to this call."""
+    """Request headers that this call reads."""
     body_required: bool = True
     safe: bool = True
-    """A GET that changes nothing, and so may also be asked with HEAD."""
+    """True for a GET that changes nothing, which therefore also accepts HEAD."""
     hands_out: bool = False
-    """Leases messages, or takes them, as a GET that is not safe does."""
+    """True for a call other than GET that leases or takes messages."""
 
 
 class Router:
-    """A tree of path segments. A segment is matched before it is decoded, so an encoded slash stays inside a name."""
+    """A tree of path segments. Segments are matched before decoding, so an encoded slash stays part of a name."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = list(routes)
@@ -60,11 +59,11 @@ class Router:
             names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
             node.setdefault("names", names)
 
-        self._remembered = lru_cache(maxsize=4_096)(self._find)
+        self._cached = lru_cache(maxsize=4_096)(self._find)
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, Mapping[str, str]]:
-        """The route and what stands in its places. Short paths are remembered: most callers use a few."""
-        find = self._remembered if len(raw_path) <= REMEMBERED_BYTES_MAX else self._find
+        """Return the route and its path parameters; short paths are cached, because most clients use a few."""
+        find = self._cached if len(raw_path) <= CACHED_BYTES_MAX else self._find
         return find(method, raw_path)
 
     def _find(self, method: str, raw_path: bytes) -> tuple[Route, Mapping[str, str]]:
@@ -77,13 +76,15 @@ class Router:
                 route = None
         if route is None:
             allowed = ", ".join(_methods(routes))
-            raise HttpError(405, "method_not_allowed", f"{method} is not for this path", headers={"allow": allowed})
+            raise HttpError(
+                405, "method_not_allowed", f"{method} is not allowed for this path", headers={"allow": allowed}
+            )
         if not values:
             return route, {}
         return route, dict(zip(node["names"], map(_decode, values), strict=True))
 
     def methods(self, raw_path: bytes) -> list[str]:
-        """What may be asked of this path."""
+        """Return the methods that this path accepts."""
         return _methods(self._node(raw_path)[0]["routes"])
 
     def _node(self, raw_path: bytes) -> tuple[dict[Any, Any], list[bytes]]:

@@ -1,4 +1,4 @@
-"""Running a server: open the store, listen, and leave in good order."""
+"""Runs a server: opens the store, listens, and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from penstock.store.factory import POSTGRES, open_postgres, open_store, open_str
 from penstock.store.interface import Store
 
 DB_NAME = "penstock.db"
-# Open files that are not connections: the database, the log, and some to spare.
+# Open files that are not connections: the database, the log, and a reserve.
 FILES_KEPT = 100
 FILES_WANTED = 65_536
 
 
-def opened(settings: Settings) -> tuple[Store, str]:
-    """The store that the settings name, and where it is."""
+def open_store_from(settings: Settings) -> tuple[Store, str]:
+    """Open the store that the settings name. Return it and its location."""
     url = settings.store
     if url is not None and url.startswith(POSTGRES):
         database = open_postgres(
@@ -62,16 +62,16 @@ def opened(settings: Settings) -> tuple[Store, str]:
     try:
         make_folder(path.parent)
     except OSError as error:
-        raise CannotOpen(f"cannot make the folder {path.parent}: {error.strerror}") from None
+        raise CannotOpen(f"cannot create the folder {path.parent}: {error.strerror}") from None
     store = open_store(str(path), durability=settings.durability, busy_ms=settings.busy_ms, journal=settings.journal)
     return store, str(path)
 
 
 def check_exposure(settings: Settings) -> None:
-    """Beyond this machine only with a token, unless told otherwise."""
+    """Require a token to listen beyond this machine, unless the settings allow insecure access."""
     if settings.read_token and not settings.auth_token:
         raise InvalidInput(
-            "a token to read with is of no use where nobody needs one", field="read_token", hint="set AUTH_TOKEN, too"
+            "READ_TOKEN has no effect without AUTH_TOKEN", field="read_token", hint="set AUTH_TOKEN, too"
         )
     if settings.auth_token or settings.insecure:
         return
@@ -83,18 +83,20 @@ def check_exposure(settings: Settings) -> None:
     raise InvalidInput(
         f"listening on {settings.host} without a token would let anyone in",
         field="auth_token",
-        hint="set AUTH_TOKEN, or say --insecure",
+        hint="set AUTH_TOKEN, or pass --insecure",
     )
 
 
 def run(settings: Settings) -> None:
     check_exposure(settings)
     if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise InvalidInput("TLS takes a certificate and a key", field="tls_key", hint="--tls-cert and --tls-key")
+        raise InvalidInput(
+            "TLS needs a certificate and a key", field="tls_key", hint="set both --tls-cert and --tls-key"
+        )
     tls_context(settings)
     with contextlib.closing(listen(settings)) as listener:
-        store, path = opened(settings)
-        # What is here now stays; and of what comes, little is garbage that only a search would find.
+        store, path = open_store_from(settings)
+        # Objects created so far live as long as the process, and requests leave few reference cycles behind.
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         runner = asyncio.Runner(loop_factory=_loop_factory())
@@ -149,10 +151,10 @@ async def serve(
     """Serve until a signal arrives or `stop` is set."""
     app = build_app(settings, store, path)
     connections = HttpServer(app, connections_max=min(settings.connections_max, _files_max() - FILES_KEPT))
-    stop, hurry = stop or asyncio.Event(), asyncio.Event()
+    stop, force_stop = stop or asyncio.Event(), asyncio.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, _asked_to_stop, stop, hurry)
+            asyncio.get_running_loop().add_signal_handler(number, _on_signal, stop, force_stop)
     app.start()
     try:
         await connections.start(listener, tls_context(settings))
@@ -162,9 +164,9 @@ async def serve(
             ready(app)
         await stop.wait()
         if ready is None:
-            log_event(app.log, "penstock is shutting down and finishes open requests", event="stopping")
+            log_event(app.log, "penstock is shutting down and finishing open requests", event="stopping")
         app.stop_waiting()
-        await connections.stop(settings.grace_ms / 1000, hurry)
+        await connections.stop(settings.grace_ms / 1000, force_stop)
     finally:
         await close_app(app)
         if ready is None:
@@ -192,15 +194,15 @@ async def close_app(app: App) -> None:
         app.tracer.close()
 
 
-def _asked_to_stop(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """Asked twice, it leaves without waiting for those who are being answered."""
+def _on_signal(stop: asyncio.Event, force_stop: asyncio.Event) -> None:
+    """Stop gracefully on the first signal; on the second, without waiting for open requests."""
     if stop.is_set():
-        hurry.set()
+        force_stop.set()
     stop.set()
 
 
 def _files_max() -> int:
-    """How many files may be open, after asking for as many as the system allows."""
+    """Raise the limit of open files as far as the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = FILES_WANTED
@@ -210,17 +212,17 @@ def _files_max() -> int:
 
 
 def announce(settings: Settings, path: str, listener: socket.socket, log: LogLines, warnings: Sequence[str]) -> None:
-    """Say on stderr where it listens, where the data is, and how safe it is there."""
+    """Log the URL, the data's location and its durability."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
     if settings.durability == "relaxed":
-        durability = "RELAXED: a power cut may lose the last moments"
+        durability = "RELAXED: a power failure may lose the latest writes"
     elif warnings:
         durability = "NOT SAFE: " + "; ".join(warnings)
     else:
-        durability = "full: nothing is answered before it is on disk"
-    access = "with the token" if settings.auth_token else "without a token"
+        durability = "full: every write is fsynced before it is acknowledged"
+    access = "with authentication" if settings.auth_token else "without authentication"
     log_event(
         log,
         f"penstock listens on {url} {access}",
@@ -238,7 +240,7 @@ def announce(settings: Settings, path: str, listener: socket.socket, log: LogLin
 
 
 def log_event(log: LogLines, message: str, *, event: str, shown: dict[str, str] | None = None, **fields: Any) -> None:
-    """Write text where a person reads stderr, and elsewhere a JSON line, as all other lines of the log are."""
+    """Write plain text if stderr is a terminal, otherwise a JSON line like the rest of the log."""
     shown = shown or {}
     if sys.stderr.isatty():
         sys.stderr.write(f"{message}\n" + "".join(f"  {name:<10}  {value}\n" for name, value in shown.items()))

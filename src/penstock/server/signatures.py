@@ -1,4 +1,4 @@
-"""HMAC: a queue with a secret takes only payloads signed with it, whichever face they come through."""
+"""HMAC signatures: a queue with a secret accepts only payloads signed with it, through every API."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.errors import Conflict
 from penstock.wire.http_errors import HttpError
 
 SIGNATURE_HEADER = b"x-penstock-signature"
-# Among the headers of a message.
+# Name of the message header that keeps the signature.
 SIGNATURE_NAME = "penstock-signature"
 SIGNATURE_WINDOW_MS = 5 * 60_000
 SECRET_CACHE_SECONDS = 2.0
 
 
 class Signatures:
-    """Secrets are looked up in the store and remembered for two seconds."""
+    """Looks up the secrets of queues in the store and caches them for two seconds."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -39,12 +39,14 @@ class Signatures:
         self.forget(queue)
 
     async def require(self, queue: str, secret: str | None) -> None:
-        """Refuse when a queue that exists has another secret."""
+        """Raise Conflict if an existing queue has another secret."""
         found = await self._broker.find_secret(queue)
         if (found is None) != (secret is None) or not hmac.compare_digest(
             (found or "").encode(), (secret or "").encode()
         ):
-            raise Conflict(f"queue {queue!r} exists with another secret", hint="change it instead of creating it")
+            raise Conflict(
+                f"queue {queue!r} exists with another secret", hint="change its secret instead of creating it"
+            )
 
     def forget(self, queue: str) -> None:
         self._secrets.pop(queue, None)
@@ -53,17 +55,17 @@ class Signatures:
 def check_signature(
     secret: str, payload: bytes, signature: str | None, window_ms: int | None = SIGNATURE_WINDOW_MS
 ) -> None:
-    """`t=<ms>,v1=<hex hmac-sha256 of "t.payload">`, fresh enough, compared in constant time."""
+    """Check a signature `t=<ms>,v1=<hex hmac-sha256 of "t.payload">` and its age, in constant time."""
     if signature is None:
         raise HttpError(
-            422, "unsigned", "this queue takes only signed messages", field="signature", hint="see the HMAC how-to"
+            422, "unsigned", "this queue only accepts signed messages", field="signature", hint="see the HMAC how-to"
         )
     parts = dict(part.strip().partition("=")[::2] for part in signature.split(","))
     stamp, given = parts.get("t", ""), parts.get("v1", "")
     if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 16 or not given:
-        raise HttpError(422, "bad_signature", "the signature reads t=<ms>,v1=<hex>", field="signature")
+        raise HttpError(422, "bad_signature", "malformed signature; expected t=<ms>,v1=<hex>", field="signature")
     if window_ms is not None and abs(system_clock() - int(stamp)) > window_ms:
-        raise HttpError(422, "stale_signature", "the signature's time is too far from now", field="signature")
+        raise HttpError(422, "stale_signature", "the signature's timestamp is too far from now", field="signature")
     wanted = hmac.new(secret.encode(), stamp.encode() + b"." + payload, hashlib.sha256).hexdigest()
     if not hmac.compare_digest(wanted.encode(), given.lower().encode()):
-        raise HttpError(422, "bad_signature", "the signature does not fit the payload", field="signature")
+        raise HttpError(422, "bad_signature", "the signature does not match the payload", field="signature")

@@ -1,4 +1,4 @@
-"""Streams in Prometheus: what was appended here, and how the streams and their consumers stand."""
+"""Prometheus metrics of streams: appends on this server, sizes, and consumer lag."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from prometheus_client.registry import Collector
 
 from penstock.errors import PenstockError
 from penstock.server.stream_service import StreamService
-from penstock.server.telemetry import LATENCY_BUCKETS, Spread
+from penstock.server.telemetry import LATENCY_BUCKETS, PlainHistogram
 
 STREAMS_SHOWN_MAX = 1_000
 
 
 class StreamCollector(Collector):
     def __init__(self, streams: StreamService) -> None:
-        self._desk = streams
+        self._service = streams
         self._appended: dict[str, tuple[int, int]] = {}
-        self._latency = Spread(LATENCY_BUCKETS)
+        self._latency = PlainHistogram(LATENCY_BUCKETS)
         streams.appended = self._count
 
     def _count(self, stream: str, records: int, size: int, seconds: float) -> None:
@@ -38,31 +38,31 @@ class StreamCollector(Collector):
             "penstock_stream_appended_bytes", "Bytes of records appended by this server.", labels=("stream",)
         )
         latency = HistogramMetricFamily("penstock_stream_append_seconds", "Time until an append is on disk.", labels=())
-        # The event loop goes on counting meanwhile, on its own thread.
+        # The event loop keeps counting on its own thread meanwhile.
         for stream, (count, in_bytes) in list(self._appended.items()):
             records.add_metric((stream,), count)
             size.add_metric((stream,), in_bytes)
         self._latency.add_to(latency)
         waiting = GaugeMetricFamily(
-            "penstock_stream_reads_waiting", "Reads that wait for a record.", self._desk.log_waiters.waiting
+            "penstock_stream_reads_waiting", "Reads waiting for a record.", self._service.log_waiters.waiting
         )
         yield from (records, size, latency, waiting, *self._standing())
 
     def _standing(self) -> Iterable[Metric]:
-        kept = GaugeMetricFamily("penstock_stream_records", "Records that are kept.", labels=("stream",))
+        kept = GaugeMetricFamily("penstock_stream_records", "Records in the stream.", labels=("stream",))
         size = GaugeMetricFamily("penstock_stream_bytes", "Bytes of a stream's segments.", labels=("stream",))
         segments = GaugeMetricFamily("penstock_stream_segments", "Segments of a stream.", labels=("stream",))
         lag = GaugeMetricFamily(
-            "penstock_stream_lag_records", "Records after a consumer's position.", labels=("stream", "consumer")
+            "penstock_stream_lag_records", "Consumer lag: records after its position.", labels=("stream", "consumer")
         )
-        for info in self._desk.streams.list_streams(limit=STREAMS_SHOWN_MAX):
+        for info in self._service.streams.list_streams(limit=STREAMS_SHOWN_MAX):
             kept.add_metric((info.name,), info.next - info.first)
             size.add_metric((info.name,), info.bytes)
             segments.add_metric((info.name,), info.segments)
             try:
-                consumers = self._desk.streams.consumers(info.name) if info.consumers else ()
+                consumers = self._service.streams.consumers(info.name) if info.consumers else ()
             except PenstockError:
-                continue  # Dropped just now, or damaged, which its own calls report.
+                continue  # Deleted meanwhile, or damaged, which its own calls report.
             for consumer in consumers:
                 lag.add_metric((info.name, consumer.name), consumer.lag)
         yield from (kept, size, segments, lag)

@@ -1,4 +1,4 @@
-"""Streams as a server has them: appends that know their key, readers that wait without a thread, and upkeep."""
+"""The server's access to streams: deduplicated appends, long polls without a thread each, and retention."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.server.append_dedup import AppendDeduplicator
 from penstock.server.log_waiters import LogWaiters
 
 T = TypeVar("T")
-# A larger append is encoded and written on a thread.
+# Larger appends are encoded and written on a thread, so that they do not block the event loop.
 BYTES_ON_LOOP = 64 << 10
-# Positions that are committed at the same time, and share a write.
+# Position commits that run at the same time and share a write.
 COMMITTING = 16
 PAGE = 100
 
@@ -35,13 +35,13 @@ class StreamService:
         self._committing = ThreadPoolExecutor(COMMITTING, thread_name_prefix="penstock-positions")
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="penstock-streams-job")
         self._closed = False
-        # Told of each append: stream, records, bytes, and the seconds until it was on disk.
+        # Called after each append with stream, records, bytes, and the seconds until it was on disk.
         self.appended: Callable[[str, int, int, float], None] | None = None
 
     async def append(
         self, name: str, payloads: Sequence[Payload], key: str | None = None, since: int | None = None
     ) -> tuple[AppendOutcome, bool]:
-        """Answered when on disk; and whether an earlier append with this key, from an offset on, was it."""
+        """Append durably. Return the outcome, and True if an earlier append with this key was it."""
         if key is None:
             return await self._append(name, payloads), False
         return await self._keys.append(name, key, payloads, lambda these: self._append(name, these), since)
@@ -63,39 +63,39 @@ class StreamService:
             self._committing, lambda: self.streams.commit(name, consumer, offset, force=force, kind=kind)
         )
 
-    async def call(self, look: Callable[[], T], *, long: bool = False) -> T:
-        """Ask the streams on a thread; `long` work does not hold up others."""
-        if long:
-            return await asyncio.get_running_loop().run_in_executor(self._jobs, look)
-        return await self._appends.call(look)
+    async def call(self, work: Callable[[], T], *, background: bool = False) -> T:
+        """Run `work` on a thread; `background` work has a thread of its own and does not delay other calls."""
+        if background:
+            return await asyncio.get_running_loop().run_in_executor(self._jobs, work)
+        return await self._appends.call(work)
 
     async def drop(self, name: str, *, force: bool) -> None:
-        await self.call(lambda: self.streams.drop(name, force=force), long=True)
+        await self.call(lambda: self.streams.drop(name, force=force), background=True)
         self._keys.forget(name)
         self.log_waiters.wake(name)
 
     async def trim_all(self) -> None:
-        """Remove what the streams' options no longer keep."""
-        await self.call(self._trim_all, long=True)
+        """Apply the retention options of every stream."""
+        await self.call(self._trim_all, background=True)
 
     def _trim_all(self) -> None:
-        trouble: PenstockError | None = None
+        first_error: PenstockError | None = None
         found = self.streams.list_streams(limit=PAGE)
         while found and not self._closed:
             for info in found:
-                # To trim is to write, which is for one process at a time: not without need, and not in its place.
+                # Trimming takes the stream's write lock: only do it if needed, and not while another process writes.
                 try:
-                    if self._outgrown(info):
+                    if self._exceeds_retention(info):
                         self.streams.trim(info.name)
                 except (StoreBusy, UnknownStream):
                     pass
                 except PenstockError as error:
-                    trouble = trouble or error
+                    first_error = first_error or error
             found = self.streams.list_streams(after=found[-1].name, limit=PAGE)
-        if trouble is not None:
-            raise trouble
+        if first_error is not None:
+            raise first_error
 
-    def _outgrown(self, info: StreamInfo) -> bool:
+    def _exceeds_retention(self, info: StreamInfo) -> bool:
         options = info.options
         if options.retention_bytes is not None and info.bytes > options.retention_bytes and info.segments > 1:
             return True

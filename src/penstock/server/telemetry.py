@@ -1,4 +1,4 @@
-"""What the server reports about itself: JSON log lines and Prometheus metrics."""
+"""JSON log lines and Prometheus metrics of the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.store.sqlite import SqliteStore
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 QUEUES_SHOWN_MAX = 1_000
-NOTHING_WAITS = Ages()
+NO_AGES = Ages()
 ACCESS_LINGER_SECONDS = 0.05
 ACCESS_LINES_MAX = 1_000
 
@@ -53,7 +53,7 @@ class AccessLine(msgspec.Struct, gc=False):
 
 
 class LogLines:
-    """Lines are written together: an error at the end of the event loop's turn, requests a moment later."""
+    """Writes log lines in batches: errors at the end of the event loop's iteration, requests 50 ms later."""
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
         self._stream = stream or sys.stderr.buffer
@@ -73,7 +73,7 @@ class LogLines:
 
     def flush(self) -> None:
         lines, self._lines = self._lines, []
-        # Whoever has closed the log does not want it.
+        # The operator may have closed stderr; the server keeps running without a log.
         with suppress(OSError, ValueError):
             self._stream.write(self._encoder.encode_lines(lines))
             self._stream.flush()
@@ -82,8 +82,8 @@ class LogLines:
 CUTS_SECONDS = 30.0
 
 
-class Spread:
-    """A histogram of plain numbers, for what is counted often and asked for seldom."""
+class PlainHistogram:
+    """A histogram of plain integers: cheap to update on every request, converted only when metrics are scraped."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -102,7 +102,7 @@ class Spread:
 
 
 class Metrics:
-    """Named as Prometheus wants them; each application has its own registry."""
+    """Prometheus metrics of one application, with a registry of its own."""
 
     def __init__(self, broker: Broker) -> None:
         registry = self.registry = CollectorRegistry()
@@ -111,7 +111,7 @@ class Metrics:
         self.committed = self._work.committed
         registry.register(self._work)
         ProcessCollector(registry=registry)
-        build = Info("penstock_build", "The version that runs, and on what.", registry=registry)
+        build = Info("penstock_build", "Version, Python version and store of this server.", registry=registry)
         store = "sqlite" if isinstance(broker.store, SqliteStore) else "postgresql"
         build.info({"version": __version__, "python": platform.python_version(), "store": store})
         self.wal_bytes = Gauge("penstock_wal_bytes", "Size of SQLite's write-ahead log.", registry=registry)
@@ -126,7 +126,7 @@ class Metrics:
         )
         self._canary_rounds = Counter(
             "penstock_canary_rounds",
-            "Canary rounds: within the objective, past it, or failed.",
+            "Canary rounds by result: within the objective, slower, or failed.",
             ("result",),
             registry=registry,
         )
@@ -136,10 +136,10 @@ class Metrics:
         self.cuts = collector.cuts
         registry.register(collector)
 
-    def canary(self, heard: bool, seconds: float, objective_seconds: float) -> None:
-        if heard:
+    def canary(self, received: bool, seconds: float, objective_seconds: float) -> None:
+        if received:
             self.canary_seconds.observe(seconds)
-        result = "failed" if not heard else "met" if seconds <= objective_seconds else "missed"
+        result = "failed" if not received else "met" if seconds <= objective_seconds else "missed"
         self._canary_rounds.labels(result).inc()
 
     def text(self) -> bytes:
@@ -147,20 +147,20 @@ class Metrics:
 
 
 class WorkCollector(Collector):
-    """Requests and commits."""
+    """Collects HTTP requests and commits."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], int] = {}
-        self._latency: dict[tuple[str, str], Spread] = {}
-        self._batch = Spread(BATCH_BUCKETS)
-        self._store = Spread(LATENCY_BUCKETS)
+        self._latency: dict[tuple[str, str], PlainHistogram] = {}
+        self._batch = PlainHistogram(BATCH_BUCKETS)
+        self._store = PlainHistogram(LATENCY_BUCKETS)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         key = (method, route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         latency = self._latency.get((method, route))
         if latency is None:
-            latency = self._latency[method, route] = Spread(LATENCY_BUCKETS)
+            latency = self._latency[method, route] = PlainHistogram(LATENCY_BUCKETS)
         latency.observe(seconds)
 
     def committed(self, commands: int, seconds: float) -> None:
@@ -175,11 +175,13 @@ class WorkCollector(Collector):
             "penstock_http_requests", "Requests answered.", labels=("method", "route", "status")
         )
         latency = HistogramMetricFamily(
-            "penstock_http_request_seconds", "Time to answer, waiting included.", labels=("method", "route")
+            "penstock_http_request_seconds",
+            "Time to answer a request, including long polling.",
+            labels=("method", "route"),
         )
         batch = HistogramMetricFamily("penstock_commit_batch_commands", "Commands that shared a commit.", labels=())
         store = HistogramMetricFamily("penstock_store_seconds", "Time a batch spent in the store.", labels=())
-        # The event loop goes on counting meanwhile, on its own thread.
+        # The event loop keeps counting on its own thread meanwhile.
         for (method, route, status), count in list(self._requests.items()):
             requests.add_metric((method, route, str(status)), count)
         for names, spread in list(self._latency.items()):
@@ -190,7 +192,7 @@ class WorkCollector(Collector):
 
 
 class BrokerCollector(Collector):
-    """Depths, totals and waits, read from what is kept anyway when they are asked for."""
+    """Collects queue depths, totals and ages from the store's counters when metrics are scraped."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -201,18 +203,20 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         broker = self._broker
-        yield GaugeMetricFamily("penstock_long_polls_open", "Polls that wait for a message.", broker.polls)
-        yield GaugeMetricFamily("penstock_commit_queue", "Commands that wait for a commit.", broker.committer.depth)
+        yield GaugeMetricFamily("penstock_long_polls_open", "Long polls waiting for a message.", broker.polls)
+        yield GaugeMetricFamily("penstock_commit_queue", "Commands waiting for a commit.", broker.committer.depth)
         yield CounterMetricFamily(
-            "penstock_leases_given_back", "Leases given back because their client had gone.", broker.given_back
+            "penstock_leases_given_back", "Leases released because their client disconnected.", broker.given_back
         )
         if (free := disk_free_bytes(broker.store)) is not None:
-            yield GaugeMetricFamily("penstock_disk_free_bytes", "Free on the disk that holds the data.", free)
+            yield GaugeMetricFamily("penstock_disk_free_bytes", "Free space on the disk that holds the data.", free)
         yield GaugeMetricFamily(
-            "penstock_log_cut_files", "Files of records cut off a log, which a repair brings back.", self.cuts.count()
+            "penstock_log_cut_files",
+            "Files of records cut off a damaged log, which a repair restores.",
+            self.cuts.count(),
         )
         troubles = CounterMetricFamily(
-            "penstock_log_troubles", "What opening the journal or a stream found wrong, by kind.", labels=["trouble"]
+            "penstock_log_troubles", "Damage found when opening the journal or a stream, by kind.", labels=["trouble"]
         )
         for trouble in DamageKind:
             troubles.add_metric([trouble], FOUND[trouble])
@@ -224,7 +228,7 @@ class BrokerCollector(Collector):
         queues = found[:QUEUES_SHOWN_MAX]
         yield GaugeMetricFamily(
             "penstock_queues_left_out",
-            f"1 if there are more than {QUEUES_SHOWN_MAX:,} queues: those after them, by name, have no metrics here.",
+            f"1 if there are more than {QUEUES_SHOWN_MAX:,} queues; the rest, by name, have no metrics.",
             float(len(found) > QUEUES_SHOWN_MAX),
         )
         ages = self._broker.store.ages([info.name for info in queues if info.ready])
@@ -234,12 +238,14 @@ class BrokerCollector(Collector):
         oldest = GaugeMetricFamily(
             "penstock_oldest_age_seconds", "Age of the oldest ready message, whatever its priority.", labels=("queue",)
         )
-        depth = GaugeMetricFamily("penstock_messages", "Messages now, by state.", labels=("queue", "state"))
-        total = CounterMetricFamily("penstock_events", "What has happened to messages.", labels=("queue", "event"))
+        depth = GaugeMetricFamily("penstock_messages", "Messages in the queue, by state.", labels=("queue", "state"))
+        total = CounterMetricFamily("penstock_events", "Message events, by kind.", labels=("queue", "event"))
         retries = CounterMetricFamily("penstock_retries", "Deliveries that failed.", labels=("queue",))
-        inflow = CounterMetricFamily("penstock_dead_letters", "Messages that died.", labels=("queue",))
+        inflow = CounterMetricFamily(
+            "penstock_dead_letters", "Messages moved to the dead-letter queue.", labels=("queue",)
+        )
         for info in queues:
-            age = ages.get(info.name, NOTHING_WAITS)
+            age = ages.get(info.name, NO_AGES)
             head.add_metric((info.name,), (age.head_ms or 0) / 1000)
             oldest.add_metric((info.name,), (age.oldest_ms or 0) / 1000)
             for state in ("ready", "scheduled", "leased", "dead", "archived"):
@@ -252,7 +258,7 @@ class BrokerCollector(Collector):
 
 
 class CutFiles:
-    """Counts the `*.cut` files of a store's logs, at most once in a while: there may be many streams."""
+    """Counts the `*.cut` files beside a store; cached for 30 seconds, because there may be many streams."""
 
     def __init__(self, store: Store) -> None:
         path = getattr(store, "path", None)
@@ -268,7 +274,7 @@ class CutFiles:
 
 
 def disk_free_bytes(store: Store) -> int | None:
-    """Return what is free where the data is; None for a store that has no file here."""
+    """Return the free bytes on the disk that holds the data; None for a store without a local file."""
     path = getattr(store, "path", None)
     return None if path is None or path == ":memory:" else shutil.disk_usage(Path(path).parent).free
 

@@ -1,6 +1,6 @@
-"""Optional OpenTelemetry: a span for each request and each commit, linked to the producers of what it delivers.
+"""Optional OpenTelemetry tracing: one span per request and per commit, linked to the producers of delivered messages.
 
-Nothing here is imported by a server that does not trace.
+The module is imported only if tracing is enabled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOSE_SECONDS = 2.0
 
 
 class Tracer:
-    """Spans by a given provider."""
+    """Records spans with an OpenTelemetry tracer provider."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry import trace
@@ -34,7 +34,7 @@ class Tracer:
 
     @contextmanager
     def request(self, request: Request) -> Iterator[None]:
-        """The caller's trace is the parent; the traces of the messages that are handed over are links."""
+        """Trace a request as a child of the caller's span, with links to the producers of the delivered messages."""
         parent = self._context(request.traceparent)
         with self._tracer.start_as_current_span(
             f"{request.method} unmatched", context=parent, kind=self._api.SpanKind.SERVER
@@ -55,14 +55,14 @@ class Tracer:
                     span.set_status(self._api.StatusCode.ERROR)
 
     def committed(self, commands: int, seconds: float) -> None:
-        """A batch serves many requests, so its span stands alone."""
+        """Record a commit as a root span, because one batch serves many requests."""
         ended = time.time_ns()
         span = self._tracer.start_span("commit", start_time=ended - int(seconds * 1e9), context=self._context(None))
         span.set_attribute("penstock.commands", commands)
         span.end(ended)
 
     def close(self) -> None:
-        """Send what is left. A collector that is down does not delay the server's end: then the rest is dropped."""
+        """Flush pending spans. If the collector is down, drop them after two seconds instead of delaying shutdown."""
         sending = threading.Thread(target=self._provider.shutdown, name="penstock-spans", daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS)
@@ -80,7 +80,7 @@ class Tracer:
 
 
 def start_tracing() -> Tracer:
-    """Spans over OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says."""
+    """Return a tracer that exports spans over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -90,11 +90,11 @@ def start_tracing() -> Tracer:
         raise InvalidInput(
             "OpenTelemetry is not installed", field="otel", hint="pip install penstock-mq[otel]"
         ) from None
-    # What the environment says (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) goes over the default.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the default service name.
     found = Resource.create()
     if str(found.attributes["service.name"]).startswith("unknown_service"):
         found = found.merge(Resource({"service.name": "penstock"}))
-    # Not at exit: `Tracer.close` does it, and does not wait for a collector that is down.
+    # No exit hook: `Tracer.close` shuts the provider down and does not wait for a collector that is down.
     provider = TracerProvider(resource=found, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracer(provider)

@@ -1,4 +1,4 @@
-"""Errors that only HTTP knows."""
+"""Errors that exist only at the HTTP layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.errors import PenstockError
 
 
 class HttpError(PenstockError):
-    """A request that is refused, with the status that says so."""
+    """A request error with its HTTP status."""
 
     def __init__(
         self,
@@ -26,4 +26,4 @@ class HttpError(PenstockError):
 
 
 class Disconnected(Exception):
-    """The client has gone; there is nobody to answer."""
+    """The client has disconnected, so no response can be sent."""

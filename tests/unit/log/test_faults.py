@@ -22,7 +22,7 @@ from penstock.log.segment import file_name, firsts_in
 from penstock.log.snapshot import LogCopy, copy_log
 from penstock.log.streams import FileStreams
 from penstock.log.writer import CHECKPOINT_MS, Log
-from penstock.server.serve import opened as open_served
+from penstock.server.serve import open_store_from as open_served
 from tests.conformance.support import Clock
 from tests.unit.log.support import BROKEN, FULL, Failing, assert_true, fill, make, payload, read_all
 

@@ -1,7 +1,7 @@
-"""Rows of Spark's tasks as Parquet files, with all that a table's commit must know of them.
+"""Writes rows in Spark tasks as Parquet files, with the metadata that a table commit needs.
 
-A file has a name of its own and counts only once it is committed, so an attempt that is killed or repeated leaves at
-most a file that `vacuum` removes.
+File names are unique and a file counts only once it is committed, so a killed or repeated attempt leaves at most a file
+that `vacuum` removes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 256 << 10
 ROW_GROUP_BYTES = 64 << 20
 FILE_BYTES = 512 << 20
-_TOLD = pa.schema([("file", pa.binary())])
+_FILE_SCHEMA = pa.schema([("file", pa.binary())])
 Batches = Iterator[pa.RecordBatch]
 
 
-def write_files(rows: DataFrame, folder: Path, table: Table, *, little: bool = False) -> list[NewFile]:
-    """What this data frame has, as files of that table. `little` is written here, which spares Python workers."""
-    if little:
+def write_files(rows: DataFrame, folder: Path, table: Table, *, small: bool = False) -> list[NewFile]:
+    """Write a data frame as files of a table. A `small` one is written by the driver, without Python workers."""
+    if small:
         return list(write_batches(rows.toArrow().to_batches(), folder, table))
 
     def write(batches: Iterable[pa.RecordBatch]) -> Batches:
-        yield from _told(write_batches(batches, folder, table))
+        yield from _as_batches(write_batches(batches, folder, table))
 
     return _files(rows.mapInArrow(write, "file binary").collect())
 
@@ -50,10 +50,10 @@ def write_parts(
     folder: Path,
     table: Table,
     *,
-    little: bool = False,
+    small: bool = False,
 ) -> list[NewFile]:
-    """What `read` makes of each part, as files of that table, a task for each. Rows never pass through the JVM."""
-    if little:
+    """Write what `read` returns for each part, one task per part. Rows never pass through the JVM."""
+    if small:
         return list(write_batches(chain.from_iterable(map(read, parts)), folder, table))
     if not parts:
         return []
@@ -61,7 +61,7 @@ def write_parts(
     def write(batches: Iterable[pa.RecordBatch]) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _told(write_batches(read(parts[number]), folder, table))
+                yield from _as_batches(write_batches(read(parts[number]), folder, table))
 
     tasks = spark.range(0, len(parts), 1, len(parts))
     return _files(tasks.mapInArrow(write, "file binary").collect())
@@ -145,9 +145,9 @@ def _greatest(one: Any, other: Any) -> Any:
     return other if one is None else one if other is None else max(one, other)
 
 
-def _told(files: Iterable[NewFile]) -> Batches:
+def _as_batches(files: Iterable[NewFile]) -> Batches:
     for file in files:
-        yield pa.RecordBatch.from_pylist([{"file": msgspec.json.encode(file)}], schema=_TOLD)
+        yield pa.RecordBatch.from_pylist([{"file": msgspec.json.encode(file)}], schema=_FILE_SCHEMA)
 
 
 def _files(rows: Sequence[Any]) -> list[NewFile]:
@@ -159,5 +159,5 @@ def _with_times(file: NewFile) -> NewFile:
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
-    """Only times are told as texts."""
+    """Parse timestamps, which are the only strings."""
     return {name: datetime.fromisoformat(value) if isinstance(value, str) else value for name, value in values.items()}

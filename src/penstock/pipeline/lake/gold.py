@@ -1,4 +1,4 @@
-"""Events to totals by queue, by minute and by error. All of it adds up: rows of a batch join rows of the table."""
+"""Aggregates events by queue, minute and error. All aggregates are additive, so a batch merges into the table."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from penstock.pipeline.lake.tables import COUNTS, LATENCIES, QUEUE_ERRORS, QUEUE
 PATTERN_LETTERS_MAX = 200
 EMPTY_SKETCH_BYTES = 8
 FAILURES = ("nacked", "lapsed", "dead")
-_LAPSED_ERROR = "the lease expired"
+_EXPIRED_ERROR = "the lease expired"
 
 
 def _has(marks: int) -> str:
-    """Whether an event has one of these."""
+    """Return the SQL condition that an event has one of these flags."""
     return f"(marks & {int(marks)} <> 0)"
 
 
-# As texts: each is one call of Java, where a tree of columns is some hundred in every step.
-# A queue comes with them or goes with them; of its other events, and of older ones, there is no number.
+# SQL text, because parsing it is one JVM call, while building a tree of columns takes hundreds in every step.
+# Messages that a queue has when it enters or leaves the journal; other and older queue events have no counts.
 _HELD = "if(get_json_object(details, '$.what') = 'entered', 1, -1) * bigint(get_json_object(details, '$.{}'))"
-# By state, what an event adds to the number of messages in it.
+# Change of the number of messages in each state by an event.
 _CHANGES = {
     "waiting": f"""CASE WHEN kind IN ('pushed', 'nacked', 'lapsed', 'redriven') THEN 1
         WHEN kind IN ('dead', 'expired') THEN -1
@@ -58,7 +58,7 @@ QUANTILES = {
 
 
 def minutes_of(events: DataFrame) -> DataFrame:
-    """What these events add to each minute of each queue."""
+    """Aggregate events by queue and minute."""
     return (
         events.where("kind <> 'worker'")
         .groupBy("queue", F.expr("date_trunc('minute', at) AS minute"))
@@ -73,7 +73,7 @@ def minutes_of(events: DataFrame) -> DataFrame:
 
 
 def queues_with(kept: DataFrame, added: DataFrame) -> DataFrame:
-    """Rows of `gold.queues` for the queues of `added`, which are minutes."""
+    """Return the updated rows of `gold.queues` for the queues in the minutes `added`."""
     before = kept.join(F.broadcast(added.select("queue").distinct()), "queue", "left_semi")
     columns = ["queue", "first_at", "last_at", *COUNTS]
     now = added.selectExpr(columns + [f"{state}_change AS {state}_now" for state in STATES])
@@ -89,9 +89,9 @@ def queues_with(kept: DataFrame, added: DataFrame) -> DataFrame:
 
 
 def minutes_with(kept: DataFrame, added: DataFrame, queues: DataFrame) -> DataFrame:
-    """Rows of `gold.queue_minutes` that change: minutes of `added`, and those after them, whose depth moves.
+    """Return the changed rows of `gold.queue_minutes`: the minutes of `added`, and later ones, whose depth changes.
 
-    What a queue held at the end of a minute is what it holds now less all that changed since.
+    The depth at the end of a minute is the current depth minus all changes since.
     """
     since = added.groupBy("queue").agg(F.expr("min(minute) AS since"))
     later = kept.join(F.broadcast(since), "queue").where("minute >= since")
@@ -107,20 +107,20 @@ def minutes_with(kept: DataFrame, added: DataFrame, queues: DataFrame) -> DataFr
     held = F.broadcast(queues.selectExpr(["queue", *(f"{state}_now" for state in STATES)]))
     after = "OVER (PARTITION BY queue ORDER BY minute DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     ends = [f"{state}_now - coalesce(sum({state}_change) {after}, 0) AS {state}_end" for state in STATES]
-    told = merged.join(held, "queue").selectExpr([*columns, *ends])
+    with_ends = merged.join(held, "queue").selectExpr([*columns, *ends])
     found = QUANTILES | {"depth": "waiting_end + leased_end"}
-    return told.selectExpr([f"{found.get(name, name)} AS {name}" for name in QUEUE_MINUTES.schema.names])
+    return with_ends.selectExpr([f"{found.get(name, name)} AS {name}" for name in QUEUE_MINUTES.schema.names])
 
 
 def errors_of(events: DataFrame) -> DataFrame:
-    """What these events add to the errors of each queue and hour."""
+    """Aggregate failures by queue, hour and error."""
     kind = F.col("kind")
     texts = F.from_json("details", "struct<error: string, errors: array<struct<error: string>>>")
-    failed = events.where(kind.isin(*FAILURES)).withColumn("told", texts)
+    failed = events.where(kind.isin(*FAILURES)).withColumn("parsed", texts)
     text = (
-        F.when(kind == "nacked", F.col("told.error"))
-        .when(kind == "lapsed", F.lit(_LAPSED_ERROR))
-        .otherwise(F.element_at(F.col("told.errors.error"), -1))
+        F.when(kind == "nacked", F.col("parsed.error"))
+        .when(kind == "lapsed", F.lit(_EXPIRED_ERROR))
+        .otherwise(F.element_at(F.col("parsed.errors.error"), -1))
     )
     pattern = pattern_of(F.coalesce(text, F.lit("")))
     return (
@@ -155,7 +155,7 @@ def errors_with(kept: DataFrame, added: DataFrame) -> DataFrame:
 
 
 def pattern_of(text: Column) -> Column:
-    """The text with all that differs from case to case taken out: ids, numbers, addresses, quoted words."""
+    """Return the text with variable parts replaced: ids, numbers, addresses, quoted words."""
     line = F.trim(F.split(text, "\n", 2)[0])
     for what, instead in (
         (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>"),

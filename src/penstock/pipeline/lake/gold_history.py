@@ -1,4 +1,4 @@
-"""What gold tells of times that the store's own roll-ups no longer reach. Without Spark and without Java."""
+"""History from the gold tables for times before the store's roll-ups. Needs neither Spark nor Java."""
 
 from __future__ import annotations
 
@@ -33,40 +33,40 @@ ByKind = dict[int, Counts]
 
 
 class QueueHistory(Struct):
-    """A queue before the seam, in steps of a window."""
+    """A queue's history before the cutover, in steps of a window."""
 
     before: Depth
-    """When the window began."""
+    """Depth when the window begins."""
     spans: dict[int, Span]
-    """By the first minute of a step; only those in which something happened. What came after the window is one more."""
+    """Steps with events, by first minute; one more step covers the time after the window."""
     first: int
     last: dict[int, int]
-    """By step, the last minute in which something happened."""
+    """Last minute with events, by step."""
 
 
 class GoldHistory:
-    """A lake, as far as it was filled from one journal. Safe for threads."""
+    """The part of a lake that one journal filled. Thread-safe."""
 
     def __init__(self, folder: Path, uid: str) -> None:
         self._folder = folder
         self._lake = Lake(folder)
         self._app = app_of(uid)
         self._lock = threading.Lock()
-        self._looked_at = -REFRESH_SECONDS
+        self._refreshed_at = -REFRESH_SECONDS
         self._until: datetime | None = None
 
     def until(self) -> datetime | None:
-        """Gold is complete up to about then; None if there is no lake of this journal."""
+        """Return the time up to which gold is complete; None if there is no lake of this journal."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._until
 
-    def _look(self) -> None:
-        if time.monotonic() - self._looked_at < REFRESH_SECONDS:
+    def _refresh(self) -> None:
+        if time.monotonic() - self._refreshed_at < REFRESH_SECONDS:
             return
-        self._looked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         self._until = None
-        self._lake = Lake(self._folder)  # The one that was there before may have been removed and made anew.
+        self._lake = Lake(self._folder)  # The lake may have been deleted and recreated.
         if not self._lake.exists():
             return
         minutes, bronze = self._lake[QUEUE_MINUTES], self._lake[BRONZE]
@@ -74,11 +74,11 @@ class GoldHistory:
             self._until = bronze.greatest_of("at")
 
     def roll_ups(self, window: Window, cutover: int, names: Sequence[str]) -> dict[str, QueueHistory]:
-        """Of these queues, from the window's beginning until before the minute of the seam, which may be later than its
-        end: what a queue held is told from its next change."""
+        """Return the histories of these queues from the window's start to the cutover. The cutover may be after the
+        window's end, because a queue's depth follows from its next change."""
         found: dict[str, QueueHistory] = {}
         ends = [f"{state}_{part}" for state in STATES for part in ("end", "change")]
-        # A queue's own events, such as that it was made, count nothing.
+        # Skip minutes that only have queue events, such as its creation.
         counted = reduce(or_, (ds.field(name) != 0 for name in (*HAPPENED, *(f"{state}_change" for state in STATES))))
         for batch in self._scan(window, cutover, names, [*HAPPENED, *ends], counted):
             for row in _grouped(batch, window, ends):
@@ -86,7 +86,7 @@ class GoldHistory:
         return found
 
     def completed(self, window: Window, cutover: int) -> dict[int, int]:
-        """By step, in all queues, also those that are no more."""
+        """Return the completed messages per step over all queues, including deleted ones."""
         done: dict[int, int] = {}
         for batch in self._scan(window, min(cutover, window.to_minute), None, ["acked"]):
             steps = _steps(batch["minute"], window)
@@ -95,7 +95,7 @@ class GoldHistory:
         return done
 
     def latencies(self, window: Window, cutover: int, names: Sequence[str]) -> dict[str, dict[int, ByKind]]:
-        """By queue, step and kind, the counts of buckets."""
+        """Return latency bucket counts by queue, step and kind."""
         found: dict[str, dict[int, ByKind]] = {}
         for batch in self._scan(window, min(cutover, window.to_minute), names, list(SKETCHES.values())):
             steps = _steps(batch["minute"], window).tolist()
@@ -117,7 +117,7 @@ class GoldHistory:
     ) -> Iterator[pa.RecordBatch]:
         low, high = _time(window.from_minute), _time(cutover)
         with self._lock:
-            self._look()
+            self._refresh()
             if self._until is None or low >= high:
                 return
             dataset = self._dataset(low)
@@ -125,7 +125,7 @@ class GoldHistory:
         if where is not None:
             wanted &= where
         for batch in dataset.to_batches(columns=["queue", "minute", *columns], filter=wanted, batch_size=BATCH_ROWS):
-            # Not in the dataset's filter: files that delta-rs wrote tell the ends of texts in a type of their own.
+            # Not in the dataset's filter: delta-rs writes string statistics in a type that Arrow cannot compare.
             named = batch if names is None else batch.filter(pc.is_in(batch["queue"], pa.array(names, pa.string())))
             if named.num_rows:
                 yield named
@@ -133,7 +133,7 @@ class GoldHistory:
     def _dataset(self, low: datetime) -> ds.Dataset:
         try:
             return self._lake[QUEUE_MINUTES].dataset(minute=low)
-        except CannotOpen:  # Files that were put together meanwhile, and removed.
+        except CannotOpen:  # A compaction removed files meanwhile.
             return self._lake[QUEUE_MINUTES].refresh().dataset(minute=low)
 
 
@@ -153,7 +153,7 @@ def _steps(times: pa.Array, window: Window) -> np.ndarray[Any, np.dtype[np.int64
 
 
 def _grouped(batch: pa.RecordBatch, window: Window, ends: Sequence[str]) -> list[dict[str, Any]]:
-    """One row for each queue and step: sums, and what stood at its first and last minute."""
+    """Return one row per queue and step: sums, and the values of its first and last minute."""
     table = pa.Table.from_batches([batch])
     table = table.append_column("step", pa.array(_steps(batch["minute"], window)))
     table = table.append_column("number", pa.array(_minutes(batch["minute"]))).sort_by("number")
@@ -181,5 +181,5 @@ def _add(found: dict[str, QueueHistory], row: dict[str, Any]) -> None:
 
 
 def _depth(held: dict[str, int]) -> Depth:
-    """What waits is told as ready: gold does not tell it from what is scheduled."""
+    """Return the depth; waiting messages count as ready, because gold does not separate scheduled ones."""
     return Depth(ready=held["waiting"], leased=held["leased"], dead=held["dead"])

@@ -1,7 +1,7 @@
-"""The lake: a folder of Delta tables. Spark's tasks write the files, the driver commits them here, without a JVM.
+"""The lake: a folder of Delta tables. Spark tasks write the files; the driver commits them here, without a JVM.
 
-Each table keeps its own position in the journal, set by the commit that adds what was read up to there (an application
-transaction of Delta). So whatever is killed, what is read again begins where the table ends: nothing twice, no gap.
+Each table stores its position in the journal in the same commit as its rows (a Delta application transaction). So after
+a crash, reading resumes where the table ends, without duplicates or gaps.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOCK = "lock"
-# A folder may have brackets in its name.
+# Spark must not treat brackets in a folder name as a glob pattern.
 NO_GLOBS = "__globPaths__"
 CHECKPOINT_COMMITS = 50
-# Where rows are put in the place of others, whole files are written anew: old rows are soon in files of their own.
+# Replacing rows rewrites whole files; with small ones, old rows soon have files of their own.
 PUT_FILE_BYTES = 1 << 20
 TIDY = (1_000, 24)
-# After so many commits a table is compacted, and files that were replaced so many hours ago are removed.
+# Commits between compactions, and hours until replaced files are removed.
 TIDY_CHANGING = (100, 1)
 _CONFIGURATION = {
     "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
@@ -47,17 +47,17 @@ _PUT_CONFIGURATION = _CONFIGURATION | {"delta.targetFileSize": str(PUT_FILE_BYTE
 
 
 class NewFile(Struct, frozen=True):
-    """A Parquet file that a task has written, of which no table knows yet."""
+    """A Parquet file that a task has written but no table has committed."""
 
     path: str
-    """Within the table's folder."""
+    """Path within the table's folder."""
     bytes: int
     rows: int
     least: dict[str, Any]
     greatest: dict[str, Any]
 
     def action(self) -> AddAction:
-        stats = {"numRecords": self.rows, "minValues": _told(self.least), "maxValues": _told(self.greatest)}
+        stats = {"numRecords": self.rows, "minValues": _as_json(self.least), "maxValues": _as_json(self.greatest)}
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         return AddAction(self.path, self.bytes, {}, now_ms, True, msgspec.json.encode(stats).decode())
 
@@ -69,11 +69,11 @@ class Size(Struct, frozen=True, kw_only=True):
     bytes: int
     version: int
     position: int | None
-    """The offset up to which the journal is in it."""
+    """Journal offset up to which the table is complete."""
 
 
 class LakeTable:
-    """One table, at the version that was newest when it was last looked at."""
+    """One table, at the version of its last refresh."""
 
     def __init__(self, folder: Path, table: Table) -> None:
         self.folder = folder
@@ -85,11 +85,12 @@ class LakeTable:
             return DeltaTable(self.folder)
         except TableNotFoundError as error:
             raise CannotOpen(
-                f"there is no table {self.table.name} in {self.folder.parent.parent}", hint="`penstock pipeline run`"
+                f"table {self.table.name} does not exist in {self.folder.parent.parent}",
+                hint="run `penstock pipeline run`",
             ) from error
 
     def create(self) -> None:
-        """If it is not there; a column that this release added is added."""
+        """Create the table if it does not exist, and add columns that are new in this release."""
         self.folder.mkdir(parents=True, exist_ok=True)
         configuration = _PUT_CONFIGURATION if self.table.changes else _CONFIGURATION
         if not DeltaTable.is_deltatable(str(self.folder)):
@@ -128,9 +129,9 @@ class LakeTable:
         return found
 
     def files(self, **least: Any) -> list[str]:
-        """Of the files that are in the table, those that may hold a value of a column that is at least so great.
+        """Return the table's files that may hold values of at least `least` in a column.
 
-        Fails if one of them is not there: a reader without it would answer wrongly.
+        Raise if one is missing, because results without it would be wrong.
         """
         return self._present(self._entries(least)["path"].to_pylist())
 
@@ -138,57 +139,57 @@ class LakeTable:
         files = [str(self.folder / path) for path in paths]
         missing = next((file for file in files if not Path(file).exists()), None)
         if missing is not None:
-            raise self._misses(missing)
+            raise self._missing_file(missing)
         return files
 
-    def _misses(self, file: str) -> CannotOpen:
+    def _missing_file(self, file: str) -> CannotOpen:
         return CannotOpen(
             f"{self.table.name} is missing the file {file}",
-            hint="if `penstock pipeline compact` has just removed it, ask again; otherwise restore the file, or rebuild"
+            hint="if `penstock pipeline compact` has just removed it, try again; otherwise restore the file, or rebuild"
             " the lake with `penstock pipeline run` and a new --lake",
         )
 
     def least_of(self, column: str, **least: Any) -> Any:
-        """Of those files, the least value of a column; None if there is none."""
+        """Return the minimum of a column over those files; None if there is none."""
         found = self._entries(least)
         return pc.min(found[f"min.{column}"]).as_py() if found.num_rows else None
 
     def greatest_of(self, column: str | None) -> Any:
-        """The greatest value of a column that the files tell of."""
+        """Return the maximum of a column from the files' statistics."""
         found = self._entries({})
         name = f"max.{column}"
         return pc.max(found[name]).as_py() if found.num_rows and name in found.column_names else None
 
     def read(self, spark: SparkSession, **least: Any) -> DataFrame:
-        """As Spark reads it; `least` passes over files, not over rows."""
+        """Read the table with Spark; `least` skips files, not rows."""
         return read_files(spark, self.table.schema, self.files(**least))
 
     def dataset(self, **least: Any) -> ds.Dataset:
-        """As Arrow reads it by itself. Through delta-rs its threads call Python, perhaps while a program is ending."""
-        import pyarrow.dataset as ds  # It loads pandas, for a second.
+        """Read the table with Arrow alone: threads of delta-rs call Python, perhaps during interpreter shutdown."""
+        import pyarrow.dataset as ds  # Imported here, because it loads pandas, which takes a second.
 
-        # With the whole schema, so that files written before a column was added read as nulls.
+        # Pass the whole schema, so that columns missing in older files are null.
         try:
             return ds.dataset(self.files(**least), schema=self.table.schema, format="parquet")
         except FileNotFoundError as error:
-            raise self._misses(str(error)) from error
+            raise self._missing_file(str(error)) from error
 
     def append(self, files: Sequence[NewFile], app: str, position: int) -> None:
-        """Add these and move the position, both or neither."""
+        """Add files and move the position in one commit."""
         self.delta.create_write_transaction(
             [file.action() for file in files],
             mode="append",
             schema=self.delta.schema(),
-            commit_properties=_moving(app, position),
+            commit_properties=_position_commit(app, position),
         )
         self._sync()
 
     def put(self, rows: pa.Table, app: str, position: int, **least: Any) -> None:
-        """Put these rows in the place of those with the same keys. `least` spares looking at older files."""
+        """Replace the rows with the same keys. `least` avoids reading older files."""
         if rows.num_rows == 0:
             self.append([], app, position)
             return
-        # Files are cut in the order of rows: sorted, the older ones need not be looked at again.
+        # Files are split in row order; if sorted, later merges can skip older files.
         rows = rows.cast(self.table.schema).sort_by(
             [(key, "ascending") for key in self.table.ranged or self.table.keys]
         )
@@ -200,7 +201,7 @@ class LakeTable:
                 " AND ".join(same + newer),
                 source_alias="s",
                 target_alias="t",
-                commit_properties=_moving(app, position),
+                commit_properties=_position_commit(app, position),
             )
             .when_matched_update_all()
             .when_not_matched_insert_all()
@@ -209,7 +210,7 @@ class LakeTable:
         self._sync()
 
     def _sync(self) -> None:
-        """The files of the newest commit are on disk before anyone is told of its position."""
+        """Fsync the files of the newest commit before its position is reported."""
         self.delta.update_incremental()
         log = self.folder / "_delta_log"
         newest = log / f"{self.delta.version():020}.json"
@@ -221,19 +222,19 @@ class LakeTable:
         DISK.sync_folder(log)
 
     def compact(self) -> dict[str, Any]:
-        """Few large files in the place of many small ones; what a table says does not change."""
+        """Replace many small files by few large ones, with the same rows."""
         found = self.delta.optimize.compact()
         self._sync()
         return {"removed": found["numFilesRemoved"], "added": found["numFilesAdded"]}
 
     def vacuum(self, hours: int) -> int:
-        """Remove files that no version of the last hours needs, and what killed tasks left behind."""
+        """Remove files that no version of the last hours needs, and leftovers of killed tasks."""
         removed = self.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
         self.refresh()
         return len(removed)
 
     def tidy(self) -> None:
-        """Now and then, once a step is done: not between the tables that it is read from and those made of it."""
+        """Compact and vacuum at intervals, between steps: a step must not lose the files that it reads."""
         commits, hours = TIDY_CHANGING if self.table.changes else TIDY
         if self.delta.version() % commits == 0:
             self.compact()
@@ -274,54 +275,54 @@ class Lake:
             table.create()
 
     def lock(self) -> FolderLock:
-        """One pipeline at a time."""
+        """Take the lake's lock: one pipeline at a time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FolderLock(self.folder / LOCK)
 
     def check_belongs(self, app: str) -> None:
-        """A lake is filled from one journal; another's offsets would not fit."""
+        """Raise if the lake was filled from another journal, whose offsets have other meanings."""
         bronze = self[BRONZE]
-        come_to = bronze.position(app) or 0
+        bronze_position = bronze.position(app) or 0
         for table in self.tables():
-            if (table.position(app) or 0) > come_to:
+            if (table.position(app) or 0) > bronze_position:
                 raise Conflict(
-                    f"{table.table.name} is ahead of {BRONZE.name}, of which it is made: files of that were removed",
-                    hint="name another folder with --lake, or put the files back",
+                    f"{table.table.name} is ahead of {BRONZE.name}, from which it is computed: files were removed",
+                    hint="use another folder with --lake, or restore the files",
                 )
         if bronze.position(app) is None and bronze.delta.get_add_actions().num_rows:
             raise Conflict(
                 f"the lake in {self.folder} was filled from another journal",
-                hint="name a folder of its own with --lake",
+                hint="use another folder with --lake",
             )
 
 
 def app_of(uid: str) -> str:
-    """Under which name tables keep their position in this journal."""
+    """Return the application id under which tables store their position in a journal."""
     return f"penstock:{uid}"
 
 
 def read_files(spark: SparkSession, schema: pa.Schema, files: Sequence[str]) -> DataFrame:
-    """With the whole schema, so that files written before a column was added read as nulls."""
+    """Read Parquet files with the whole schema, so that columns missing in older files are null."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     shape = from_arrow_schema(schema)
     if not files:
-        return _nothing(spark, shape)
+        return _empty(spark, shape)
     return spark.read.schema(shape).option(NO_GLOBS, "false").parquet(*files)
 
 
-def _nothing(spark: SparkSession, shape: StructType) -> DataFrame:
-    """As a plan of which Spark sees that it is empty: it then leaves out all that would be done with it."""
+def _empty(spark: SparkSession, shape: StructType) -> DataFrame:
+    """Return an empty frame as a plan that Spark recognizes as empty, so that it skips all further work."""
     columns = [f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in shape]
     return spark.range(1).where("false").selectExpr(columns)
 
 
-def _moving(app: str, position: int) -> CommitProperties:
+def _position_commit(app: str, position: int) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(app, position)])
 
 
-def _told(values: dict[str, Any]) -> dict[str, Any]:
-    """As Delta writes times."""
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with times as Delta writes them."""
     return {name: _time(value) if isinstance(value, datetime) else value for name, value in values.items()}
 
 

@@ -1,6 +1,6 @@
-"""The store as it is now, for SQL beside the lake's tables: `live.queues` and `live.messages`.
+"""The current store for SQL beside the lake's tables: `live.queues` and `live.messages`.
 
-Written to a file of its own when a query names it, page by page, so that a store of any size fits into memory.
+A table is written to a temporary file when a query names it, page by page, so that a store of any size fits in memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from penstock.errors import UnknownQueue
 from penstock.pipeline.lake.tables import LIVE_MESSAGES, LIVE_QUEUES, Table
 
 PAGE = 1_000
-# Against the way that messages go, so that one that goes on meanwhile is not met again.
+# Against the direction in which messages move, so that one that moves meanwhile is not read twice.
 STATES = (State.ARCHIVED, State.DEAD, State.LEASED, State.SCHEDULED, State.READY)
 Row = dict[str, Any]
 
 
 class LiveTables(Struct, frozen=True):
     url: str | None
-    """As `penstock.connect` takes it; None if there is no store."""
+    """URL for `penstock.connect`; None if there is no store."""
     token: str | None = None
 
     def write(self, table: Table, file: Path) -> None:
@@ -47,7 +47,7 @@ def _queue_rows(client: Client) -> Iterator[list[Row]]:
 
 
 def _current(client: Client, queue: QueueInfo) -> QueueInfo:
-    """Where no server runs, a look at messages moves those whose lease or delay has ended."""
+    """Refresh the counts: without a server, a peek moves messages whose lease or delay has ended."""
     if queue.leased or queue.scheduled:
         with suppress(UnknownQueue):  # It was removed meanwhile.
             client.transport.peek(queue.name, State.READY, 1, None)
@@ -58,7 +58,7 @@ def _current(client: Client, queue: QueueInfo) -> QueueInfo:
 def _message_rows(client: Client) -> Iterator[list[Row]]:
     for page in _queues(client):
         for queue in page:
-            # The counts may be older than the messages: the first look moves those whose lease or delay has ended.
+            # The counts may be stale: the first peek moves messages whose lease or delay has ended.
             if any(getattr(queue, state) for state in STATES):
                 with suppress(UnknownQueue):  # It was removed meanwhile.
                     for state in STATES:

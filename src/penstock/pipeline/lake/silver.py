@@ -1,4 +1,4 @@
-"""Events to finished lives. Events that end a life carry it, so there is no join but for queues that were removed."""
+"""Converts events to finished message lives. The final event carries the life; only removed queues need a join."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from penstock.pipeline.lake.tables import SILVER
 
 ENDS = ("acked", "dead", "expired", "removed")
 STARTS = ("pushed", "redriven")
-# Of a removal: when the oldest of the messages that it ended was pushed. Older releases kept none.
+# Push time of the oldest message that a queue removal ended. Older releases did not record it.
 _SINCE = "bigint(get_json_object(details, '$.since'))"
 _DETAILS = "struct<reason: string, errors: array<struct<attempt: int, at: bigint, error: string>>>"
 
 
 def finished_lives(events: DataFrame) -> DataFrame:
-    """A row for each life that ended with one of these events.
+    """Return a row for each life that ended with one of these events.
 
-    A dead letter's life ended when it died, an archived message's when it was acked: what befalls them later ends none.
+    A dead letter's life ended when it died, an archived message's when it was acked: later events end no life.
     """
     ended = events.where(F.col("kind").isin(*ENDS) & ~_has(EventFlag.DEAD_LETTER))
     ended = ended.where((F.col("kind") != "removed") | ~_has(EventFlag.KEPT))
@@ -31,17 +31,16 @@ def finished_lives(events: DataFrame) -> DataFrame:
                 "outcome": outcome,
                 "finished_at": F.col("at"),
                 "attempts": F.when(known, F.col("attempts")),
-                "told": details,
+                "parsed": details,
             }
-        ).withColumns({"reason": F.col("told.reason"), "errors": _with_times(F.col("told.errors"))})
+        ).withColumns({"reason": F.col("parsed.reason"), "errors": _with_times(F.col("parsed.errors"))})
     )
 
 
 def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFrame:
-    """A row for each life that ended because its queue was removed.
+    """Return a row for each life that ended because its queue was removed.
 
-    `history` is all events up to these removals, at least from `oldest_ms` on; of each message the last that begins or
-    ends a life decides.
+    `history` has all events up to these removals, at least from `oldest_ms` on; a message's last start or end decides.
     """
     wanted = history.join(F.broadcast(removals.select("queue").distinct()), "queue", "left_semi")
     newest = Window.partitionBy("id").orderBy(F.desc("offset"), F.desc("number"))
@@ -82,12 +81,12 @@ def lives_of_removed_queues(history: DataFrame, removals: DataFrame) -> DataFram
 
 
 def removal_events(events: DataFrame) -> DataFrame:
-    """That whole queues were removed."""
+    """Return the events that removed whole queues."""
     return events.where((F.col("kind") == "queue") & (F.get_json_object("details", "$.what") == "removed"))
 
 
 def oldest_ms(removals: DataFrame) -> int | None:
-    """Return a time before which none of the lives that these removals ended began; None if there are no removals."""
+    """Return the earliest start of a life that these removals ended; None if there are no removals."""
     [found] = removals.selectExpr("count(*) AS removals", f"min(coalesce({_SINCE}, 0)) AS ms").collect()
     return found.ms if found.removals else None
 

@@ -1,6 +1,6 @@
-"""The lake's tables: what is in each, and by which columns its files can be passed over.
+"""The lake's tables: their columns, and the columns by which files can be skipped.
 
-Readers may rely on these columns. New ones may come; they are null in files written before.
+Readers may rely on these columns. New ones may be added; they are null in files written before.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Table(Struct, frozen=True):
     name: str
     schema: pa.Schema
     keys: tuple[str, ...]
-    """What tells one row from every other."""
+    """Columns that identify a row."""
     ranged: tuple[str, ...]
-    """Columns whose least and greatest value each file's entry tells."""
+    """Columns with minimum and maximum in each file's statistics."""
     about: str
     changes: bool = False
-    """Its rows are put in the place of others."""
+    """True if new rows replace old ones with the same keys."""
     note: str = ""
-    """What a reader may get wrong."""
+    """A note on what readers often misunderstand."""
 
 
 BRONZE = Table(
@@ -149,7 +149,7 @@ LIVE_QUEUES = Table(
     ),
     ("queue",),
     (),
-    "one row per queue of the store, as it is when it is asked",
+    "one row per queue of the store at the time of the query",
 )
 
 LIVE_MESSAGES = Table(
@@ -168,7 +168,7 @@ LIVE_MESSAGES = Table(
             ("first_leased_at", TIME),
             ("leased_at", TIME),  # for the last time
             ("leased_until", TIME),
-            ("worker", pa.string()),  # who holds it, if that was told
+            ("worker", pa.string()),  # who leased it, if the consumer gave a name
             ("finished_at", TIME),  # when it was archived or died
             ("reason", pa.string()),  # why it is dead
             ("errors", ERRORS),  # the last one first
@@ -180,8 +180,8 @@ LIVE_MESSAGES = Table(
     ),
     ("queue", "id"),
     (),
-    "one row per message of the store. Read page by page: one that moves meanwhile may be missing, or there twice",
+    "one row per message of the store. Read page by page: one that moves meanwhile may be missing or appear twice",
 )
 
-# Not in the lake: `pipeline sql` asks the store.
+# Not in the lake: `pipeline sql` reads them from the store.
 LIVE = {table.name: table for table in (LIVE_QUEUES, LIVE_MESSAGES)}

@@ -1,6 +1,6 @@
-"""Plots by hand: a report must not need anything that is not in it.
+"""Draws plots without a library, because a report must be self-contained.
 
-Lines are SVG that stretches to any width; what there is to read is text of the page, which does not stretch with it.
+Lines are SVG that stretches to any width; labels are HTML text, which does not stretch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from html import escape
 from penstock.core.model import Window
 
 Points = Mapping[str, Sequence[tuple[float, float]]]
-# By name, a value for each step of a window; None where there is none.
+# One value per step of a window, by name; None for a gap.
 Steps = Mapping[str, Sequence[float | None]]
 Lines = Mapping[str, Sequence[Sequence[tuple[float, float]]]]
 
@@ -38,7 +38,7 @@ STYLE = """
 """
 _WIDE, _HIGH = 1000, 100
 _TICKS, _TIMES = 4, 8
-# Of the height: so far apart are two ticks at least.
+# Minimum distance of two ticks as a share of the height.
 _LOG_GAP = 0.1
 _DURATIONS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LOG_TICKS = [1, 10, 100, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, *(8.64e7 * 10**power for power in range(6))]
@@ -61,7 +61,7 @@ def duration(ms: float) -> str:
 
 
 def lines(series: Points) -> str:
-    """By time in seconds since 1970."""
+    """Plot points whose times are seconds since 1970."""
     times = [at for each in series.values() for at, _ in each]
     if not times:
         return NOTHING
@@ -69,7 +69,7 @@ def lines(series: Points) -> str:
 
 
 def stairs(series: Steps, window: Window, *, times: bool = False, filled: bool = False) -> str:
-    """A value is the same for the whole of its step. `times` are milliseconds, on a scale of powers."""
+    """Plot values that are constant within a step. With `times`, they are milliseconds on a logarithmic scale."""
     return _plot(
         {name: list(_stairs(values, window)) for name, values in series.items()},
         window.from_minute * 60,
@@ -80,7 +80,7 @@ def stairs(series: Steps, window: Window, *, times: bool = False, filled: bool =
 
 
 def _stairs(values: Iterable[float | None], window: Window) -> Iterable[list[tuple[float, float]]]:
-    """A line for each stretch without a gap."""
+    """Yield one line per run without a gap."""
     line: list[tuple[float, float]] = []
     for start, value in zip(window.starts, values, strict=True):
         if value is None:
@@ -98,7 +98,7 @@ def _plot(series: Lines, first: float, last: float, *, times: bool = False, fill
     if greatest is None:
         return NOTHING
     ticks = _log_ticks(greatest) if times else _ticks(greatest)
-    told = duration if times else number
+    label = duration if times else number
 
     def high(value: float) -> float:
         share = max(0.0, value) / ticks[-1]
@@ -123,11 +123,11 @@ def _plot(series: Lines, first: float, last: float, *, times: bool = False, fill
                 f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-linecap="round" '
                 'vector-effect="non-scaling-stroke" stroke-linejoin="round"/>'
             )
-        drawn = mine + drawn  # The first is on top.
+        drawn = mine + drawn  # Draw the first series on top.
         most = max((value for line in each for _, value in line), default=None)
-        shown = "none" if most is None else f"at most <b>{told(most)}</b>"
+        shown = "none" if most is None else f"at most <b>{label(most)}</b>"
         key.append(f'<span style="--c:{colour}"><i></i>{escape(name)}: {shown}</span>')
-    ys = "".join(f'<span style="bottom:{100 * high(tick):.1f}%">{told(tick)}</span>' for tick in ticks)
+    ys = "".join(f'<span style="bottom:{100 * high(tick):.1f}%">{label(tick)}</span>' for tick in ticks)
     xs = "".join(f'<span style="left:{x(at) / 10:.1f}%">{text}</span>' for at, text in _time_ticks(first, last))
     inside = "".join(parts + drawn)
     plot = f'<svg viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio="none" role="img">{inside}</svg>'
@@ -138,7 +138,7 @@ def _plot(series: Lines, first: float, last: float, *, times: bool = False, fill
 
 
 def heatmap(cells: Mapping[tuple[str, int], float], rows: Sequence[str]) -> str:
-    """By row and hour of the day, milliseconds; the stronger, the longer."""
+    """Return a heatmap of milliseconds by row and hour of the day; longer times are darker."""
     if not cells:
         return NOTHING
     least, most = min(cells.values()), max(cells.values())
@@ -160,7 +160,7 @@ def heatmap(cells: Mapping[tuple[str, int], float], rows: Sequence[str]) -> str:
 
 
 def _ticks(greatest: float) -> list[float]:
-    """From zero to just above the greatest value, by ones, twos or fives."""
+    """Return ticks from zero to just above the greatest value, in steps of 1, 2 or 5."""
     rough = max(greatest / _TICKS, 1)
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
@@ -178,7 +178,7 @@ def _log_ticks(greatest: float) -> list[float]:
 
 
 def _time_ticks(first: float, last: float) -> list[tuple[float, str]]:
-    """Round times, in UTC; with the date where a day begins, and the year where one does."""
+    """Return round times in UTC, with the date at the start of a day."""
     step = next((each for each in _SECONDS if (last - first) / each <= _TIMES), None)
     if step is None:
         return _month_ticks(first, last)

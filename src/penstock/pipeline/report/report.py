@@ -1,4 +1,4 @@
-"""A page that tells what happened in a span of time: one HTML file with nothing outside it. Needs no Java."""
+"""Renders a report over a time span as one self-contained HTML file. Needs no Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.tables import QUEUE_ERRORS
 from penstock.pipeline.report.plots import NOTHING, STYLE, duration, heatmap, stairs
-from penstock.pipeline.report.summary import OfQueue, Summary, summary_of, told, when
+from penstock.pipeline.report.summary import QueueSummary, Summary, percentiles_of, summary_of, when
 
 ERRORS_SHOWN = 20
 ERROR_LETTERS = 300
@@ -35,7 +35,7 @@ td, th { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px soli
 
 
 def report(lake: Lake, start: datetime | None, end: datetime | None, queue: str | None = None) -> str:
-    """From `start` up to `end`, of one queue or of all."""
+    """Return the report from `start` up to `end`, for one queue or all."""
     found = summary_of(lake, start, end, queue)
     window = found.window
     first, last = (datetime.fromtimestamp(minute * 60, UTC) for minute in (window.from_minute, window.to_minute))
@@ -63,7 +63,7 @@ def report(lake: Lake, start: datetime | None, end: datetime | None, queue: str 
         _section("Wait by hour", "p95 of each hour, UTC", heatmap(cells, rows)),
         _section(
             "Retries",
-            "in each step: attempts that failed (nacked) or whose lease ran out (lapsed), messages that were given up",
+            "in each step: failed attempts (nacked), expired leases (lapsed) and dead-lettered messages (dead)",
             stairs({name: found.counts[name].tolist() for name in ("nacked", "lapsed", "dead")}, window),
         ),
         _section("Queues", "in this span", _queues(found.queues)),
@@ -75,7 +75,7 @@ def report(lake: Lake, start: datetime | None, end: datetime | None, queue: str 
 
 
 def _rates(found: Summary) -> tuple[str, dict[str, list[float]]]:
-    """A minute, or, where that is next to nothing, an hour or a day."""
+    """Return rates per minute, or per hour or day if they are below one."""
     rates = {name: found.a_minute(name) for name in ("pushed", "acked")}
     most = max(max(each) for each in rates.values())
     unit, minutes = next((each for each in RATES.items() if most * each[1] >= 1), ("a minute", 1))
@@ -107,10 +107,10 @@ def _two(times: dict[str, int | None]) -> str:
     return " / ".join("–" if times[share] is None else duration(times[share] or 0) for share in ("p50", "p95"))
 
 
-def _queues(queues: dict[str, OfQueue]) -> str:
+def _queues(queues: dict[str, QueueSummary]) -> str:
     names = ("pushed", "acked", "nacked", "lapsed", "dead", "expired")
-    told_of = [each for each in queues.items() if each[1].depth or any(each[1].counts.values())]
-    ranked = sorted(told_of, key=lambda each: (-each[1].counts["pushed"], -each[1].depth, each[0]))
+    active = [each for each in queues.items() if each[1].depth or any(each[1].counts.values())]
+    ranked = sorted(active, key=lambda each: (-each[1].counts["pushed"], -each[1].depth, each[0]))
     rows = [
         [
             name,
@@ -125,8 +125,8 @@ def _queues(queues: dict[str, OfQueue]) -> str:
     return _table(("queue", *names, "held at the end", "wait p95", "service p95"), rows) + note
 
 
-def _share(of_queue: OfQueue, latency: str) -> str:
-    value = told(of_queue.times[latency])["p95"] if latency in of_queue.times else None
+def _share(of_queue: QueueSummary, latency: str) -> str:
+    value = percentiles_of(of_queue.times[latency])["p95"] if latency in of_queue.times else None
     return "–" if value is None else duration(value)
 
 
@@ -156,11 +156,11 @@ def _section(title: str, unit: str, content: str) -> str:
 
 
 class _Text(str):
-    """May be long, and take several lines."""
+    """Text that may be long and wrap."""
 
 
 class _Number(str):
-    """With its unit."""
+    """A number with its unit."""
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

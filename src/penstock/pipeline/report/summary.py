@@ -1,4 +1,4 @@
-"""What gold's minutes add up to in a span of time. Read in batches: a span may be years, and queues thousands."""
+"""Sums up gold's minutes over a time span, in batches: it may cover years and thousands of queues."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 Percentiles = dict[str, int | None]
 
 
-class OfQueue(Struct):
+class QueueSummary(Struct):
     depth: int = 0
-    """Waiting and leased, at the end of the span."""
+    """Waiting and leased messages at the end of the span."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     times: dict[str, Numbers] = field(default_factory=dict)
     first: int | None = None
-    """The first minute since the span began in which something happened."""
+    """First minute with events since the start of the span."""
     before: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_HELD, 0))
-    """What it held when the span began."""
+    """Messages held at the start of the span."""
 
 
 class Summary:
-    def __init__(self, window: Window, queues: dict[str, OfQueue]) -> None:
+    def __init__(self, window: Window, queues: dict[str, QueueSummary]) -> None:
         self.window = window
         self.queues = queues
         steps = len(window.starts)
@@ -54,16 +54,16 @@ class Summary:
         self._hours = _zeros(days if self._by_day else 7, 24, BUCKETS)
 
     def held(self, what: str) -> Numbers:
-        """At the end of each step, `depth` or `dead`, in all queues: also in those in which nothing happened."""
+        """Return `depth` or `dead` at the end of each step, over all queues, including those without events."""
         before = sum(each.before[what] for each in self.queues.values())
         return before + np.cumsum(self._changes[what])
 
     def times(self, name: str) -> list[Percentiles]:
-        """Of each step."""
-        return [told(counts) for counts in self._times[name]]
+        """Return the percentiles of each step."""
+        return [percentiles_of(counts) for counts in self._times[name]]
 
     def all_times(self, name: str) -> Percentiles:
-        return told(self._times[name].sum(axis=0))
+        return percentiles_of(self._times[name].sum(axis=0))
 
     def a_minute(self, name: str) -> list[float]:
         window = self.window
@@ -71,7 +71,7 @@ class Summary:
         return [count / each for count, each in zip(self.counts[name].tolist(), minutes, strict=True)]
 
     def hours(self) -> tuple[list[str], dict[tuple[str, int], float]]:
-        """Rows, days or days of the week, and by row and hour the p95 of waiting."""
+        """Return the rows (days or weekdays), and the p95 wait by row and hour."""
         day = datetime.fromtimestamp(self.window.from_minute * 60, UTC)
         rows = [f"{day + timedelta(days=n):%a %Y-%m-%d}" for n in range(len(self._hours))]
         rows = rows if self._by_day else list(_WEEKDAYS)
@@ -79,12 +79,12 @@ class Summary:
             (row, hour): float(value)
             for number, row in enumerate(rows)
             for hour in range(24)
-            if (value := told(self._hours[number, hour])["p95"]) is not None
+            if (value := percentiles_of(self._hours[number, hour])["p95"]) is not None
         }
         return rows, cells
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows of minutes since the span began."""
+        """Add rows of minutes since the start of the span."""
         numbers = batch["minute"].cast(pa.int64()).to_numpy() // 60_000_000
         table = pa.Table.from_batches([batch]).append_column("number", pa.array(numbers))
         self._add_before(table)
@@ -102,11 +102,11 @@ class Summary:
         self._add_times(table, numbers, steps)
 
     def _add_before(self, table: pa.Table) -> None:
-        """What a queue held when the span began is told by its first change since."""
+        """Derive what each queue held at the start of the span from its first change since."""
         columns = [f"{state}_{part}" for states in _HELD.values() for state in states for part in ("end", "change")]
         firsts = table.sort_by("number").group_by("queue", use_threads=False)
         for row in firsts.aggregate([(name, "first") for name in ("number", *columns)]).to_pylist():
-            queue = self.queues.setdefault(row["queue"], OfQueue())
+            queue = self.queues.setdefault(row["queue"], QueueSummary())
             if queue.first is None or row["number_first"] < queue.first:
                 queue.first = row["number_first"]
                 queue.before = {
@@ -144,36 +144,36 @@ class Summary:
 
 
 def summary_of(lake: Lake, start: datetime | None, end: datetime | None, queue: str | None) -> Summary:
-    """From `start` up to `end`, as far as the lake tells of it, of one queue or of all."""
+    """Return the summary from `start` up to `end`, limited to the lake's data, for one queue or all."""
     if start is not None and end is not None and start >= end:
-        raise InvalidInput("the span ends before it begins", field="to")
+        raise InvalidInput("the end of the span is before its start", field="to")
     now = _now(lake, queue)
     table = lake[QUEUE_MINUTES].refresh()
     first, newest = table.least_of("minute"), table.greatest_of("minute")
     if first is None or (queue is not None and queue not in now):
         what = "any queue" if queue is None else f"the queue {queue}"
-        raise InvalidInput(f"the lake does not know {what} yet", field="queue", hint="`penstock pipeline run`")
+        raise InvalidInput(f"the lake has no data of {what} yet", field="queue", hint="run `penstock pipeline run`")
     low = _minute(first) if start is None else max(_minute(start), _minute(first))
     high = _minute(newest) + 1 if end is None else min(-_minute(-end.timestamp()), _minute(newest) + 1)
     if low >= high:
         raise InvalidInput(
-            f"nothing happened in that span: the lake tells of {when(first)} to {when(newest)}",
+            f"no data in that span: the lake covers {when(first)} to {when(newest)}",
             field="from",
-            hint="`penstock pipeline run` brings it up to date",
+            hint="run `penstock pipeline run` to bring it up to date",
         )
     summary = Summary(Window(low, high, _step(high - low)), {})
     for batch in _batches(lake, low, queue):
         summary.add(batch)
     for name, held in now.items():
-        of_queue = summary.queues.setdefault(name, OfQueue())
-        if of_queue.first is None:  # Nothing happened since: it held then what it holds now.
+        of_queue = summary.queues.setdefault(name, QueueSummary())
+        if of_queue.first is None:  # No events since, so the depth has not changed.
             of_queue.before = {what: sum(held[f"{state}_now"] for state in _HELD[what]) for what in _HELD}
         of_queue.depth += of_queue.before["depth"]
     return summary
 
 
 def _now(lake: Lake, queue: str | None) -> dict[str, dict[str, Any]]:
-    """Read before the minutes: what is newer there then tells for itself."""
+    """Return the current depths. Read them before the minutes, which then include anything newer."""
     columns = ["queue", *(f"{state}_now" for states in _HELD.values() for state in states)]
     rows = lake[QUEUES].refresh().dataset().to_table(columns=columns).to_pylist()
     return {row["queue"]: row for row in rows if queue in (None, row["queue"])}
@@ -189,13 +189,13 @@ def _batches(lake: Lake, low: int, queue: str | None) -> Iterator[pa.RecordBatch
         *(f"{name}_sketch" for name in TIMES),
     ]
     for batch in dataset.to_batches(columns=columns, filter=ds.field("minute") >= since, batch_size=BATCH_ROWS):
-        # Not in the dataset's filter: files that delta-rs wrote tell the ends of texts in a type of their own.
+        # Not in the dataset's filter: delta-rs writes string statistics in a type that Arrow cannot compare.
         chosen = batch if queue is None else batch.filter(pc.equal(batch["queue"], queue))
         if chosen.num_rows:
             yield chosen
 
 
-def told(counts: Numbers) -> Percentiles:
+def percentiles_of(counts: Numbers) -> Percentiles:
     return percentiles({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
 
 

@@ -1,7 +1,7 @@
-"""Spark's classes as they were after an earlier start, for later ones to map: most of a start is loading them.
+"""A class data sharing (CDS) archive of Spark's classes, which later starts map: loading them is most of a start.
 
-A Java that keeps them takes twice as long. So a small run of its own does that, once for every installation, in the
-background, after the first command that used Spark; or when asked to. It makes the reader's jar, too (`jar.py`).
+Writing the archive makes a start twice as slow. So a separate small run does it once per installation, in the
+background after the first command that used Spark, or on demand. It also builds the reader's jar (`jar.py`).
 
     python -m penstock.pipeline.runtime.cds_archive
 """
@@ -25,7 +25,7 @@ from penstock.pipeline.runtime.java import Java, cache_folder, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Each has nearly 200 MB.
+# Each archive takes nearly 200 MB.
 ARCHIVES_MAX = 4
 MAKING, MAKING_SECONDS_MAX = ".making", 600
 QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")
@@ -33,9 +33,9 @@ SETTINGS = {"spark.sql.shuffle.partitions": "1"}
 
 
 def archive_of(java: Java) -> Path:
-    """Of this Java and this place of Spark's jars: Java passes over any other without a word.
+    """Return the archive's path for this Java and this installation of Spark; Java silently ignores any other.
 
-    An empty file says that this Java leaves none.
+    An empty file means that this Java cannot write one.
     """
     import pyspark
 
@@ -52,9 +52,9 @@ def java_options(java: Java, keep_in: Path | None) -> list[str]:
 
 
 def keep_soon() -> bool:
-    """Start to make archive and jar in the background, unless they are there; whether it was started."""
+    """Build archive and jar in the background unless they exist. Return True if a build was started."""
     archive = archive_of(find_java())
-    if _is_whole(archive) or _is_fresh(_mark(archive)):
+    if _is_current(archive) or _is_recent(_lock_file(archive)):
         return False
     with suppress(OSError):
         subprocess.Popen(
@@ -73,56 +73,56 @@ def keep() -> None:
     from penstock.pipeline.runtime.session import open_session
 
     archive = archive_of(find_java())
-    mark = _mark(archive)
-    if _is_whole(archive) or not _claim(mark):
+    lock_file = _lock_file(archive)
+    if _is_current(archive) or not _claim(lock_file):
         return
     try:
-        with suppress(CannotOpen):  # Python serves as well.
+        with suppress(CannotOpen):  # Without the jar, Python reads.
             make_jar()
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             made = Path(folder) / archive.name
             spark = open_session(Path(folder) / "spark.log", brief=True, settings=SETTINGS, keep_classes=made)
             use_spark(spark)
             close_java(spark)
-            made.touch()  # A Java of a wheel leaves none: it lacks the archive that this would add to.
+            made.touch()  # The Java of a wheel writes none, because it lacks the base archive.
             made.rename(archive)
-        _forget_old_ones(archive.parent)
+        _remove_old(archive.parent)
     finally:
-        mark.unlink(missing_ok=True)
+        lock_file.unlink(missing_ok=True)
 
 
-def _is_whole(archive: Path) -> bool:
-    """One that was made before the jar lacks what that needs."""
+def _is_current(archive: Path) -> bool:
+    """Return True if the archive exists and is newer than the jar, whose classes it must contain."""
     try:
         return archive.stat().st_mtime_ns >= jar_path().stat().st_mtime_ns
     except FileNotFoundError:
         return False
 
 
-def _mark(archive: Path) -> Path:
-    """That somebody makes it."""
+def _lock_file(archive: Path) -> Path:
+    """Return the path of the file that marks a build in progress."""
     return archive.with_suffix(MAKING)
 
 
-def _is_fresh(mark: Path) -> bool:
+def _is_recent(lock_file: Path) -> bool:
     try:
-        return time.time() - mark.stat().st_mtime < MAKING_SECONDS_MAX
+        return time.time() - lock_file.stat().st_mtime < MAKING_SECONDS_MAX
     except FileNotFoundError:
         return False
 
 
-def _claim(mark: Path) -> bool:
-    if not _is_fresh(mark):
-        mark.unlink(missing_ok=True)  # Of one that was killed.
+def _claim(lock_file: Path) -> bool:
+    if not _is_recent(lock_file):
+        lock_file.unlink(missing_ok=True)  # Left behind by a killed build.
     try:
-        mark.touch(exist_ok=False)
+        lock_file.touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
 
 
 def use_spark(spark: SparkSession) -> None:
-    """As `pipeline run` and `pipeline sql` do, on a handful of messages."""
+    """Run what `pipeline run` and `pipeline sql` run, on a handful of messages."""
     from penstock.journal.drainer import journal_folder
     from penstock.lite import LiteQueue
     from penstock.pipeline.lake.lake import Lake
@@ -133,7 +133,7 @@ def use_spark(spark: SparkSession) -> None:
 
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         database, lake = Path(folder) / "queue.db", Lake(Path(folder) / "lake")
-        for number in range(2):  # The second time there is something to merge with.
+        for number in range(2):  # The second round merges with existing rows.
             with LiteQueue(str(database), journal=True) as queue:
                 queue.put(b"%d" % number)
                 queue.pop()
@@ -148,7 +148,7 @@ def use_spark(spark: SparkSession) -> None:
     spark.range(1).mapInArrow(lambda batches: batches, "id long").toArrow()
 
 
-def _forget_old_ones(folder: Path) -> None:
+def _remove_old(folder: Path) -> None:
     with suppress(FileNotFoundError):
         found = sorted(folder.glob("spark-*.jsa*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in found[ARCHIVES_MAX:]:

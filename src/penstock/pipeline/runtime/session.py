@@ -1,4 +1,4 @@
-"""A Spark session that starts fast and keeps quiet: what Spark has to say goes to a log file."""
+"""Opens a Spark session that starts fast and logs to a file instead of the terminal."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 LOCAL = "local[*]"
 DRIVER_MEMORY = "1g"
 TASK_TRIES = 4
-# Spark asks of each value whether it is null, and Arrow checks that and the bounds once more: a fifth of reading.
+# Spark checks each value for null, and Arrow checks that and the bounds again, which costs a fifth of reading.
 UNCHECKED_ARROW = ("-Darrow.enable_unsafe_memory_access=true", "-Darrow.enable_null_check_for_get=false")
 LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-# The driver listens even if nobody else takes part, and would read objects of any local user. Where one process is all
-# there is, Spark makes a random secret; a cluster needs its own.
+# The driver listens even without a cluster, and would deserialize objects from any local user. In local mode Spark
+# generates a random secret; a cluster needs its own.
 SECURED = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
     "spark.io.encryption.enabled": "true",
 }
-JOINTS = {
+SEPARATORS = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
     "spark.driver.extraJavaOptions": " ",
     "spark.executor.extraJavaOptions": " ",
 }
 CANCEL_SECONDS = 0.1
-# How long a Ctrl-C waits for the jobs that run to be cancelled, lest that strike what is asked for next. Java may not
-# answer, or its thread may need what the interrupted one holds.
+# How long a Ctrl-C waits for running jobs to be cancelled, so that the cancellation does not hit the next call. It is
+# limited, because the JVM may not respond, or its thread may need a lock that the interrupted one holds.
 FIRST_CANCEL_SECONDS = 1.0
-# Modules whose calls may wait for a job.
+# Prefixes of modules whose calls may wait for a job.
 AT_WORK = ("py4j.", "pyspark.", "penstock.pipeline.")
 _LOG4J = """\
 status = off
@@ -82,10 +82,10 @@ def open_session(
     keep_classes: Path | None = None,
     borrowed: JvmLease | None = None,
 ) -> SparkSession:
-    """A session of this process; there is one at a time. `log` takes all that Spark and its workers print.
+    """Open this process's session; there is one at a time. Spark and its workers print to `log`.
 
-    A `brief` one answers sooner and computes slower. `settings` are Spark's own, and come before those chosen here.
-    `keep_classes` is where its Java leaves them when it ends. With a `borrowed` Java that answers none is started.
+    A `brief` session starts faster and computes slower. `settings` are Spark's and override the defaults here.
+    `keep_classes` is where the JVM writes its CDS archive at exit. A `borrowed` JVM is used if it responds.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -93,7 +93,7 @@ def open_session(
     except ImportError as error:
         raise CannotOpen("PySpark is not installed", hint="pip install 'penstock-mq[spark]'") from error
     log.parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # It prints what the exception says anyway.
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # It repeats the exception's message.
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -103,56 +103,56 @@ def open_session(
     conf = SparkConf(loadDefaults=False)
     conf.setMaster(_repeating(master)).setAppName("penstock")
     log4j = _write_log4j(log)
-    ours = {
+    defaults = {
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": shlex.join(_java_options(java, log4j, brief, keep_classes)),
         **_settings(master),
         **reader_settings(),
     }
-    for name, value in _joined(ours, settings or {}).items():
+    for name, value in _joined(defaults, settings or {}).items():
         conf.set(name, value)
     gateway = None if borrowed is None else borrowed.gateway(log4j)
-    context = SparkContext(gateway=start_java(conf, log), conf=conf) if gateway is None else _within(gateway, conf)
+    context = SparkContext(gateway=start_java(conf, log), conf=conf) if gateway is None else _context_in(gateway, conf)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupting(context))
+        signal.signal(signal.SIGINT, _interrupt_handler(context))
     session = SparkSession(context)
     atexit.register(session.stop)
     return session
 
 
-def _within(gateway: Any, conf: SparkConf) -> SparkContext:
-    """A context in a Java that others used before."""
+def _context_in(gateway: Any, conf: SparkConf) -> SparkContext:
+    """Create a context in a JVM that other commands used before."""
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkContext
 
-    from penstock.pipeline.runtime.warm_jvm import end_what_is_left
+    from penstock.pipeline.runtime.warm_jvm import stop_leftover_context
 
     try:
         return SparkContext(gateway=gateway, conf=conf)
     except Py4JJavaError:
-        # Java went on to make the context of a command that was killed meanwhile.
-        end_what_is_left(gateway.jvm)
+        # The JVM went on to create the context of a command that was killed meanwhile.
+        stop_leftover_context(gateway.jvm)
         return SparkContext(gateway=gateway, conf=conf)
 
 
-def _interrupting(context: SparkContext) -> Callable[[int, FrameType | None], None]:
-    """As Spark takes a Ctrl-C, but on a thread of its own: this one may be in the midst of a talk with Java.
+def _interrupt_handler(context: SparkContext) -> Callable[[int, FrameType | None], None]:
+    """Return a Ctrl-C handler that cancels jobs like Spark's, but on another thread: this one may be in a JVM call.
 
-    What was asked for may not be a job yet, and PySpark waits for its end all the same: jobs are cancelled until the
-    call that was interrupted is over, and none that is asked for after it.
+    The interrupted call may not have started its job yet, and PySpark waits for it anyway: cancel jobs until that call
+    has returned, and none of the next call.
     """
 
-    def is_on(call: FrameType) -> bool:
+    def is_running(call: FrameType) -> bool:
         return call in _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
     def cancel(call: FrameType | None, first: threading.Event) -> None:
-        with suppress(Exception):  # It may have been stopped.
+        with suppress(Exception):  # The context may have been stopped.
             context.cancelAllJobs()
         first.set()
-        while call is not None and is_on(call):
+        while call is not None and is_running(call):
             with suppress(Exception):
                 jobs = context.statusTracker().getActiveJobsIds()
-                if is_on(call):  # Or a job may be of the next call.
+                if is_running(call):  # Otherwise a job may belong to the next call.
                     for job in jobs:
                         context._jsc.sc().cancelJob(job)
             time.sleep(CANCEL_SECONDS)
@@ -173,16 +173,18 @@ def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
         innermost = innermost.f_back
 
 
-def _joined(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Given values win over ours, but where both can stand: dropped, ours would take the log or the reader away."""
+def _joined(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Override defaults by given values, but append to lists: without the defaults, log and reader would be lost."""
     both = {
-        name: f"{ours[name]}{JOINTS[name]}{value}" for name, value in given.items() if name in JOINTS and name in ours
+        name: f"{defaults[name]}{SEPARATORS[name]}{value}"
+        for name, value in given.items()
+        if name in SEPARATORS and name in defaults
     }
-    return {**ours, **given, **both}
+    return {**defaults, **given, **both}
 
 
 def _repeating(master: str) -> str:
-    """Unlike a cluster, a local master gives up when one task fails once, as when its Python worker is killed."""
+    """Allow task retries: a local master, unlike a cluster, fails a job after one failed task."""
     found = re.fullmatch(r"local\[(\d+|\*)\]", master)
     return f"local[{found[1]},{TASK_TRIES}]" if found else master
 
@@ -214,7 +216,9 @@ def _settings(master: str) -> dict[str, str]:
 
 def _write_log4j(log: Path) -> Path:
     path = log.with_suffix(".log4j2.properties")
-    path.write_text(_LOG4J.format(log=json.dumps(str(log.absolute()))[1:-1]))  # Java reads it as Latin-1.
+    path.write_text(
+        _LOG4J.format(log=json.dumps(str(log.absolute()))[1:-1])
+    )  # JSON escapes, because Java reads properties as Latin-1.
     return path
 
 

@@ -1,7 +1,7 @@
-"""A Java that stays when a command ends, so that the next one finds it loaded and compiled; only its session is new.
+"""A JVM that outlives a command, so that the next one starts with loaded and compiled classes and a new session.
 
-One command at a time has it; others start their own, as they do without it. `penstock pipeline warm` starts a process
-that keeps it, and ends it once nobody has come for a while:
+One command at a time can lease it; others start their own. `penstock pipeline warm` starts a process that keeps it and
+ends it after a time without use:
 
     python -m penstock.pipeline.runtime.warm_jvm --minutes 30 --memory 1g
 """
@@ -36,37 +36,37 @@ _FILE, _KEEPER, _IN_USE, LOG = "resident.json", "resident.keeper", "resident.loc
 
 
 class WarmJvm(Struct, frozen=True, kw_only=True):
-    """Where it is, and for whom it fits."""
+    """Address of a warm JVM, and the settings that a command must share to use it."""
 
     pid: int
-    """Of the process that keeps it."""
+    """The process that keeps the JVM."""
     port: int
     secret: str
     memory: str
     java: str
     spark: str
-    """The place of Spark's jars."""
+    """Path of the PySpark installation."""
     minutes: float
 
 
 class JvmLease:
-    """The way to a resident Java, held by this process alone until it is given back or the process ends."""
+    """Exclusive use of a warm JVM until it is released or the process ends."""
 
     def __init__(self, resident: WarmJvm, lock: FolderLock) -> None:
         self._resident = resident
         self._lock = lock
 
     def gateway(self, log4j: Path) -> Any | None:
-        """As if it had been started here: without what a killed command left, with this log, in this folder.
+        """Return a gateway to the JVM as if it were new: no leftover context, this log, this working directory.
 
-        None if it does not answer as it should.
+        None if the JVM does not respond properly.
         """
         from py4j.protocol import Py4JError
 
         try:
             gateway = gateway_at(self._resident.port, self._resident.secret)
             jvm = gateway.jvm
-            end_what_is_left(jvm)
+            stop_leftover_context(jvm)
             log4j_uri = jvm.java.net.URI(log4j.absolute().as_uri())
             jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(log4j_uri)
             files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.org.apache.hadoop.conf.Configuration())
@@ -80,8 +80,8 @@ class JvmLease:
         self._lock.close()
 
 
-def end_what_is_left(jvm: Any) -> None:
-    """The context, and with it the session, of a command that was killed."""
+def stop_leftover_context(jvm: Any) -> None:
+    """Stop the context and session that a killed command left behind."""
     left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
     if left.isDefined():
         left.get().stop()
@@ -89,7 +89,7 @@ def end_what_is_left(jvm: Any) -> None:
 
 
 def borrow(memory: str) -> JvmLease | None:
-    """If there is one, it fits and nobody else has it."""
+    """Lease the warm JVM if there is one, its settings match and it is free."""
     if find_warm_jvm() is None or not _is_kept():
         return None
     try:
@@ -105,7 +105,7 @@ def borrow(memory: str) -> JvmLease | None:
 
 
 def _is_kept() -> bool:
-    """By a process that is still there: another program may have the port of one that was killed."""
+    """Return True if the keeper still runs: after a kill, another program may use its port."""
     try:
         FolderLock(cache_folder() / _KEEPER, patience_s=0).close()
     except StoreBusy:
@@ -121,7 +121,7 @@ def find_warm_jvm() -> WarmJvm | None:
 
 
 def start_warm_jvm(minutes: float, memory: str) -> WarmJvm:
-    """Or the one that is there already."""
+    """Start a warm JVM, or return the one that is running."""
     log = cache_folder() / LOG
     with log.open("ab") as sink:
         keeper = subprocess.Popen(
@@ -137,21 +137,21 @@ def start_warm_jvm(minutes: float, memory: str) -> WarmJvm:
         if found is not None and (found.pid == keeper.pid or keeper.poll() is not None):
             return found
         if keeper.poll() is not None:
-            raise CannotOpen("Spark could not be started", hint=f"see {log}")
+            raise CannotOpen("cannot start Spark", hint=f"see {log}")
         time.sleep(0.05)
     keeper.terminate()
     raise CannotOpen(f"Spark did not start within {START_SECONDS_MAX} s", hint=f"see {log}")
 
 
 def stop_warm_jvm() -> bool:
-    """Whether there was one. It ends when the command that has it now is done."""
+    """Stop the warm JVM once the command that uses it is done. Return True if there was one."""
     found = find_warm_jvm()
     if found is None:
         return False
     (cache_folder() / _FILE).unlink(missing_ok=True)
     try:
         FolderLock(cache_folder() / _KEEPER, patience_s=0).close()
-        return False  # It was killed, and its number may be another's.
+        return False  # The keeper was killed, and its pid may belong to another process.
     except StoreBusy:
         os.kill(found.pid, signal.SIGTERM)
     FolderLock(cache_folder() / _KEEPER, wait=True).close()
@@ -163,11 +163,11 @@ def keep(minutes: float, memory: str) -> None:
     try:
         alone = FolderLock(folder / _KEEPER, patience_s=0)
     except StoreBusy:
-        return  # There is one.
+        return  # Another keeper is running.
     signal.signal(signal.SIGTERM, lambda *_: stop.tell())
     spark = _warmed(folder / LOG, memory)
     gateway: Any = spark.sparkContext._gateway
-    told = WarmJvm(
+    record = WarmJvm(
         pid=os.getpid(),
         port=gateway.java_parameters.port,
         secret=gateway.java_parameters.auth_token,
@@ -176,16 +176,16 @@ def keep(minutes: float, memory: str) -> None:
         spark=_spark(),
         minutes=minutes,
     )
-    replace(DISK, folder / _FILE, msgspec.json.encode(told))
-    _until_nobody_comes(folder / _IN_USE, minutes * 60, gateway.proc, stop)
+    replace(DISK, folder / _FILE, msgspec.json.encode(record))
+    _wait_until_idle(folder / _IN_USE, minutes * 60, gateway.proc, stop)
     (folder / _FILE).unlink(missing_ok=True)
-    gateway.proc.stdin.close()  # That ends it.
+    gateway.proc.stdin.close()  # The JVM exits when its stdin closes.
     gateway.proc.wait()
     alone.close()
 
 
 def _warmed(log: Path, memory: str) -> SparkSession:
-    """A stopped session of a Java that has done all once."""
+    """Return a stopped session whose JVM has run every kind of work once."""
     from penstock.pipeline.runtime.cds_archive import use_spark
     from penstock.pipeline.runtime.session import open_session
 
@@ -195,8 +195,8 @@ def _warmed(log: Path, memory: str) -> SparkSession:
     return spark
 
 
-def _until_nobody_comes(in_use: Path, seconds: float, java: subprocess.Popen[bytes], stop: StopFlag) -> None:
-    """Or Java has ended, or somebody asks. Nobody has it then, nor gets it any more."""
+def _wait_until_idle(in_use: Path, seconds: float, java: subprocess.Popen[bytes], stop: StopFlag) -> None:
+    """Wait until the JVM is unused for `seconds`, has exited or should stop; hold its lock so that nobody leases it."""
     in_use.touch(0o600)
     while java.poll() is None and not stop.wait(LOOK_SECONDS):
         if time.time() - in_use.stat().st_mtime > seconds:

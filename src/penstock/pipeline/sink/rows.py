@@ -1,5 +1,5 @@
-"""What a row of Spark becomes, a message or a record, and whether it can: that is asked before anything is decided, so
-that rows can be put right and the same write asked for again."""
+"""Converts Spark rows to messages or records and validates them before anything is sent, so that a write with bad rows
+can be fixed and repeated."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from penstock.wire.arrow_records import COLUMN
 
 QUEUE_COLUMNS = {
     "payload": "string or binary: the message",
-    "content": "string: bytes, text or json; else by the payload's type",
+    "content": "string: bytes, text or json; by default from the payload's type",
     "priority": "int",
     "delay_ms": "bigint",
     "ttl_ms": "bigint",
-    "key": "string: idempotency key; else one is made",
+    "key": "string: idempotency key; by default generated",
     "headers": "map<string, string>",
 }
 STREAM_COLUMNS = {COLUMN: "string or binary: the record"}
-# Rows that are taken out of a file's columns together: they may be large.
+# Rows converted together; limited, because they may be large.
 ROWS_AT_ONCE = 256
-# Of a file or a database that is written with no server between.
+# Limits for a file or a database that is written without a server.
 EMBEDDED = Limits(payload_bytes=MAX_BYTES)
 _ANY_KEY = "key"
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ def check_columns(names: Iterable[str], *, stream: bool = False) -> None:
     names = list(names)
     unknown = [name for name in names if name not in known]
     if unknown or needed not in names:
-        text = f"there is no column {unknown[0]!r}" if unknown else f"the column {needed} is missing"
+        text = f"unknown column {unknown[0]!r}" if unknown else f"missing column {needed!r}"
         hint = "columns are " + "; ".join(f"{name}: {what}" for name, what in known.items())
         raise InvalidInput(text, field="schema", hint=hint)
 
@@ -59,24 +59,24 @@ def rows_in(batch: pa.RecordBatch, start: int = 0) -> Iterator[Row]:
 
 
 def record_of(row: Row) -> tuple[Payload, int]:
-    """All of a file are alike: text, or bytes."""
+    """Return a row's record, text or bytes, and its size."""
     data = row[COLUMN]
     if data is None:
-        raise InvalidInput("a record is null", field=COLUMN, hint="leave such rows out")
+        raise InvalidInput("a record is null", field=COLUMN, hint="filter out such rows")
     if isinstance(data, str):
         encoded = data.encode()
         return NewRecord(encoded, Content.TEXT), len(encoded)
     if not isinstance(data, bytes):
-        raise WrongType(f"a record is string or binary, not {type(data).__name__}", field=COLUMN)
+        raise WrongType(f"a record must be string or binary, not {type(data).__name__}", field=COLUMN)
     return data, len(data)
 
 
 def message_of(row: Row, key: str) -> PushItem:
     payload = row["payload"]
     if payload is None:
-        raise InvalidInput("a payload is null", field="payload", hint="leave such rows out")
+        raise InvalidInput("a payload is null", field="payload", hint="filter out such rows")
     if not isinstance(payload, str | bytes):
-        raise WrongType(f"a payload is string or binary, not {type(payload).__name__}", field="payload")
+        raise WrongType(f"a payload must be string or binary, not {type(payload).__name__}", field="payload")
     return PushItem(
         payload=payload.encode() if isinstance(payload, str) else payload,
         content=_content(row.get("content"), payload),
@@ -88,34 +88,36 @@ def message_of(row: Row, key: str) -> PushItem:
     )
 
 
-def _content(told: str | None, payload: str | bytes) -> Content:
-    if not told:
+def _content(value: str | None, payload: str | bytes) -> Content:
+    if not value:
         return Content.TEXT if isinstance(payload, str) else Content.BYTES
     try:
-        return Content(told)
+        return Content(value)
     except ValueError:
-        raise InvalidInput(f"there is no content {told!r}", field="content", hint=", ".join(Content)) from None
+        raise InvalidInput(
+            f"unknown content {value!r}", field="content", hint=f"use one of {', '.join(Content)}"
+        ) from None
 
 
 def _number(row: Row, name: str) -> Any:
-    """Of a file of texts it is one, too; whether it is an int is checked with its range."""
-    told = row.get(name)
-    if not isinstance(told, str):
-        return told
+    """Parse a number that may be text, as in CSV; `check_message` checks type and range."""
+    value = row.get(name)
+    if not isinstance(value, str):
+        return value
     try:
-        return int(told) if told else None
+        return int(value) if value else None
     except ValueError:
-        raise InvalidInput(f"{name} is a whole number, not {told!r}", field=name) from None
+        raise InvalidInput(f"{name} must be a whole number, not {value!r}", field=name) from None
 
 
-def _headers(told: Any) -> dict[str, str] | None:
-    """A map, a struct, or an object as JSON."""
-    if not told:
+def _headers(value: Any) -> dict[str, str] | None:
+    """Convert headers from a map, a struct or a JSON object."""
+    if not value:
         return None
     try:
-        found = dict(msgspec.json.decode(told) if isinstance(told, str) else told)
+        found = dict(msgspec.json.decode(value) if isinstance(value, str) else value)
     except (TypeError, ValueError):
-        raise WrongType("headers are neither a map of texts nor a JSON object", field="headers") from None
+        raise WrongType("headers must be a map of strings or a JSON object", field="headers") from None
     return {name: _header(value) for name, value in found.items() if value is not None}
 
 
@@ -124,16 +126,16 @@ def _header(value: Any) -> str:
         return value
     if isinstance(value, bool | int | float):
         return msgspec.json.encode(value).decode()
-    raise WrongType(f"a header is text, not {type(value).__name__}", field="headers")
+    raise WrongType(f"a header must be text, not {type(value).__name__}", field="headers")
 
 
 def _check_message(message: PushItem) -> None:
     if not isinstance(message.key, str):
-        raise WrongType(f"a key is a string, not {type(message.key).__name__}", field="key")
+        raise WrongType(f"a key must be a string, not {type(message.key).__name__}", field="key")
     check_message(message, EMBEDDED.payload_bytes)
     if message.content is Content.JSON:
         try:
             msgspec.json.decode(message.payload)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            hint = "without the content json it is text, or bytes"
+            hint = "omit the content json to send it as text or bytes"
             raise InvalidInput(f"a payload is not JSON: {error}", field="payload", hint=hint) from None

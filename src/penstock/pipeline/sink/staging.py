@@ -1,8 +1,8 @@
-"""Rows on their way into a queue or a stream, each once, whatever is killed and however often Spark tries again.
+"""Stages rows and sends them to a queue or a stream exactly once, despite crashes and Spark's retries.
 
-Tasks only stage: they write rows to files. The driver then decides which files a batch consists of, writes that down,
-and sends them in that order, every chunk under a key made from its place. A batch that comes again finds the decision
-of the first time, and goes on where that one had come to.
+Tasks only write rows to files. The driver then records in a manifest which files make up a batch, and sends them in
+that order, each chunk with an idempotency key made from its position. A repeated batch finds the manifest and continues
+where it stopped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from penstock.pipeline.sink.targets import Chunk, SinkTarget, target_of
 from penstock.pipeline.source.options import WriteOptions, check_write_name
 
 BATCHES_REMEMBERED = 16
-# A file that no batch was decided to consist of for so long is one that a killed task left behind.
+# A file that belongs to no manifest for so long was left behind by a killed task.
 STALE_SECONDS = 7 * 86_400
-# Under a rate, so much is pushed at once.
+# With a rate limit, each push covers this much time.
 RATED_SECONDS = 0.1
 _MANIFEST = "manifest"
 _STAGED = ".arrow"
@@ -38,19 +38,19 @@ Advance = Callable[[int], None]
 
 
 class StagedFiles(Struct):
-    """What a batch consists of, once decided, and how far it has come."""
+    """The manifest of a batch: its files and its progress."""
 
     into: str
     files: list[str]
-    """In the order in which they are sent."""
+    """Files in sending order."""
     rows: int
     digest: str | None = None
-    """Of all rows, whatever their order; older releases kept none."""
+    """Order-independent digest of all rows; older releases stored none."""
     done: int = 0
     since: int | None = None
-    """Of a stream, the offset from which on to look for a chunk that was sent and is not known to be done."""
+    """For a stream, the offset from which to search for a chunk that may have been sent already."""
     left_out: int = 0
-    """Of those that are done, the rows that were larger than the server, or the stream, takes."""
+    """Rows, among those done, that were too large for the server or the stream."""
 
     @property
     def finished(self) -> bool:
@@ -58,24 +58,24 @@ class StagedFiles(Struct):
 
 
 class Staged(Struct, frozen=True):
-    """What a task has staged."""
+    """The file that a task has staged."""
 
     file: str | None
-    """None if there were no rows."""
+    """File name; None if there were no rows."""
     rows: int
     digest: str
 
 
 class RowsDigest:
-    """A digest of rows that does not depend on their order: Spark may cut the same rows into other tasks."""
+    """An order-independent digest of rows, because Spark may distribute the same rows over other tasks."""
 
     def __init__(self, digests: Iterable[str] = ()) -> None:
         self._sum = sum(int(each, 16) for each in digests)
 
     def add(self, row: Row) -> None:
-        """Add a row as it would be sent: columns that are null, or absent, are the same."""
+        """Add a row as it would be sent: null and missing columns are the same."""
         given = {name: value for name, value in row.items() if value is not None}
-        if isinstance(given.get("headers"), list):  # A map, whose order means nothing.
+        if isinstance(given.get("headers"), list):  # A map has no order.
             given["headers"] = dict(given["headers"])
         self._sum += int.from_bytes(hashlib.sha256(_ordered.encode(given)).digest())
 
@@ -87,7 +87,7 @@ _ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=str)
 
 
 def stage(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Staged:
-    """Write one file of these rows, each checked, to disk."""
+    """Validate these rows and write them to one fsynced file."""
     options.staging.mkdir(parents=True, exist_ok=True)
     path = options.staging / f"{uuid.uuid4().hex}{_STAGED}"
     try:
@@ -119,7 +119,7 @@ def _write(path: Path, batches: Iterable[pa.RecordBatch], *, stream: bool) -> tu
 
 
 class Batch:
-    """One batch of one run."""
+    """One batch of a run."""
 
     def __init__(self, options: WriteOptions, run: str, batch: int = 0) -> None:
         self._options = options
@@ -131,16 +131,16 @@ class Batch:
 
     def manifest(self) -> StagedFiles | None:
         found = self._decided()
-        # Older ones say nothing of the place.
+        # Manifests of older releases lack the store's location.
         if found is not None and found.into not in (self._options.into, self._options.kind_and_name):
-            raise Conflict(f"a write of this name went into the {found.into}", hint="give this one a name of its own")
+            raise Conflict(f"a write of this name went into the {found.into}", hint="use another name for this write")
         return found
 
     def publish(self, staged: Sequence[Staged], *, checked: bool = False) -> None:
-        """Send these rows, unless this batch was decided before: that one is finished then.
+        """Send these rows; if the batch has a manifest, finish that one instead.
 
-        If it is `checked`, it must have had the same rows. Spark computes a micro-batch again from the same input, and
-        what differs then (a random id) is no other write; a named write is what its user says it is.
+        With `checked`, raise if the manifest has other rows. Micro-batches are not checked: Spark recomputes them from
+        the same input, and differences (such as a random id) do not make another write.
         """
         if not any(each.rows for each in staged) and self.manifest() is None:
             return
@@ -148,9 +148,9 @@ class Batch:
         before = decided.left_out
         left_out = self.send().left_out - before
         if left_out:
-            # Asked again, it is done: a streaming query can go on without them.
+            # A retry finds the batch done, so a streaming query can continue without these rows.
             what = "messages" if self._options.queue is not None else "records"
-            text = f"{left_out} {what} are larger than the {self._options.into} takes; all others are in it"
+            text = f"{left_out} {what} were too large for the {self._options.into}; all others were written"
             raise PayloadTooLarge(text, field="payload")
         if checked:
             self._check_same(decided, staged)
@@ -161,13 +161,13 @@ class Batch:
         if rows != decided.rows or decided.digest not in (None, digest):
             raise Conflict(
                 f"an earlier write of this name added {decided.rows} other rows; none of these {rows} were added",
-                hint="give this write a name of its own",
+                hint="use another name for this write",
             )
 
     def discard(self, staged: Iterable[Staged]) -> None:
-        """Remove what was staged for nothing.
+        """Remove staged files that are not needed.
 
-        Spark asks for it after a failed push, too: what was decided on is still wanted.
+        Spark also calls this after a failed push, so keep the files in the manifest.
         """
         decided = self._decided()
         files = {each.file for each in staged if each.file is not None}
@@ -177,7 +177,7 @@ class Batch:
         shutil.rmtree(self._runs, ignore_errors=True)
 
     def decide(self, staged: Sequence[Staged]) -> StagedFiles:
-        """Return the manifest of an earlier time, or one of these files, in their order."""
+        """Return the existing manifest, or create one from these files in their order."""
         files = [each.file for each in staged if each.file is not None]
         decided = self.manifest()
         if decided is not None:
@@ -191,8 +191,8 @@ class Batch:
         return decided
 
     def send(self, *, rate: float | None = None, advance: Advance = lambda count: None) -> StagedFiles:
-        """All that is not yet there. At most `rate` messages a second, evenly; records of a stream have none, because
-        their chunks must be cut alike each time."""
+        """Send the remaining rows, at most `rate` messages per second. Streams have no rate, because their chunks must
+        be split the same way each time."""
         manifest = self.manifest()
         assert manifest is not None
         if not manifest.finished:
@@ -219,7 +219,7 @@ class Batch:
             advance(len(chunk))
 
     def _chunks(self, target: SinkTarget, manifest: StagedFiles, rows_max: int) -> Iterator[Chunk]:
-        """What is left. From the same row on they are cut alike, so that one can be known again."""
+        """Yield the remaining chunks, always split the same way from a given row, so that repeats are recognized."""
         chunk: Chunk = []
         size = 0
         for number, row in self._rows(manifest):

@@ -1,5 +1,5 @@
-"""Where staged rows go: a queue or a stream, of a file, a database or a server. One that is full, or under pressure,
-makes it slower; it fails only if nothing at all went through for a long time."""
+"""Targets of staged rows: a queue or a stream of a file, a database or a server. A full or overloaded target slows the
+write down; it fails only if nothing was accepted for a long time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock.errors import (
 from penstock.log.append_dedup import append_once
 from penstock.log.model import NewRecord, Payload
 from penstock.pipeline.sink.rows import EMBEDDED, Row, message_of, record_of
-from penstock.pipeline.source.http_client import ARROW, JSON, PASSING, ServerClient, ServerRefused
+from penstock.pipeline.source.http_client import ARROW, JSON, TRANSIENT_STATUSES, ServerClient, ServerRefused
 from penstock.pipeline.source.log_sources import SERVERS
 from penstock.pipeline.source.options import WriteOptions
 from penstock.store.factory import open_store, open_streams
@@ -48,19 +48,19 @@ class SinkTarget(ABC):
     rows_max: int
     bytes_max = 4 << 20
     left_out = 0
-    """Rows that only the server, or the stream, could tell to be too large."""
+    """Rows that the server or the stream rejected as too large."""
 
     @abstractmethod
     def item(self, row: Row, key: str) -> tuple[Any, int]:
-        """What a row becomes, and about how many bytes it has."""
+        """Return the message or record of a row, and its approximate size."""
 
     @abstractmethod
     def position(self) -> int | None:
-        """What `send` may be told as `since`."""
+        """Return the value to pass to `send` as `since`."""
 
     @abstractmethod
     def send(self, chunk: Chunk, key: str, since: int | None) -> int | None:
-        """All of it, once; answers the position after it. With `since` it may have been sent before, after that."""
+        """Send a chunk once and return the position after it; it may have been sent already after `since`."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -82,7 +82,7 @@ def target_of(options: WriteOptions) -> SinkTarget:
 
 
 class QueueTarget(SinkTarget):
-    """Every message has a key, by which the queue knows one that comes again."""
+    """A queue, which deduplicates messages by key."""
 
     rows_max = 1_000
 
@@ -91,7 +91,7 @@ class QueueTarget(SinkTarget):
         self._client = _client(url, token)
         with ExitStack() as undo:
             undo.callback(self._client.close)
-            _patiently(lambda: self._client.create_queue(queue, exist_ok=True))
+            _retry_while_busy(lambda: self._client.create_queue(queue, exist_ok=True))
             undo.pop_all()
 
     def item(self, row: Row, key: str) -> tuple[PushItem, int]:
@@ -102,7 +102,7 @@ class QueueTarget(SinkTarget):
         return None
 
     def send(self, chunk: Chunk, key: str, since: int | None) -> None:
-        """A queue may never have room for all of it at once: what does not fit is sent in ever smaller parts."""
+        """Send in ever smaller parts if the queue rejects a push, because a full queue may never fit a whole chunk."""
         waiting, size = list(chunk), len(chunk)
         deadline = time.monotonic() + STALLED_SECONDS_MAX
         while waiting:
@@ -113,11 +113,11 @@ class QueueTarget(SinkTarget):
                 if isinstance(error, BatchTooLarge) and len(part) > 1:
                     size = len(part) // 2
                 else:
-                    # Whichever it was that was refused, the largest is no smaller.
+                    # Drop the largest, which is at least as large as the rejected one.
                     waiting.pop(max(range(len(part)), key=lambda at: len(part[at].payload)))
                     self.left_out += 1
             except PenstockError as error:
-                if not _passes(error) or time.monotonic() > deadline:
+                if not _is_transient(error) or time.monotonic() > deadline:
                     raise
                 if isinstance(error, TryLater):
                     size = max(1, size // 2)
@@ -131,7 +131,7 @@ class QueueTarget(SinkTarget):
 
 
 def _client(url: str, token: str | None) -> Client:
-    """One that would try the same again for a while is of no use, where fewer messages would have found room."""
+    """Return a client without retries: a smaller push may succeed where repeating the same one would not."""
     if url.startswith(SERVERS):
         return connect(url, token=token, retry_for=0)
     where = url.removeprefix("sqlite:///")
@@ -140,11 +140,11 @@ def _client(url: str, token: str | None) -> Client:
 
 
 class StreamTarget(SinkTarget):
-    """A chunk is one append with a key, looked for before it is sent a second time."""
+    """A stream; each chunk is one append with a key, searched for before it is sent a second time."""
 
     rows_max = 10_000
     record_bytes_max: int
-    """What the stream takes."""
+    """Size limit of the stream's records."""
 
     def item(self, row: Row, key: str) -> tuple[Payload, int]:
         return record_of(row)
@@ -163,26 +163,26 @@ def _length(record: Payload) -> int:
 
 
 class StoreStream(StreamTarget):
-    """In a folder or a database."""
+    """A stream in a folder or a database."""
 
     def __init__(self, url: str, stream: str) -> None:
         self._stream = stream
         with ExitStack() as undo:
             self._streams = open_streams(url.removeprefix("sqlite:///"))
             undo.callback(self._streams.close)
-            _patiently(self._create)
+            _retry_while_busy(self._create)
             self.record_bytes_max = self._streams.show(stream).options.record_bytes
             undo.pop_all()
 
     def _create(self) -> None:
-        with suppress(StreamExists):  # With options of its own.
+        with suppress(StreamExists):  # It may exist with other options.
             self._streams.create(self._stream)
 
     def position(self) -> int:
         return self._streams.next_offset(self._stream)
 
     def append(self, chunk: Chunk, key: str, since: int | None) -> int:
-        done = _patiently(lambda: append_once(self._streams, self._stream, key, chunk, since))
+        done = _retry_while_busy(lambda: append_once(self._streams, self._stream, key, chunk, since))
         return done.last + 1
 
     def close(self) -> None:
@@ -190,38 +190,38 @@ class StoreStream(StreamTarget):
 
 
 class ServerStream(StreamTarget):
-    """As Arrow over HTTP."""
+    """A stream of a server, written as Arrow over HTTP."""
 
     def __init__(self, url: str, stream: str, token: str | None) -> None:
-        self._server = ServerClient(url, token, away_seconds=STALLED_SECONDS_MAX)
+        self._server = ServerClient(url, token, retry_seconds=STALLED_SECONDS_MAX)
         self._path = f"/streams/{quote(stream, safe='')}"
         try:
-            self._server.ask("GET", self._path)
+            self._server.request("GET", self._path)
         except ServerRefused as error:
             if error.status != 404:
-                raise error.plain() from None
-            self._ask("POST", "/streams", msgspec.json.encode({"name": stream}), {"Content-Type": JSON})
-        self.record_bytes_max = self._ask("GET", self._path)["options"]["record_bytes"]
+                raise error.to_error() from None
+            self._request("POST", "/streams", msgspec.json.encode({"name": stream}), {"Content-Type": JSON})
+        self.record_bytes_max = self._request("GET", self._path)["options"]["record_bytes"]
 
     def position(self) -> int:
-        return int(self._ask("GET", self._path)["next"])
+        return int(self._request("GET", self._path)["next"])
 
     def append(self, chunk: Chunk, key: str, since: int | None) -> int:
         path = f"{self._path}/records" + ("" if since is None else f"?since={since}")
         headers = {"Content-Type": ARROW, "Idempotency-Key": quote(key, safe=":")}
-        return int(self._ask("POST", path, _arrow(chunk), headers)["last"]) + 1
+        return int(self._request("POST", path, _arrow(chunk), headers)["last"]) + 1
 
-    def _ask(
+    def _request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         try:
-            answer, _ = self._server.ask(method, path, body, headers)
+            answer, _ = self._server.request(method, path, body, headers)
         except ServerRefused as error:
-            raise error.plain() from None
+            raise error.to_error() from None
         return msgspec.json.decode(answer, type=dict[str, Any])
 
     def close(self) -> None:
-        """Nothing is kept open between calls."""
+        """Do nothing: no connection stays open between calls."""
 
 
 def _arrow(chunk: Sequence[Payload]) -> bytes:
@@ -235,25 +235,25 @@ def _arrow(chunk: Sequence[Payload]) -> bytes:
     return body
 
 
-def _patiently(do: Callable[[], T]) -> T:
-    """A folder's stream has one writer among all processes, who lets go of it after a while."""
+def _retry_while_busy(do: Callable[[], T]) -> T:
+    """Retry transient errors: another process may hold the stream's write lock for a while."""
     deadline = time.monotonic() + STALLED_SECONDS_MAX
     while True:
         try:
             return do()
         except PenstockError as error:
-            if not _passes(error) or time.monotonic() > deadline:
+            if not _is_transient(error) or time.monotonic() > deadline:
                 raise
             _pause(error)
 
 
-def _passes(error: PenstockError) -> bool:
-    """What is sent has keys, so that it may be sent again though it may have arrived."""
+def _is_transient(error: PenstockError) -> bool:
+    """Return True if a retry may succeed; idempotency keys make retries safe even if the data arrived."""
     if isinstance(error, ServerFault):
-        return error.status in PASSING
+        return error.status in TRANSIENT_STATUSES
     return isinstance(error, TryLater | StoreBusy | StoreUnreachable | Unreachable)
 
 
 def _pause(error: PenstockError) -> None:
-    told_ms = error.retry_after_ms if isinstance(error, TryLater) else 0
-    time.sleep(max(PAUSE_SECONDS, told_ms / 1000))
+    retry_after_ms = error.retry_after_ms if isinstance(error, TryLater) else 0
+    time.sleep(max(PAUSE_SECONDS, retry_after_ms / 1000))

@@ -1,4 +1,4 @@
-"""What Spark calls to write: tasks stage their rows, and the driver's commit sends them on (`staging`, `targets`)."""
+"""Spark's writers: tasks stage their rows, and the driver's commit sends them (`staging`, `targets`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Messages = list[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class Task(WriterCommitMessage):
-    """What one task has done."""
+    """Result of one task."""
 
     partition: int
     staged: Staged
@@ -32,7 +32,7 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             what = "queue" if options.queue is not None else "stream"
-            raise InvalidInput(f"a {what} is not overwritten", field="mode", hint='mode("append")')
+            raise InvalidInput(f"a {what} cannot be overwritten", field="mode", hint='use mode("append")')
         check_columns(schema.names, stream=options.stream is not None)
         self.options = options
         self.run = options.name or uuid.uuid4().hex
@@ -59,7 +59,7 @@ class SinkWriter(_Writing, DataSourceArrowWriter):
         return Batch(self.options, self.run)
 
     def _forget_unnamed(self, batch: Batch) -> None:
-        """Nobody can ask for the same write again."""
+        """Delete the state of a write without a name, which cannot be repeated."""
         if self.options.name is None:
             batch.forget()
 
@@ -72,12 +72,12 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._batch(messages, batchId).discard(_staged(messages))
 
     def _batch(self, messages: Messages, number: int) -> Batch:
-        """Of the query that a checkpoint knows: batches of a new one have the same numbers, and other rows."""
+        """Return the batch under the query's id: a new query reuses batch numbers for other rows."""
         query = next((each.query for each in messages if isinstance(each, Task) and each.query), None)
         return Batch(self.options, query or self.run, number)
 
 
 def _staged(messages: Messages) -> list[Staged]:
-    """Return what tasks have staged, in the order of their partitions. Of a task that failed there is nothing."""
+    """Return what successful tasks have staged, in partition order."""
     tasks = [each for each in messages if isinstance(each, Task)]
     return [each.staged for each in sorted(tasks, key=lambda task: task.partition)]

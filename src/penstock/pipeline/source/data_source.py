@@ -1,4 +1,4 @@
-"""`format("penstock")`: the journal, or a stream, for Spark; and rows of Spark into a queue or a stream.
+"""`format("penstock")`: reads the journal or a stream, and writes rows into a queue or a stream.
 
     spark.dataSource.register(PenstockSource)        # not needed where the package is installed
     spark.read.format("penstock").load("/var/lib/penstock")
@@ -8,7 +8,7 @@
     spark.readStream.format("penstock").option("startingOffsets", "latest").load("/var/lib/penstock")
     frame.write.format("penstock").option("queue", "mail").mode("append").save("/var/lib/penstock")
 
-A schema with fewer columns reads fewer: without the body, events take half the time.
+A schema with fewer columns reads less: without the body, events take half the time.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def check_schema(asked: StructType, known: pa.Schema) -> None:
     for field in asked:
         name, kind = field.name, field.dataType
         if name not in known.names:
-            raise InvalidInput(f"there is no column {name!r}", field="schema", hint=", ".join(known.names))
+            raise InvalidInput(f"unknown column {name!r}", field="schema", hint=f"choose from {', '.join(known.names)}")
         proper = known.field(name).type
         if to_arrow_type(kind, timezone="UTC") != proper:
-            text = f"the column {name} is {from_arrow_type(proper).simpleString()}, not {kind.simpleString()}"
-            raise InvalidInput(text, field="schema", hint="cast what was read")
+            text = f"column {name!r} is {from_arrow_type(proper).simpleString()}, not {kind.simpleString()}"
+            raise InvalidInput(text, field="schema", hint="cast the column after reading")
 
 
 class Range(InputPartition):
-    """A part of a log, pickled as plain values: what lies in a folder may be read by Java (`jvm/FolderRange.scala`)."""
+    """A range of a log, pickled as plain values, so that the JVM can read a folder's (`jvm/FolderRange.scala`)."""
 
     def __init__(self, start: int, end: int, *folder: str | bool) -> None:
         super().__init__(OffsetRange(start, end))
@@ -85,8 +85,8 @@ class Range(InputPartition):
         return Range, (self.value.start, self.value.end, *self._folder)
 
 
-class _Reading:
-    """What a batch and a stream have in common."""
+class _ReaderBase:
+    """Common parts of batch and streaming reads."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -96,38 +96,38 @@ class _Reading:
     def plan(self, log: SourceLog, start: int, end: int) -> list[InputPartition]:
         lost = self.options.lost(log, start)
         if lost:
-            # What a task or a driver prints goes to Spark's log.
-            logging.getLogger(__name__).warning("%d records of %s from offset %d are gone", lost, log.name, start)
+            # Output of tasks and the driver goes to Spark's log.
+            logging.getLogger(__name__).warning("%d records of %s from offset %d were trimmed", lost, log.name, start)
         start += lost
         if start >= end:
             return []
         count = max(self.options.partitions_min, os.cpu_count() or 1)
         parts = parts_of(log.segments(), start, end, min(count, end - start))
-        folder = log.told() if isinstance(log, FolderLog) else ()
+        folder = log.descriptor() if isinstance(log, FolderLog) else ()
         return [Range(part.start, part.end, *folder) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Of no partitions, Spark makes one.
+        if partition.value is None:  # For an empty list of partitions, Spark creates one without a value.
             return
         with closing(self.options.open()) as log:
             yield from log.read(partition.value, self.columns, skip_lost=not self.options.fail_on_data_loss)
 
 
-class PartitionReader(_Reading, DataSourceReader):
+class PartitionReader(_ReaderBase, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with closing(self.options.open()) as log:
             return self.plan(log, self.options.first(log), self.options.last(log))
 
 
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"offset": n, "lost": k, "uid": u}`: everything before n of that log has been read, but for k
-    records that were gone by then. Any range can be read again, exactly."""
+class StreamReader(_ReaderBase, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streaming reads. Offsets are `{"offset": n, "lost": k, "uid": u}`: everything before n of log u has been read,
+    except k records that were already trimmed. Any range can be read again exactly."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         if options.end != "latest":
-            hint = "it is for a batch; trigger(availableNow=True) ends with what is there when it begins"
-            raise InvalidInput("a streaming query does not end at an offset", field="endingOffsets", hint=hint)
+            hint = "it is for batch reads; trigger(availableNow=True) stops at the end that it finds at its start"
+            raise InvalidInput("endingOffsets is not supported for streaming queries", field="endingOffsets", hint=hint)
         self._log: SourceLog | None = None
         self._until: int | None = None
 
@@ -153,22 +153,24 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         end = self.log.next_offset if self._until is None else self._until
         uid = self.log.uid
-        begin = start[OFFSET] if self._leads_here(start, uid) else 0
+        begin = start[OFFSET] if self._belongs_to_log(start, uid) else 0
         lost = self.options.lost(self.log, begin)
         first = begin + lost
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
         return {OFFSET: max(end, first), LOST: start[LOST] + lost, UID: uid}
 
-    def _leads_here(self, offset: Offset, uid: str) -> bool:
-        """Is it one of this log? One that was removed and made again is another, and mostly shorter."""
-        at, known = offset[OFFSET], offset.get(UID, uid)  # Older checkpoints say nothing of it.
+    def _belongs_to_log(self, offset: Offset, uid: str) -> bool:
+        """Return True if an offset belongs to this log, and not to an earlier one that was deleted or restored."""
+        at, known = offset[OFFSET], offset.get(UID, uid)  # Older checkpoints have no uid.
         if known == uid and (at <= self.log.next_offset or at == self.options.start):
             return True
-        text = f"{self.log.name!r} is not what was read up to offset {at}: it was made anew, or an older state put back"
+        text = f"{self.log.name!r} was recreated or restored since it was read up to offset {at}"
         if self.options.fail_on_data_loss:
-            raise Conflict(text, hint="failOnDataLoss=false goes on from its beginning; what was not read yet is gone")
-        logging.getLogger(__name__).warning("%s; it is read from its beginning", text)
+            raise Conflict(
+                text, hint="failOnDataLoss=false restarts at its beginning; records that were not read yet are lost"
+            )
+        logging.getLogger(__name__).warning("%s; reading restarts at its beginning", text)
         return False
 
     def reportLatestOffset(self) -> Offset:
@@ -176,12 +178,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         uid = self.log.uid
-        if not self._leads_here(end, uid):
+        if not self._belongs_to_log(end, uid):
             return []
-        return self.plan(self.log, start[OFFSET] if self._leads_here(start, uid) else 0, end[OFFSET])
+        return self.plan(self.log, start[OFFSET] if self._belongs_to_log(start, uid) else 0, end[OFFSET])
 
     def commit(self, end: Offset) -> None:
-        """Only a report: what is not yet in a checkpoint is read again, and must still be there."""
+        """Report the position for monitoring; Spark's checkpoint, not this, decides where a query resumes."""
         if self.options.consumer is not None and end[OFFSET] > 0:
             self.log.report(self.options.consumer, end[OFFSET] - 1)
 

@@ -1,4 +1,4 @@
-"""Before a pipeline reads: what was committed is brought to the journal, should no server be there to do it."""
+"""Drains committed events into the journal before a pipeline reads, in case no server does it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Drainer(Protocol):
 
 
 def drainer_of(remote: str | None, database: Path) -> Drainer:
-    """Of a file; or of a database or server, if one is named."""
+    """Return the drainer of a database or server if one is given, else of a SQLite file."""
     if remote is None:
         return _File(database)
     return _Database(remote) if remote.startswith(POSTGRES) else _Nothing()
@@ -37,10 +37,12 @@ class _File:
             with closing(SqliteStore(self._database)) as store:
                 drain_once(store, str(self._database))
         elif not journal_folder(self._database).exists():
-            raise CannotOpen(f"there is no file {self._database}", hint="--data names a server's folder, --db a file")
+            raise CannotOpen(
+                f"file {self._database} does not exist", hint="pass a data folder with --data or a file with --db"
+            )
 
     def close(self) -> None:
-        """Nothing is kept open: others may want to write."""
+        """Do nothing: no connection stays open, because other processes may want to write."""
 
 
 class _Database:
@@ -61,7 +63,7 @@ class _Database:
 
 
 class _Nothing:
-    """A server does it itself."""
+    """Drains nothing: a server drains its own journal."""
 
     def drain(self) -> None:
         pass

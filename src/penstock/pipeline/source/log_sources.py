@@ -1,6 +1,6 @@
-"""A log as Spark's source sees it: ranges of offsets, wherever it lies. In a folder, in a database, behind a server.
+"""Logs as the Spark source reads them: ranges of offsets, in a folder, in a database or behind a server.
 
-A *place* says where one is; it travels to Spark's tasks, each of which opens the log for itself.
+A `LogLocation` travels to Spark's tasks, each of which opens the log for itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SourceLog(Protocol):
 
     @property
     def uid(self) -> str:
-        """The same for as long as offsets mean the same records; of a stream, its time of birth, which all can tell."""
+        """Stable while offsets mean the same records; for a stream its creation time, which every source knows."""
 
     @property
     def first_offset(self) -> int: ...
@@ -51,22 +51,22 @@ class SourceLog(Protocol):
     def next_offset(self) -> int: ...
 
     def segments(self) -> Sequence[SegmentInfo]:
-        """What is kept, and how many bytes it has, oldest first."""
+        """Return the retained segments with their sizes, oldest first."""
 
     def read(self, part: OffsetRange, columns: Sequence[str], *, skip_lost: bool = False) -> Iterator[pa.RecordBatch]:
-        """In order. Offsets that are no longer there are an error, or passed over."""
+        """Yield records in order. Trimmed offsets raise, or are skipped with `skip_lost`."""
 
     def report(self, consumer: str, offset: int, kind: Kind = "consumer") -> None:
-        """The last record that a consumer has processed."""
+        """Commit the last record that a consumer has processed."""
 
     def wait(self, offset: int, seconds: float) -> None:
-        """Until there may be a record at this offset, or the time has passed."""
+        """Wait until there may be a record at this offset, or the time is up."""
 
     def close(self) -> None: ...
 
 
 class LogLocation(Protocol):
-    """Where a log is."""
+    """The location of a log."""
 
     def open(self) -> SourceLog: ...
 
@@ -82,7 +82,7 @@ class FolderLocation(Struct, frozen=True):
 class PostgresLocation(Struct, frozen=True):
     url: str
     stream: str | None = None
-    """None for the journal."""
+    """Stream name; None for the journal."""
 
     def open(self) -> PostgresLog:
         try:
@@ -104,7 +104,7 @@ class ServerLocation(Struct, frozen=True):
 
 
 def location_of(where: str, stream: str | None = None, token: str | None = None) -> LogLocation:
-    """The journal, or a stream, of a database, a server, a server's folder, or a file of queues."""
+    """Return the location of the journal or a stream of a database, a server, a data folder or a SQLite file."""
     name = None if stream is None else check_stream_name(stream)
     if where.startswith(POSTGRES):
         return PostgresLocation(where, name)
@@ -118,12 +118,12 @@ def location_of(where: str, stream: str | None = None, token: str | None = None)
 
 
 def database_of(where: str) -> Path:
-    """A server's folder, or the file itself."""
+    """Return the SQLite file: the path itself, or the one in a data folder."""
     if re.match(r"[A-Za-z][\w+.-]+:/", where):
         raise InvalidInput(
-            f"{without_password(where)!r} is no place that is known",
+            f"unsupported URL {without_password(where)!r}",
             field="url",
-            hint="postgresql://…, http(s)://…, or a folder of this machine",
+            hint="use postgresql://…, http(s)://… or a local folder",
         )
     path = Path(where)
     return path if path.is_file() else path / DB_NAME
@@ -134,7 +134,7 @@ def schema_of(stream: str | None) -> pa.Schema:
 
 
 class FolderLog:
-    """A journal, or a stream, that this machine can map."""
+    """A journal or stream in a local folder, read with mmap."""
 
     def __init__(self, folder: Path, *, events: bool) -> None:
         self._log = LogReader(folder)
@@ -147,8 +147,8 @@ class FolderLog:
         identity = self._log.identity
         return f"{identity.uid:016x}" if self._events else str(identity.created_ms)
 
-    def told(self) -> tuple[str, str, bool]:
-        """All that another reader must know."""
+    def descriptor(self) -> tuple[str, str, bool]:
+        """Return what the JVM reader needs to open the log."""
         return str(self._log.folder), str(self._log.identity.uid), self._events
 
     @property

@@ -1,4 +1,4 @@
-"""Ranges of a log's offsets, for many tasks to read at once, and for steps of bounded size."""
+"""Splits a log's offsets into ranges for parallel tasks and for steps of bounded size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from penstock.log.model import SegmentInfo
 
-LITTLE_BYTES = 16 << 20
+SMALL_BYTES = 16 << 20
 
 
 class OffsetRange(Struct, frozen=True):
@@ -19,14 +19,14 @@ class OffsetRange(Struct, frozen=True):
 
 
 def parts_of(segments: Sequence[SegmentInfo], start: int, end: int, count: int) -> list[OffsetRange]:
-    """At most `count` ranges of about as many bytes each, cut at segments where that is even enough."""
+    """Return at most `count` ranges of about equal bytes, split at segment boundaries if that is even enough."""
     pieces = list(_pieces(segments, start, end))
     total = sum((high - low) * weight for low, high, weight in pieces)
     share = total / max(1, count)
     parts: list[OffsetRange] = []
     begin, filled = start, 0.0
     for low, high, weight in pieces:
-        # A segment that alone is more than a share is cut within.
+        # Split a segment that is larger than a share.
         while filled + (high - low) * weight > share * 1.25 and len(parts) < count - 1:
             take = min(high - low, max(1, round((share - filled) / weight)))
             low += take
@@ -39,12 +39,12 @@ def parts_of(segments: Sequence[SegmentInfo], start: int, end: int, count: int) 
 
 
 def is_small(segments: Sequence[SegmentInfo], start: int, end: int) -> bool:
-    """Are the records between two offsets so few that one process is done before others have started?"""
-    return sum((high - low) * weight for low, high, weight in _pieces(segments, start, end)) < LITTLE_BYTES
+    """Return True if one process would read the range before Spark tasks have started."""
+    return sum((high - low) * weight for low, high, weight in _pieces(segments, start, end)) < SMALL_BYTES
 
 
 def end_within(segments: Sequence[SegmentInfo], start: int, end: int, bytes_max: int) -> int:
-    """The offset up to which about so many bytes of records lie; at least one record."""
+    """Return the offset after about `bytes_max` bytes of records, at least one record."""
     left = float(bytes_max)
     for low, high, weight in _pieces(segments, start, end):
         if (high - low) * weight > left:
@@ -54,7 +54,7 @@ def end_within(segments: Sequence[SegmentInfo], start: int, end: int, bytes_max:
 
 
 def _pieces(segments: Sequence[SegmentInfo], start: int, end: int) -> Iterator[tuple[int, int, float]]:
-    """What of each segment lies between two offsets, and how many bytes a record of it has."""
+    """Yield each segment's part of the range and the mean bytes per record."""
     for segment in segments:
         low, high = max(start, segment.first), min(end, segment.first + segment.records)
         if low < high:

@@ -1,4 +1,4 @@
-"""The options of `format("penstock")`, named and meant as those of Spark's Kafka source."""
+"""The options of `format("penstock")`, with the names and meanings of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from penstock.store.factory import POSTGRES
 READ_OPTIONS = {
     "url": "a server's data folder, postgresql://… or http(s)://… (or as the argument of load)",
     "token": "a server's admin token or API key",
-    "stream": "a stream's name; the journal if there is none",
+    "stream": "stream to read; by default the journal",
     "startingOffsets": "earliest (default), latest, or an offset",
-    "endingOffsets": "latest (default) or an offset, which is not read; for a batch",
-    "maxOffsetsPerTrigger": "at most so many records in a micro-batch",
-    "minPartitions": "at least so many tasks, if there are as many records",
-    "failOnDataLoss": "true (default) or false: records that are no longer kept are an error, or counted",
-    "consumer": "under which name a streaming query reports its position; none if not given",
+    "endingOffsets": "latest (default) or an exclusive offset; batch reads only",
+    "maxOffsetsPerTrigger": "maximum number of records in a micro-batch",
+    "minPartitions": "minimum number of tasks, if there are as many records",
+    "failOnDataLoss": "true (default): fail if records were trimmed before they were read; false: skip and count them",
+    "consumer": "name under which a streaming query reports its position; by default none",
 }
 WRITE_OPTIONS = {
     "url": "a server's data folder, postgresql://… or http(s)://… (or as the argument of save)",
     "queue": "the queue to push into",
-    "stream": "the stream to append to, if it is no queue",
+    "stream": "the stream to append to, instead of a queue",
     "token": "a server's admin token or API key",
-    "name": "what this write is called: the same batch under the same name adds nothing; a stream has its checkpoint",
-    "staging": "a folder that all tasks share, for rows on their way; in the data folder if not given",
+    "name": "idempotency name of a batch write: repeating it adds nothing; streaming queries use their checkpoint",
+    "staging": "folder shared by all tasks for staged rows; by default beside the database",
 }
 SPARKS_OWN = {"checkpointlocation", "queryname"}
 OFFSET_MAX = 2**53
-# As a file system counts them, with a few before it.
+# File systems limit names to 255 bytes, and a prefix needs a few.
 NAME_LETTERS_MAX = 246
 
 Edge = Literal["earliest", "latest"]
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
-    place: str
+    location: str
     token: str | None
     stream: str | None
     start: int | Edge
@@ -57,37 +57,37 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     consumer: str | None
 
     def open(self) -> SourceLog:
-        return location_of(self.place, self.stream, self.token).open()
+        return location_of(self.location, self.stream, self.token).open()
 
     def first(self, log: SourceLog) -> int:
-        """Where to begin."""
+        """Return the first offset to read."""
         return _at(log, self.start)
 
     def last(self, log: SourceLog) -> int:
         return min(_at(log, self.end), log.next_offset)
 
     def lost(self, log: SourceLog, start: int) -> int:
-        """How many records from an offset on were trimmed away: an error that names it, or that many."""
+        """Return how many records from an offset on were trimmed; raise if data loss is an error."""
         first = log.first_offset
         if start < first and self.fail_on_data_loss:
             error = OffsetTrimmed(log.name, start, first)
-            error.hint = f"offsets {start} to {first - 1} are gone; failOnDataLoss=false goes on without them"
+            error.hint = f"offsets {start} to {first - 1} were trimmed; failOnDataLoss=false continues without them"
             raise error
         return max(0, first - start)
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    told = _told(given, READ_OPTIONS)
-    consumer = told.get("consumer")
+    options = _canonical(given, READ_OPTIONS)
+    consumer = options.get("consumer")
     return ReadOptions(
-        place=_place(told),
-        token=told.get("token"),
-        stream=told.get("stream"),
-        start=_offset(told, "startingOffsets", "earliest"),
-        end=_offset(told, "endingOffsets", "latest"),
-        offsets_max=_number(told, "maxOffsetsPerTrigger"),
-        partitions_min=_number(told, "minPartitions") or 0,
-        fail_on_data_loss=_flag(told, "failOnDataLoss", True),
+        location=_location(options),
+        token=options.get("token"),
+        stream=options.get("stream"),
+        start=_offset(options, "startingOffsets", "earliest"),
+        end=_offset(options, "endingOffsets", "latest"),
+        offsets_max=_number(options, "maxOffsetsPerTrigger"),
+        partitions_min=_number(options, "minPartitions") or 0,
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         consumer=None if consumer is None else check_consumer_name(f"spark:{consumer}"),
     )
 
@@ -102,7 +102,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def into(self) -> str:
-        """In words."""
+        """Name of the target for messages."""
         return f"{self.kind_and_name} of {place_in(self.url)}"
 
     @property
@@ -111,44 +111,44 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    told = _told(given, WRITE_OPTIONS)
-    if ("queue" in told) == ("stream" in told):
-        raise _bad("one of the options queue and stream is needed", "queue", WRITE_OPTIONS)
-    place = _place(told)
-    remote = place.startswith((*SERVERS, *POSTGRES))
-    if remote and "staging" not in told:
-        raise _bad("with a server or a database, the option staging is needed", "staging", WRITE_OPTIONS)
-    database = None if remote else database_of(place)
+    options = _canonical(given, WRITE_OPTIONS)
+    if ("queue" in options) == ("stream" in options):
+        raise _bad("set one of the options queue and stream", "queue", WRITE_OPTIONS)
+    location = _location(options)
+    remote = location.startswith((*SERVERS, *POSTGRES))
+    if remote and "staging" not in options:
+        raise _bad("the option staging is required with a server or a database", "staging", WRITE_OPTIONS)
+    database = None if remote else database_of(location)
     return WriteOptions(
-        url=place if database is None else f"sqlite:///{database.absolute()}",
-        queue=check_queue_name(told["queue"]) if "queue" in told else None,
-        stream=check_stream_name(told["stream"]) if "stream" in told else None,
-        token=told.get("token"),
-        name=check_write_name(told["name"]) if "name" in told else None,
-        staging=local_path(told["staging"], "staging") if "staging" in told else Path(f"{database}.staging"),
+        url=location if database is None else f"sqlite:///{database.absolute()}",
+        queue=check_queue_name(options["queue"]) if "queue" in options else None,
+        stream=check_stream_name(options["stream"]) if "stream" in options else None,
+        token=options.get("token"),
+        name=check_write_name(options["name"]) if "name" in options else None,
+        staging=local_path(options["staging"], "staging") if "staging" in options else Path(f"{database}.staging"),
     )
 
 
 def check_write_name(name: str) -> str:
-    """It becomes a folder's name, and part of every message's key."""
+    """Check a write name, which becomes a folder name and part of every message key."""
     if not name.isprintable():
-        raise InvalidInput("the name of this write has characters that do not print", field="name")
+        raise InvalidInput("the write name has unprintable characters", field="name")
     if not 0 < len(quote(name, safe="")) <= NAME_LETTERS_MAX:
-        raise InvalidInput("the name of this write is empty or too long", field="name", hint="1 to some 200 letters")
+        raise InvalidInput("the write name is empty or too long", field="name", hint="use 1 to about 200 characters")
     return name
 
 
-def _told(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """By their proper names; Spark's do not mind the case."""
+def _canonical(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the options under their canonical names; Spark's option names are case-insensitive."""
     names = {name.lower(): name for name in (*known, "path")}
-    told = {}
+    options = {}
     for name, value in given.items():
         if name.lower() in SPARKS_OWN:
             continue
         if name.lower() not in names:
-            raise _bad(f"there is no option {name!r}", name, known)
-        told[names[name.lower()]] = value
-    return told
+            raise _bad(f"unknown option {name!r}", name, known)
+        options[names[name.lower()]] = value
+    return options
 
 
 def _bad(text: str, field: str, known: Mapping[str, str]) -> InvalidInput:
@@ -156,33 +156,33 @@ def _bad(text: str, field: str, known: Mapping[str, str]) -> InvalidInput:
     return InvalidInput(text, field=field, hint=f"options are {listed}")
 
 
-def _place(told: Mapping[str, str]) -> str:
-    place = told.get("url") or told.get("path")
-    if not place:
+def _location(options: Mapping[str, str]) -> str:
+    location = options.get("url") or options.get("path")
+    if not location:
         raise _bad("the option url is missing", "url", READ_OPTIONS)
-    return without_file_scheme(place)
+    return without_file_scheme(location)
 
 
-def _offset(told: Mapping[str, str], name: str, default: Edge) -> int | Edge:
-    value = told.get(name, default).lower()
+def _offset(options: Mapping[str, str], name: str, default: Edge) -> int | Edge:
+    value = options.get(name, default).lower()
     if value in ("earliest", "latest"):
         return cast(Edge, value)
     if not value.isdecimal() or int(value) > OFFSET_MAX:
-        raise _bad(f"{name} is earliest, latest or an offset, not {value!r}", name, READ_OPTIONS)
+        raise _bad(f"{name} must be earliest, latest or an offset, not {value!r}", name, READ_OPTIONS)
     return int(value)
 
 
-def _number(told: Mapping[str, str], name: str) -> int | None:
-    value = told.get(name)
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
     if value is not None and (not value.isdecimal() or not 0 < int(value) <= OFFSET_MAX):
-        raise _bad(f"{name} is a number above 0, not {value!r}", name, READ_OPTIONS)
+        raise _bad(f"{name} must be a number above 0, not {value!r}", name, READ_OPTIONS)
     return None if value is None else int(value)
 
 
-def _flag(told: Mapping[str, str], name: str, default: bool) -> bool:
-    value = told.get(name, str(default)).lower()
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    value = options.get(name, str(default)).lower()
     if value not in ("true", "false"):
-        raise _bad(f"{name} is true or false, not {value!r}", name, READ_OPTIONS)
+        raise _bad(f"{name} must be true or false, not {value!r}", name, READ_OPTIONS)
     return value == "true"
 
 

@@ -1,7 +1,7 @@
-"""The journal, or a stream, of a PostgreSQL store: read from its tables by every task, with no server between.
+"""Reads the journal or a stream directly from the tables of a PostgreSQL store, in every task.
 
-Offsets there are dense and in the order in which records became visible: whatever commits late comes later. So a range
-of offsets below the end never changes.
+Offsets are dense and in the order in which records became visible, so a late commit gets a later offset. A range of
+offsets below the end therefore never changes.
 """
 
 from __future__ import annotations

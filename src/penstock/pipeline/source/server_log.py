@@ -1,4 +1,4 @@
-"""The journal, or a stream, that a server hands out in pages of Arrow. A server that is away is waited for."""
+"""Reads the journal or a stream from a server in pages of Arrow; retries while the server is unavailable."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.log.model import SegmentInfo
 from penstock.pipeline.source.http_client import ARROW, JSON, ServerClient, ServerRefused
 from penstock.pipeline.source.offset_ranges import OffsetRange
 
-# A server that has just made its folder has a journal a moment later.
-BIRTH_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
-# At most; the server ends a page after some megabytes.
+# A new server creates its journal shortly after its folder.
+CREATION_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
+# Upper limit; the server ends a page after some megabytes.
 PAGE_RECORDS = 100_000
 OFFSET = "offset"
 
@@ -36,7 +36,7 @@ class ServerLog:
 
     @property
     def uid(self) -> str:
-        deadline = time.monotonic() + BIRTH_SECONDS_MAX
+        deadline = time.monotonic() + CREATION_SECONDS_MAX
         while not (uid := str(self._show()[self._uid])):
             if time.monotonic() > deadline:
                 raise UnknownStream(self.name)
@@ -52,7 +52,7 @@ class ServerLog:
         return int(self._show()["next"])
 
     def segments(self) -> list[SegmentInfo]:
-        """As if all it keeps were one: how large records are in the mean is all that is needed."""
+        """Return the log as one segment; only the mean size of a record is needed."""
         shown = self._show()
         first, records = int(shown["first"]), int(shown["next"]) - int(shown["first"])
         return [SegmentInfo(first=first, records=records, bytes=int(shown["bytes"]), sealed=False)]
@@ -69,7 +69,7 @@ class ServerLog:
                 at = error.first_offset
                 continue
             if following <= at:
-                raise ServerFault(f"the server ends {self.name!r} at offset {at}", status=200)
+                raise ServerFault(f"the server returned no records of {self.name!r} at offset {at}", status=200)
             for batch in pa.ipc.open_stream(body):
                 yield batch.select(list(columns)).cast(shape)
             at = following
@@ -79,7 +79,7 @@ class ServerLog:
         if wait_ms:
             query["wait_ms"] = wait_ms
         try:
-            return self._ask("GET", f"{self._records}?{urlencode(query)}", accept=ARROW)
+            return self._request("GET", f"{self._records}?{urlencode(query)}", accept=ARROW)
         except ServerFault as error:
             if error.status != 410:
                 raise
@@ -87,25 +87,25 @@ class ServerLog:
 
     def report(self, consumer: str, offset: int, kind: Kind = "consumer") -> None:
         body = msgspec.json.encode({"offset": offset, "force": True, "kind": kind})
-        self._ask("PUT", f"/consumers/{quote(consumer, safe='')}", body)
+        self._request("PUT", f"/consumers/{quote(consumer, safe='')}", body)
 
     def wait(self, offset: int, seconds: float) -> None:
         self._page(offset, 1, [OFFSET], wait_ms=max(1, round(seconds * 1000)))
 
     def close(self) -> None:
-        """Nothing is kept open between calls."""
+        """Do nothing: no connection stays open between calls."""
 
     def _show(self) -> dict[str, Any]:
-        body, _ = self._ask("GET", "")
+        body, _ = self._request("GET", "")
         return msgspec.json.decode(body, type=dict[str, Any])
 
-    def _ask(self, method: str, path: str, body: bytes | None = None, accept: str = JSON) -> tuple[bytes, int]:
+    def _request(self, method: str, path: str, body: bytes | None = None, accept: str = JSON) -> tuple[bytes, int]:
         try:
-            answer, headers = self._server.ask(
+            answer, headers = self._server.request(
                 method, self._path + path, body, {"Accept": accept} | ({} if body is None else {"Content-Type": JSON})
             )
         except ServerRefused as error:
             if error.status == 404:
                 raise UnknownStream(self.name) from None
-            raise error.plain() from None
+            raise error.to_error() from None
         return answer, int(headers.get("x-penstock-next", 0))

@@ -1,4 +1,4 @@
-"""The tree face's analytics: kept counters for now, history for a window of time. Nothing is counted on asking."""
+"""Analytics of the tree API, from counters for now and from history for a window; nothing is counted on request."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import rfc3339
 from penstock.wire.tree import options_view
 
-# In one answer.
+# Limit of points in one response.
 POINTS_MAX = 100_000
 HOUR_MINUTES = 60
 # Minutes: longer than any window.
 LONGEST = 1 << 40
 MINUTES = {"m": 1, "h": 60, "d": 1_440, "minute": 1, "hour": 60, "day": 1_440}
-# The years 1 to 9999, beyond which no time can be written.
+# The years 1 to 9999, which RFC 3339 can express.
 MINUTE_MIN, MINUTE_MAX = -1_035_593_280, 4_223_371_680
 Instant = Annotated[datetime, Meta(tz=True)]
 Point = TypeVar("Point")
@@ -90,22 +90,22 @@ class Analytics:
         return reply(shapes.Latencies(latency=shown, next=following, source=source), rows=len(shown))
 
     def _window(self, query: shapes.HistoryQuery, *, step: int | None = None) -> Window | None:
-        """What the query asks for, in whole minutes, by default in steps of `step`; without one, None for now."""
+        """Return the query's window in whole minutes, in steps of `step` by default; None for current values."""
         if step is None and query.from_ is query.to is query.interval is None:
             return None
         to = -(-self._broker.store.clock() // 60_000) if query.to is None else -(-_ms(query.to, "to") // 60_000)
         start = max(to - HOUR_MINUTES, MINUTE_MIN) if query.from_ is None else _ms(query.from_, "from") // 60_000
         if start >= to:
-            raise HttpError(422, "invalid_value", "from is not before to", field="from")
+            raise HttpError(422, "invalid_value", "from must be before to", field="from")
         window = Window(start, to, _minutes(query.interval) or step or to - start)
         most = self._broker.limits.steps
         if len(window.starts) > most:
             raise HttpError(
                 422,
                 "invalid_value",
-                f"{len(window.starts)} points; at most {most}",
+                f"too many points ({len(window.starts)}; at most {most})",
                 field="interval",
-                hint="a longer interval, or less between from and to",
+                hint="use a longer interval or a shorter window",
             )
         return window
 
@@ -127,22 +127,22 @@ class Analytics:
     async def _page(
         self, query: shapes.PageQuery, window: Window | None, prefix: str
     ) -> tuple[list[RollUp], str | None]:
-        """As many as were asked for and one answer holds, and where the next page goes on."""
+        """Return one page and the name after which the next begins."""
         limit = _page_limit(query, window)
-        found = await self._look(window, prefix, query.after, limit)
+        found = await self._fetch(window, prefix, query.after, limit)
         return found, found[-1].info.name if len(found) == limit else None
 
     async def _pages(self, window: Window | None, prefix: str) -> AsyncIterator[list[RollUp]]:
         after: str | None = None
         limit = self._broker.limits.page
         while True:
-            found = await self._look(window, prefix, after, limit)
+            found = await self._fetch(window, prefix, after, limit)
             yield found
             if len(found) < limit:
                 return
             after = found[-1].info.name
 
-    async def _look(self, window: Window | None, prefix: str, after: str | None, limit: int) -> list[RollUp]:
+    async def _fetch(self, window: Window | None, prefix: str, after: str | None, limit: int) -> list[RollUp]:
         if window is None:
             infos = await self._broker.list_queues(prefix=prefix, after=after, limit=limit)
             return [RollUp(info, _depth_now(info), []) for info in infos]
@@ -154,11 +154,11 @@ def _ms(text: str, name: str) -> int:
         ms = round(msgspec.convert(text, Instant).timestamp() * 1000)
     except msgspec.ValidationError:
         raise HttpError(
-            422, "invalid_value", f"{name} is not a time", field=name, hint="as in 2025-10-07T12:00:00Z"
+            422, "invalid_value", f"{name} is not a time", field=name, hint="send a time such as 2025-10-07T12:00:00Z"
         ) from None
     if not MINUTE_MIN <= ms // 60_000 < MINUTE_MAX:
         raise HttpError(
-            422, "invalid_value", f"{name} is out of range", field=name, hint="a year from 1 to 9999, in UTC"
+            422, "invalid_value", f"{name} is out of range", field=name, hint="use a year from 1 to 9999, in UTC"
         )
     return ms
 
@@ -216,7 +216,7 @@ def _queue(each: RollUp, window: Window | None, query: shapes.PageQuery) -> shap
 
 
 def _series(each: RollUp, window: Window, point: Callable[[str, Span], Point]) -> list[Point]:
-    """Every step, also those in which nothing happened."""
+    """Return a point for every step, also for those without events."""
     spans = {span.minute: span for span in each.spans}
     depth, points = each.before, []
     for minute in window.starts:

@@ -1,4 +1,4 @@
-"""An Arrow IPC stream as it comes in, a message at a time, so that it need not be held whole.
+"""Reads an Arrow IPC stream one message at a time, so that it never has to fit in memory.
 
 Each message is `FFFFFFFF · u32 length of what follows · flatbuffer · body`; the flatbuffer says how long the body is.
 """
@@ -24,7 +24,7 @@ _U16, _I32, _U32, _I64 = Struct("<H"), Struct("<i"), Struct("<I"), Struct("<q")
 
 
 async def arrow_batches(request: Request) -> AsyncIterator[Sequence[Payload]]:
-    """Batches of records, each small enough for one commit: a column `data`, or the only one, of binary or string."""
+    """Yield batches small enough for one commit, from the column `data` or the only one, of binary or string."""
     schema = b""
     async for kind, message in _messages(request):
         if kind == SCHEMA and not schema:
@@ -34,7 +34,9 @@ async def arrow_batches(request: Request) -> AsyncIterator[Sequence[Payload]]:
             for batch in in_commits(payloads):
                 yield batch
         else:
-            raise _malformed("dictionaries are not taken" if kind == DICTIONARY else "its messages are out of order")
+            raise _malformed(
+                "dictionaries are not supported" if kind == DICTIONARY else "its messages are out of order"
+            )
 
 
 def _payloads(stream: bytes) -> Sequence[Payload]:
@@ -49,7 +51,7 @@ def _payloads(stream: bytes) -> Sequence[Payload]:
 
 
 async def _messages(request: Request) -> AsyncIterator[tuple[int, bytes]]:
-    """The stream's messages whole, each with its kind."""
+    """Yield the stream's complete messages, each with its kind."""
     buffer = bytearray()
     wanted = _HEAD.size
     async for chunk in request.chunks():
@@ -57,7 +59,7 @@ async def _messages(request: Request) -> AsyncIterator[tuple[int, bytes]]:
         while len(buffer) >= wanted:
             marker, length = _HEAD.unpack_from(buffer)
             if marker != 0xFFFFFFFF:
-                raise _malformed("it is not Arrow's IPC stream format")
+                raise _malformed("it is not in the Arrow IPC stream format")
             if length == 0:
                 return
             if length > METADATA_BYTES_MAX:
@@ -75,11 +77,11 @@ async def _messages(request: Request) -> AsyncIterator[tuple[int, bytes]]:
             del buffer[:wanted]
             wanted = _HEAD.size
     if buffer:
-        raise _malformed("it ends in the middle")
+        raise _malformed("it is truncated")
 
 
 def _describe(message: bytes) -> tuple[int, int]:
-    """A message's kind and the length of its body, from the flatbuffer."""
+    """Return a message's kind and body length from its flatbuffer."""
     try:
         table = _U32.unpack_from(message)[0]
         kind = message[at] if (at := _field(message, table, 1)) else 0
@@ -98,7 +100,7 @@ def _describe(message: bytes) -> tuple[int, int]:
 
 
 def _field(message: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 if it is not there."""
+    """Return the position of a field in a flatbuffer table; 0 if it is absent."""
     vtable = table - _I32.unpack_from(message, table)[0]
     if vtable < 0:
         raise ValueError("its metadata cannot be read")
@@ -110,10 +112,10 @@ def _field(message: bytes, table: int, number: int) -> int:
 
 
 def _malformed(reason: str, hint: str | None = None) -> HttpError:
-    return HttpError(400, "malformed_arrow", f"the Arrow stream cannot be read: {reason}", hint=hint)
+    return HttpError(400, "malformed_arrow", f"cannot read the Arrow stream: {reason}", hint=hint)
 
 
 def _too_large() -> HttpError:
     return HttpError(
-        413, "body_too_large", "one batch of the Arrow stream is too large", hint=f"at most {MESSAGE_BYTES_MAX} bytes"
+        413, "body_too_large", "a batch of the Arrow stream is too large", hint=f"at most {MESSAGE_BYTES_MAX} bytes"
     )

@@ -1,4 +1,4 @@
-"""The inbox face, `/v1`: POST text; GET takes it and archives it, at most once. Or claim it and ack."""
+"""The inbox API, `/v1`: POST adds text; GET takes and archives it, at most once, or claims it until an ack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GetQuery(Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1)] | None = None
     topic: Topic = DEFAULT_TOPIC
     wait: Annotated[float, Meta(ge=0, le=60)] = 0
-    """Seconds to wait for a first message."""
+    """Seconds to wait for the first message."""
     mode: Literal["take", "claim"] = "take"
     visibility_timeout: Annotated[int, Meta(ge=1, le=86_400)] = 30
 
@@ -108,7 +108,7 @@ class Inbox:
                 method="POST",
                 path="/v1/messages",
                 handler=self.post,
-                summary="Leave a message",
+                summary="Push a message",
                 right="admin",
                 body=NewText,
                 answers={201: Text, 200: Text},
@@ -120,7 +120,7 @@ class Inbox:
                 method="GET",
                 path="/v1/messages",
                 handler=self.get,
-                summary="Take messages, oldest first, archiving them; or claim them",
+                summary="Take and archive messages, oldest first; or claim them",
                 right="admin",
                 query=GetQuery,
                 answers={200: list[Text]},
@@ -152,7 +152,7 @@ class Inbox:
                 method="GET",
                 path="/health",
                 handler=self.health,
-                summary="200 only if the store answers",
+                summary="Check that the store responds",
                 right="admin",
                 answers={200: Health},
                 tag="inbox",
@@ -191,19 +191,23 @@ class Inbox:
         limit = query.limit or self._settings.get_limit_default
         if limit > self._settings.get_limit_max:
             raise HttpError(
-                422, "invalid_value", f"limit is {limit}", field="limit", hint=f"at most {self._settings.get_limit_max}"
+                422,
+                "invalid_value",
+                f"limit {limit} is too large",
+                field="limit",
+                hint=f"at most {self._settings.get_limit_max}",
             )
         if query.wait != query.wait:
-            raise HttpError(422, "invalid_value", "wait is a number of seconds", field="wait")
+            raise HttpError(422, "invalid_value", "wait must be a number of seconds", field="wait")
         wait_ms = int(query.wait * 1000)
-        asked = (self._broker, self._settings, request, query.topic)
+        arguments = (self._broker, self._settings, request, query.topic)
         try:
             if query.mode == "claim":
                 lease_ms = query.visibility_timeout * 1000
-                claimed = await poll(*asked, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms, await_queue=True)
+                claimed = await poll(*arguments, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms, await_queue=True)
                 shown = [_claimed(message) for message in claimed]
             else:
-                taken = await take(*asked, limit=limit, wait_ms=wait_ms, await_queue=True)
+                taken = await take(*arguments, limit=limit, wait_ms=wait_ms, await_queue=True)
                 shown = [_taken(message) for message in taken]
         except UnknownQueue:
             shown = []
@@ -243,7 +247,7 @@ class Inbox:
 
 
 def _text_of(payload: bytes) -> tuple[str, str | None]:
-    """A body is always a string here, whichever face pushed it."""
+    """Return the body as a string, whichever API pushed it."""
     shown, encoding = payloads.show(payload, Content.TEXT)
     return shown, encoding
 
@@ -259,7 +263,7 @@ def _taken(message: Delivery) -> Text:
 
 def _claimed(message: Delivery) -> Text:
     text = _taken(message)
-    # Ids are acked without their topic, so the token carries it.
+    # Acks do not name a topic, so the token contains it.
     text.token = f"{message.queue}:{message.token}"
     text.claimed_until = payloads.rfc3339(message.leased_until)
     return text

@@ -1,4 +1,4 @@
-"""The journal, `/journal`: all that happened to messages and queues, in order, as it happens."""
+"""The journal API, `/journal`: all events of messages and queues in order, with long polling."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _position = msgspec.json.Decoder(Position)
 
 class EventsQuery(Struct, forbid_unknown_fields=True):
     from_: Annotated[int, Meta(ge=0, le=2**53)] | None = msgspec.field(name="from", default=None)
-    """The first offset; without it, the earliest that is kept."""
+    """First offset; by default the earliest in the journal."""
     limit: Annotated[int, Meta(ge=1, le=ARROW_RECORDS_MAX)] | None = None
-    """Of records: each tells of one thing that happened, to one message or to many at once."""
+    """Limit of records, each of which has one event of one or many messages."""
     wait_ms: Annotated[int, Meta(ge=0, le=600_000)] = 0
     queue: str | None = None
     kind: str | None = None
-    """Several, separated by commas."""
+    """Event kinds, separated by commas."""
     columns: Columns | None = None
-    """In Arrow: those wanted, separated by commas; `offset` is always there."""
+    """Columns of an Arrow response, separated by commas; `offset` is always included."""
 
 
 class EventView(Struct, kw_only=True, omit_defaults=True):
     offset: int
     number: int
-    """Among the events of its record."""
+    """Position among the events of its record."""
     at: int
     kind: str
     queue: str
@@ -80,7 +80,7 @@ class JournalView(Struct):
 
 
 class Journal(WaitableLog, Protocol):
-    """Where it is read: the log beside a file, or tables."""
+    """A journal reader: over log files beside SQLite, or PostgreSQL tables."""
 
     @property
     def uid(self) -> str:
@@ -116,7 +116,7 @@ class Journal(WaitableLog, Protocol):
     def close(self) -> None: ...
 
 
-class JournalFace:
+class JournalApi:
     def __init__(
         self, reader: Journal, settings: Settings, call: Callable[[Callable[[], Any]], Awaitable[Any]]
     ) -> None:
@@ -133,12 +133,12 @@ class JournalFace:
 
         one = "/journal/consumers/{consumer}"
         return [
-            at("GET", "/journal", self.show, "How far it goes, and who reads it", answers={200: JournalView}),
+            at("GET", "/journal", self.show, "Show offsets, size and consumers", answers={200: JournalView}),
             at(
                 "GET",
                 "/journal/events",
                 self.events,
-                "Events in order, from any offset still kept; waits for new ones with wait_ms",
+                "Read events in order from any retained offset; wait_ms waits for new ones",
                 query=EventsQuery,
                 answers={200: (EventPage, ARROW)},
                 errors=(406, 410),
@@ -150,7 +150,7 @@ class JournalFace:
     async def show(self, request: Request) -> Response:
         reader = self.reader
 
-        def look() -> Response:
+        def read_page() -> Response:
             segments = reader.segments()
             size = sum(segment.bytes for segment in segments)
             consumers = [consumer_view(each) for each in reader.consumers()]
@@ -158,14 +158,14 @@ class JournalFace:
                 JournalView(reader.uid, reader.first_offset, reader.next_offset(), size, len(segments), consumers)
             )
 
-        answer: Response = await self._call(look)
+        answer: Response = await self._call(read_page)
         return answer
 
     async def events(self, request: Request) -> Response:
         query = request.query(EventsQuery)
         offset = EARLIEST if query.from_ is None else query.from_
-        look = partial(self._arrow if wants_arrow(request) else self._json, offset, query)
-        return await answer_page(request, self.log_waiters, self._settings, NAME, look, query.wait_ms)
+        read_page = partial(self._arrow if wants_arrow(request) else self._json, offset, query)
+        return await answer_page(request, self.log_waiters, self._settings, NAME, read_page, query.wait_ms)
 
     def _json(self, offset: int, query: EventsQuery) -> tuple[Response, int | None]:
         limit = min(query.limit or LIMIT_DEFAULT, READ_RECORDS_MAX)

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON as it streams in: unlimited in sum, limited a line at a time."""
+"""Decodes streamed newline-delimited JSON; the size limit applies to each line, not to the body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH_BYTES = 4 << 20
 async def records(
     request: Request, decoder: msgspec.json.Decoder[T], *, line_bytes_max: int, batch_max: int
 ) -> AsyncIterator[list[T]]:
-    """Batches of decoded lines, each small enough for one commit. An error says which line it is in."""
+    """Yield batches of decoded lines, each small enough for one commit. Errors name the line."""
     batch: list[T] = []
     size = unpaused = 0
     async for number, line in _lines(request, line_bytes_max):
@@ -42,14 +42,14 @@ async def records(
 
 
 def after(done: int, error: PenstockError, what: str = "messages") -> PenstockError:
-    """The same error, telling what of the stream was kept."""
+    """Return the error with a note how many records were committed before it."""
     if done:
         error.hint = f"{done} {what} before it were kept" + (f"; {error.hint}" if error.hint else "")
     return error
 
 
 async def _lines(request: Request, line_bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
-    rest = bytearray()  # Grows in place: a line that comes byte by byte is not copied for each of them.
+    rest = bytearray()  # Grows in place, so a line that arrives byte by byte is not copied for each byte.
     number = 0
     async for chunk in request.chunks():
         first, *others = chunk.split(b"\n")

@@ -1,4 +1,4 @@
-"""For operators and machines: liveness, readiness, metrics, and the description of all faces."""
+"""Operations API: liveness, readiness, metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Ready(Struct):
 
 
 class ServerView(Struct, kw_only=True):
-    """What a client of this server can expect of it."""
+    """Version and features of this server, and the rights of the caller's credential."""
 
     version: str
     store: Literal["sqlite", "postgresql"]
     durability: str
     role: Literal["admin", "reader", "key"]
-    """What this credential allows: all, looking, or what a key of one queue does."""
+    """Role of the caller's credential: admin, read-only, or a key of one queue or stream."""
     queue: str | None
-    """Of a key."""
+    """The queue of a key."""
     stream: str | None
-    """Of a key."""
+    """The stream of a key."""
     guarded: bool
-    """Whether it wants a token."""
+    """True if the server requires a token."""
     journal: bool
-    """Whether there are live events, lives of messages, and something for a pipeline to read."""
+    """True if the server keeps a journal: live events, message histories, and input for the pipeline."""
     streams: bool
     now: int
 
@@ -69,7 +69,7 @@ class Operations:
                 method="GET",
                 path="/healthz",
                 handler=self.live,
-                summary="The process answers",
+                summary="Check that the process is alive",
                 right="public",
                 answers={200: Liveness},
                 tag="operations",
@@ -78,7 +78,7 @@ class Operations:
                 method="GET",
                 path="/readyz",
                 handler=self.ready,
-                summary="The store answers and takes writes, and has room to",
+                summary="Check that the store responds, accepts writes and has free space",
                 right="public",
                 answers={200: Ready, 503: Ready},
                 tag="operations",
@@ -87,8 +87,8 @@ class Operations:
                 method="GET",
                 path="/server",
                 handler=self.server,
-                summary="What this server is, and what you may do here",
-                right="known",
+                summary="Show the server's version, features and your rights",
+                right="authenticated",
                 answers={200: ServerView},
                 tag="operations",
             ),
@@ -105,7 +105,7 @@ class Operations:
                 method="GET",
                 path="/openapi.json",
                 handler=self.openapi,
-                summary="This description",
+                summary="This document",
                 right="public",
                 answers={200: dict[str, Any]},
                 tag="operations",
@@ -114,7 +114,7 @@ class Operations:
                 method="GET",
                 path="/docs",
                 handler=self.docs,
-                summary="This description, to read",
+                summary="This document as HTML",
                 right="public",
                 answers={200: "text/html"},
                 tag="operations",
@@ -150,9 +150,9 @@ class Operations:
         }
         ready = all(verdict == "ok" for verdict in checks.values())
         if request.principal is ANYONE:
-            # The causes name hosts, databases and sizes.
+            # Hide the causes, which name hosts, databases and sizes, from unauthenticated callers.
             checks = {name: verdict if verdict == "ok" else "failed" for name, verdict in checks.items()}
-        # What was cut off a log keeps nobody from working, but somebody should know.
+        # Records cut off a log do not stop the server from working, but an operator should know.
         checks["logs"] = await self._log_check()
         response = reply(Ready(ready, checks), 200 if ready else 503)
         if not ready:
@@ -167,7 +167,7 @@ class Operations:
         return "ok"
 
     async def _write_check(self) -> str:
-        """Look a few times: a lock that others take and give back keeps nobody out."""
+        """Check a few times, because a lock that others hold briefly is no obstacle."""
         store = self._broker.store
         try:
             before = await self._broker.read(store.commits)
@@ -178,7 +178,7 @@ class Operations:
                 await asyncio.sleep(OBSTACLE_PAUSE_SECONDS)
         except PenstockError as error:
             return str(error)
-        return f"pushes cannot be taken: {obstacle}"
+        return f"the store does not accept writes: {obstacle}"
 
     def _disk_check(self) -> str:
         free = disk_free_bytes(self._broker.store)

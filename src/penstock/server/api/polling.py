@@ -1,4 +1,4 @@
-"""A poll that never leases to a client that has gone."""
+"""Long polling that never leases messages to a client that has disconnected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.http.messages import Request
 from penstock.wire.http_errors import Disconnected, HttpError
 
 T = TypeVar("T")
-# Between a take's lease and its ack; the queue's own may be shorter than that takes.
+# Lease time between a take's lease and its ack; the queue's own may be too short.
 TAKING_MS = 30_000
 
 
@@ -32,7 +32,7 @@ async def poll(
     worker: str | None = None,
     await_queue: bool = False,
 ) -> list[Delivery]:
-    """Lease for this request's client, from a queue or a scope. The application gives back what does not leave."""
+    """Lease messages from a queue or a scope. The application releases those it cannot deliver."""
     if request.exchange.peer_closed:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
@@ -46,7 +46,7 @@ async def poll(
         wait_ms=wait_ms,
         await_queue=await_queue,
     )
-    request.leased = await (_attentively(broker, settings, request, lease) if wait_ms else lease())
+    request.leased = await (_lease_while_connected(broker, settings, request, lease) if wait_ms else lease())
     return request.leased
 
 
@@ -60,7 +60,7 @@ async def take(
     wait_ms: int = 0,
     await_queue: bool = False,
 ) -> list[Delivery]:
-    """Take at once; or lease, and only when the client is still there finish: what is taken is gone."""
+    """Take messages, which removes them; a waiting take leases first and acks only if the client is still there."""
     if not wait_ms:
         if request.exchange.peer_closed:
             raise Disconnected
@@ -80,13 +80,13 @@ async def take(
             raise Disconnected
         results = await broker.ack(queue, [SettleItem(message.id, message.token) for message in messages])
         request.leased = []
-        # What came back meanwhile is another's.
+        # Messages whose lease expired meanwhile may belong to another worker.
         messages = [message for message, result in zip(messages, results, strict=True) if result is Settled.OK]
     return messages
 
 
 def check_polls(waiting: int, settings: Settings) -> None:
-    """Refuse one more poll when as many wait as may. Asked when the waiting begins: those at work hold no place."""
+    """Raise if too many polls are waiting. Called when a poll starts to wait: those that find messages do not count."""
     if waiting >= settings.polls_max:
         raise HttpError(
             429,
@@ -97,27 +97,27 @@ def check_polls(waiting: int, settings: Settings) -> None:
         )
 
 
-async def while_here(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Work that ends when its client hangs up."""
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`, and cancel it if the client disconnects."""
     working = asyncio.ensure_future(work)
-    leaving = request.exchange.leaving()
+    disconnected = request.exchange.wait_closed()
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, disconnected), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise Disconnected
         return working.result()
     finally:
         working.cancel()
-        leaving.cancel()
+        disconnected.cancel()
 
 
-async def _attentively(
+async def _lease_while_connected(
     broker: Broker, settings: Settings, request: Request, lease: Callable[..., Awaitable[list[Delivery]]]
 ) -> list[Delivery]:
-    """A lease that is cancelled when its client hangs up while it waits, and refused when too many wait already."""
+    """Lease with a wait that ends if the client disconnects; raise if too many polls are waiting."""
     task = asyncio.current_task()
     assert task is not None
-    leaving: asyncio.Future[None] | None = None
+    disconnected: asyncio.Future[None] | None = None
     settled = False
 
     def hang_up(_: asyncio.Future[None]) -> None:
@@ -125,20 +125,20 @@ async def _attentively(
             task.cancel()
 
     def watch() -> None:
-        nonlocal leaving
+        nonlocal disconnected
         check_polls(broker.polls, settings)
-        leaving = request.exchange.leaving()
-        leaving.add_done_callback(hang_up)
+        disconnected = request.exchange.wait_closed()
+        disconnected.add_done_callback(hang_up)
         broker.polls += 1
 
     try:
         return await lease(on_wait=watch)
     except asyncio.CancelledError:
-        if leaving is not None and leaving.done() and task.uncancel() == 0:
+        if disconnected is not None and disconnected.done() and task.uncancel() == 0:
             raise Disconnected from None
         raise
     finally:
         settled = True
-        if leaving is not None:
+        if disconnected is not None:
             broker.polls -= 1
-            leaving.cancel()
+            disconnected.cancel()

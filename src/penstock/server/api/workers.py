@@ -1,4 +1,4 @@
-"""Who works here: servers of the fleet, and consumers that give their names when they lease."""
+"""Lists workers: servers of the fleet, and consumers that give a name when they lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkersQuery(Struct, forbid_unknown_fields=True):
 
 class HeldView(Struct):
     queue: str
-    """Or the scope that it leases from, with a slash at its end."""
+    """The queue, or the scope it leases from, with a trailing slash."""
     leases: int
 
 
@@ -31,14 +31,14 @@ class WorkerView(Struct, kw_only=True):
     pid: int | None
     version: str | None
     server: str | None
-    """Through which a consumer leases; null if it uses the store itself."""
+    """The server through which a consumer leases; null if it opens the store directly."""
     started_at: int
     seen_at: int
-    """Its last heartbeat."""
+    """Time of the last heartbeat."""
     stale_at: int
-    """When it is taken off the list, if there is no other."""
+    """Time at which it leaves the list without another heartbeat."""
     leases: int
-    """Messages that it holds now."""
+    """Messages it has leased now."""
     queues: list[HeldView]
 
 
@@ -57,7 +57,7 @@ class Workers:
                 method="GET",
                 path="/workers",
                 handler=self.list_all,
-                summary="Servers and named consumers, what they hold, and when they were last heard of",
+                summary="List servers and named consumers with their leases and last heartbeats",
                 right="admin",
                 query=WorkersQuery,
                 answers={200: WorkerPage},

@@ -1,7 +1,7 @@
-"""What happened in the last second, once for all dashboards: however much it was, it is one message.
+"""A digest of the last second's events, computed once for all dashboards and sent as one message.
 
-Only the head of each record is looked at, so a busy server pays for records, of which each may tell of a thousand
-messages, and never for the number of dashboards.
+It decodes only the head of each journal record, so its cost depends on the number of records, each of which may cover a
+thousand messages, and not on the number of dashboards.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from penstock.server.api.journal import Journal
 
 DIGEST_SECONDS = 1.0
 DIGEST_SECONDS_MAX = 4.0
-# Between digests is at least so many times what the last one took: a busy server is told of less often.
+# The pause is at least this multiple of the last digest's time, so a busy server sends fewer digests.
 DIGEST_TIMES = 40
-# A page that is loaded again within this goes on where it was, with all that happened meanwhile.
+# A page reloaded within this time resumes where it was, without a gap.
 RESUME_SECONDS = 10.0
-# Digests that are remembered, for whoever comes later.
+# Digests kept for dashboards that connect later.
 HISTORY = 300
 RECORDS_MAX = 10_000
-# Of the journal, in one digest; what is beyond is passed over, and told so.
+# Journal bytes read for one digest; the rest is skipped and counted in `skipped`.
 BYTES_MAX = 8 << 20
-# Whose counters are told at once: those in which most happened; the others' turn comes.
+# Queues per digest, the busiest first; the others follow in later digests.
 QUEUES_MAX = 50
 LATEST_MAX = 12
 WAITING_MAX = 8
@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Activity(Struct):
-    """How often each thing happened, to messages."""
+    """Counts of message events."""
 
     pushed: int = 0
     leased: int = 0
@@ -59,7 +59,7 @@ class QueueActivity(Struct, omit_defaults=True):
     at: int
     kind: str
     queue: str
-    """Or the worker that came or went."""
+    """The queue, or the worker that joined or left."""
     count: int = 1
     id: int | None = None
     uuid: str | None = None
@@ -67,7 +67,7 @@ class QueueActivity(Struct, omit_defaults=True):
 
 
 class QueueChange(Struct):
-    """A queue in which something happened, as it stands now."""
+    """The current state of a queue that had events."""
 
     name: str
     paused: bool
@@ -85,11 +85,11 @@ class ActivityDigest(Struct):
     gone: list[str]
     latest: list[QueueActivity]
     skipped: int = 0
-    """Records that were too many to look at."""
+    """Records that were skipped because there were too many."""
 
 
 class ActivityFeed:
-    """Reads the journal while anyone watches."""
+    """Reads the journal while dashboards are connected."""
 
     def __init__(self, broker: Broker, reader: Journal) -> None:
         self._broker = broker
@@ -97,7 +97,7 @@ class ActivityFeed:
         self._watchers: list[deque[bytes]] = []
         self._due: Counter[str] = Counter()
         self._running: asyncio.Task[None] | None = None
-        self._told = asyncio.Event()
+        self._published = asyncio.Event()
         self._offset: int | None = None
         self._left_at = -math.inf
         self.history: deque[tuple[int, Activity]] = deque(maxlen=HISTORY)
@@ -108,11 +108,11 @@ class ActivityFeed:
         return len(self._watchers)
 
     def join(self) -> deque[bytes]:
-        """A place where digests are laid, with what was before as the first."""
+        """Return a queue of digests that begins with the history."""
         frames: deque[bytes] = deque(maxlen=WAITING_MAX)
         if self._running is None or self._running.done():
             if time.monotonic() - self._left_at > RESUME_SECONDS:
-                # While nobody watched, nothing was counted: a history with that gap would look like silence.
+                # Nothing was counted while no dashboard was connected; the gap would look like no traffic.
                 self.history.clear()
                 self._since = self._broker.store.clock()
                 self._offset = None
@@ -131,10 +131,10 @@ class ActivityFeed:
             self._left_at = time.monotonic()
 
     async def wait(self, seconds: float) -> None:
-        """For the next digest."""
+        """Wait for the next digest."""
         try:
             async with asyncio.timeout(seconds):
-                await self._told.wait()
+                await self._published.wait()
         except TimeoutError:
             pass
 
@@ -145,9 +145,9 @@ class ActivityFeed:
             await asyncio.sleep(min(max(DIGEST_SECONDS, DIGEST_TIMES * took), DIGEST_SECONDS_MAX))
             began = time.perf_counter()
             try:
-                digest = await self._look()
+                digest = await self._digest()
             except PenstockError:
-                # The store or the journal is out of reach; whoever asks for anything is told.
+                # The store or the journal is unavailable; regular requests report the error.
                 continue
             finally:
                 took = time.perf_counter() - began
@@ -156,18 +156,18 @@ class ActivityFeed:
                 frame = _encode({"event": "digest", "data": digest})
                 for frames in self._watchers:
                     frames.append(frame)
-                self._told.set()
-                self._told = asyncio.Event()
+                self._published.set()
+                self._published = asyncio.Event()
 
     async def _begin(self) -> None:
-        """At the journal's end, as soon as it can be reached; after a reload, where the last one stopped."""
+        """Start at the journal's end, once it is available; after a reload, where the last one stopped."""
         while self._offset is None:
             try:
                 self._offset = await asyncio.to_thread(self._reader.next_offset)
             except PenstockError:
                 await asyncio.sleep(DIGEST_SECONDS)
 
-    async def _look(self) -> ActivityDigest | None:
+    async def _digest(self) -> ActivityDigest | None:
         records, skipped = await asyncio.to_thread(self._read)
         totals, latest = Activity(), await asyncio.to_thread(_latest, records[-LATEST_MAX:])
         for record in records:
@@ -186,7 +186,7 @@ class ActivityFeed:
         assert self._offset is not None
         page = self._reader.records(self._offset, limit=RECORDS_MAX, bytes_max=BYTES_MAX)
         end = self._reader.next_offset()
-        # A page may end where a segment does, and what came since is the next digest's: only a flood is passed over.
+        # A page may end at a segment boundary, and the next digest reads newer records: skip only a large backlog.
         skipped = end - page.next if end - page.next > RECORDS_MAX else 0
         self._offset = page.next + skipped
         return page.records, skipped
@@ -212,7 +212,7 @@ _NAMES: dict[int, str] = {
 
 
 def _latest(records: Sequence[LogRecord]) -> list[QueueActivity]:
-    """Newest first: one line for a record, however many messages it tells of."""
+    """Return one line per record, newest first, however many messages it covers."""
     return [_line(record) for record in reversed(records)]
 
 

@@ -1,4 +1,4 @@
-"""Dead letters by what killed them: `/queues/{queue}/dlq/errors`."""
+"""Dead letters grouped by error: `/queues/{queue}/dlq/errors`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from msgspec import Meta, Struct
 from penstock.broker.broker import Broker
 from penstock.core.error_groups import ERROR_SHOWN_MAX, error_group
 from penstock.core.model import DeadError
-from penstock.server.api.polling import while_here
+from penstock.server.api.polling import until_disconnect
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 
 PAGE = 1_000
 GROUPS_MAX = 200
-# Groups that one look keeps apart, so that a million errors of their own cannot fill the memory.
+# Limit of groups in one scan, so that a million distinct errors cannot exhaust the memory.
 GROUPS_KEPT_MAX = 10_000
 
 
 class GroupsQuery(Struct, forbid_unknown_fields=True):
     contains: Annotated[str, Meta(max_length=4_096)] = ""
-    """Only errors that contain this, as `error_contains` of a requeue does."""
+    """Only errors that contain this text, like `error_contains` of a requeue."""
 
 
 class DeadGroup(Struct):
     group: str
     """The group's name, for `where.groups` of a requeue."""
     error: str
-    """The newest, as an example."""
+    """The newest error as an example."""
     count: int
     newest_at: int
     oldest_at: int
@@ -39,12 +39,12 @@ class DeadGroups(Struct):
     groups: list[DeadGroup]
     """The largest 200, largest first."""
     looked_at: int
-    """All dead letters of the queue."""
+    """Number of dead letters in the queue."""
     matched: int
     left_out: int
-    """Those that matched and are in none of these groups."""
+    """Dead letters that match and are in none of these groups."""
     seen_at: int
-    """When it was looked, for `where.died_before` of a requeue."""
+    """Time of the scan, for `where.died_before` of a requeue."""
 
 
 class DeadLetterGroups:
@@ -57,7 +57,7 @@ class DeadLetterGroups:
                 method="GET",
                 path="/queues/{queue}/dlq/errors",
                 handler=self.groups,
-                summary="Dead letters by error",
+                summary="Group dead letters by error",
                 right="consume",
                 tag="queues",
                 query=GroupsQuery,
@@ -67,18 +67,18 @@ class DeadLetterGroups:
 
     async def groups(self, request: Request) -> Response:
         contains = request.query(GroupsQuery).contains
-        # Of very many it takes a while: it stops when the client hangs up.
-        found = await while_here(request, self._look(request.params["queue"], contains))
+        # A scan of very many takes a while; it stops if the client disconnects.
+        found = await until_disconnect(request, self._group_errors(request.params["queue"], contains))
         return reply(found, rows=len(found.groups))
 
-    async def _look(self, queue: str, contains: str) -> DeadGroups:
+    async def _group_errors(self, queue: str, contains: str) -> DeadGroups:
         seen_at = self._broker.store.clock()
         groups: dict[str, DeadGroup] = {}
         looked_at = matched = 0
         after: str | None = None
         while True:
             page, after = await self._broker.dead_errors(queue, contains=contains, limit=PAGE, after=after)
-            # The clock may have been set back since they died.
+            # The clock may have been set back since the messages died.
             seen_at = max([seen_at, *(letter.died_at for letter in page[:1])])
             looked_at += len(page)
             for letter in page:
@@ -95,7 +95,7 @@ def _add(groups: dict[str, DeadGroup], letter: DeadError) -> None:
     name = error_group(letter.error)
     group = groups.get(name)
     if group is not None:
-        # They come newest first.
+        # The page is sorted newest first.
         group.count += 1
         group.oldest_at = letter.died_at
     elif len(groups) < GROUPS_KEPT_MAX:

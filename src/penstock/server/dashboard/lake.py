@@ -1,4 +1,4 @@
-"""How fresh the lake's tables are, for a dashboard: `/pipeline`. Reads what Delta's log says, with no JVM."""
+"""Freshness of the lake's tables for the dashboard: `/pipeline`. Reads the Delta log without a JVM."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ class TableView(Struct, kw_only=True):
     files: int
     bytes: int
     position: int | None
-    """The offset up to which the journal is in it."""
+    """Journal offset up to which the table is complete."""
     lag: int | None
-    """Records of the journal that are not yet in it."""
+    """Journal records that are not in the table yet."""
     newest_ms: int | None
 
 
 class PipelineView(Struct, kw_only=True):
     installed: bool
-    """Whether the tables can be looked at here: the extra `spark`."""
+    """True if this server can read the tables (the extra `spark` is installed)."""
     exists: bool
     lake: str
     running: bool
     next: int
-    """The journal's end."""
+    """The journal's next offset."""
     tables: list[TableView]
     readers: list[ConsumerView]
     last_error: str | None = None
-    """The newest at the end of Spark's log."""
+    """The newest error at the end of Spark's log."""
     last_error_at: int | None = None
 
 
-class LakeFace:
+class LakeApi:
     def __init__(self, lake: Path, reader: Journal) -> None:
         self._lake = lake
         self._reader = reader
-        self._shared = Shared(self._look)
+        self._shared = Shared(self._load)
 
     def routes(self) -> list[Route]:
         return [
@@ -63,7 +63,7 @@ class LakeFace:
                 method="GET",
                 path="/pipeline",
                 handler=self.show,
-                summary="What is in each table of the lake, and how fresh it is",
+                summary="Show size and freshness of each table in the lake",
                 right="read",
                 tag="journal",
                 answers={200: PipelineView},
@@ -73,7 +73,7 @@ class LakeFace:
     async def show(self, request: Request) -> Response:
         return await self._shared(None)
 
-    async def _look(self, _: Any) -> Response:
+    async def _load(self, _: Any) -> Response:
         return await asyncio.to_thread(partial(_view, self._lake, self._reader))
 
 
@@ -130,7 +130,7 @@ def _is_locked(lake: Any) -> bool:
 
 
 def _last_error(log: Path) -> tuple[str | None, int | None]:
-    """Return the last line that Spark logged as an error, and its time, if the end of its log has one."""
+    """Return the last error at the end of Spark's log, and its time."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
@@ -139,7 +139,7 @@ def _last_error(log: Path) -> tuple[str | None, int | None]:
         return None, None
     for line in reversed(lines):
         if found := LOGGED_ERROR.match(line):
-            # As Spark writes it: the time of this machine, with a comma before the milliseconds.
+            # Spark logs local time, with a comma before the milliseconds.
             logged_at = datetime.fromisoformat(found["at"].replace(",", "."))
             return found["text"][:500], int(logged_at.timestamp() * 1000)
     return None, None

@@ -1,7 +1,7 @@
-"""The tree face's live events, `WS /ws/dashboard`: all that happens, told from the journal.
+"""Live events of the tree API, `WS /ws/dashboard`, read from the journal.
 
-Every dashboard reads the journal at its own pace and holds nothing back in memory; those that are abreast share what
-was read. So one that is slow costs the others nothing, and one that comes back goes on where it was.
+Every dashboard reads the journal at its own pace; dashboards at the same offset share a page. So a slow one costs the
+others nothing, and one that reconnects resumes where it was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock.journal.drainer import NAME
 from penstock.journal.events import Event
 from penstock.server.api.journal import Journal
-from penstock.server.api.polling import while_here
+from penstock.server.api.polling import until_disconnect
 from penstock.server.dashboard.activity_feed import ActivityFeed
 from penstock.server.http.messages import Request, Response
 from penstock.server.http.websocket import Socket, TooSlow
@@ -34,19 +34,19 @@ from penstock.server.routing import Route
 from penstock.wire.http_errors import Disconnected, HttpError
 from penstock.wire.payloads import TRANSACTION_ID, rfc3339
 
-# Each may tell of a thousand messages.
+# Each record may cover a thousand messages.
 PAGE_RECORDS = 20
-# Of what is told: a long error that a record holds once is told of each of its messages.
+# Limit of encoded events: a long error that a record holds once is repeated for each of its messages.
 PAGE_BYTES = 4 << 20
 PAGES_KEPT = 64
 PAGES_BYTES_KEPT = 32 << 20
 SENT_AT_ONCE = 200
 NAMES_MAX = 20_000
-# Queues whose depth is told at once.
+# Queues whose depth is sent at once.
 DEPTHS_MAX = 100
-# How long it takes to notice that the server stops.
+# Delay until a connection notices that the server stops.
 CLOSING_SECONDS = 1.0
-GOING_AWAY, POLICY, TROUBLE = 1001, 1008, 1011
+GOING_AWAY, POLICY, INTERNAL_ERROR = 1001, 1008, 1011
 LAPSED = "the lease ran out"
 KINDS = {
     "pushed": "message.pushed",
@@ -60,16 +60,16 @@ _encode = msgspec.json.Encoder().encode
 
 class DashboardQuery(Struct, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """The `offset` of the last event that was seen; without it, from now on."""
+    """The `offset` of the last event received; by default, start now."""
     digest: bool = False
-    """Instead of every event, once a second what happened in it."""
+    """Send one digest per second instead of every event."""
 
 
-class Told(Struct, omit_defaults=True):
+class LiveEvent(Struct, omit_defaults=True):
     event: str
     data: dict[str, Any]
     offset: int | None = None
-    """Where to go on from when one comes back: what a record tells at once, it tells again."""
+    """Where to resume after a reconnect; events of the same record are repeated."""
 
 
 class EventPage(Struct):
@@ -84,7 +84,7 @@ class Feed:
     def __init__(self, reader: Journal, log_waiters: LogWaiters) -> None:
         self._reader = reader
         self.log_waiters = log_waiters
-        # Queues of which something was told since it was last looked at.
+        # Queues that had events since their depths were last sent.
         self.changed: set[str] = set()
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
@@ -94,7 +94,7 @@ class Feed:
         return await asyncio.to_thread(self._reader.next_offset)
 
     async def page(self, offset: int) -> EventPage:
-        """What is told from this offset on; those who ask for the same share it."""
+        """Return the page at this offset; concurrent callers share it."""
         reading = self._pages.get(offset)
         if reading is None:
             reading = self._pages[offset] = asyncio.ensure_future(asyncio.to_thread(self._read, offset))
@@ -118,26 +118,26 @@ class Feed:
             for offset, events in groupby(page.events, attrgetter("offset")):
                 if size >= PAGE_BYTES:
                     return EventPage(frames, offset, size)
-                told = [_encode(each) for each in self._told(list(events), offset + 1)]
-                size += sum(map(len, told))
-                frames += told
+                encoded = [_encode(each) for each in self._live_events(list(events), offset + 1)]
+                size += sum(map(len, encoded))
+                frames += encoded
         return EventPage(frames, page.next, size)
 
-    def _told(self, events: Sequence[Event], end: int) -> Iterator[Told]:
+    def _live_events(self, events: Sequence[Event], end: int) -> Iterator[LiveEvent]:
         for position, event in enumerate(events):
             following = events[position + 1].offset if position + 1 < len(events) else end
             if event.kind == "worker":
                 data = {"workerId": event.details["worker"], "kind": event.details["role"]}
-                yield Told(f"worker.{event.details['what']}", data | {"timestamp": rfc3339(event.at)}, following)
+                yield LiveEvent(f"worker.{event.details['what']}", data | {"timestamp": rfc3339(event.at)}, following)
                 continue
             self.changed.add(event.queue)
             if event.kind in KINDS:
-                yield Told(KINDS[event.kind], self._message(event), following)
+                yield LiveEvent(KINDS[event.kind], self._message(event), following)
             elif event.kind == "queue" and event.details.get("what") == "created":
                 *path, name = event.queue.split("/")
                 ns, task = path or (None, None)
                 data = {"ns": ns, "task": task, "queue": name, "timestamp": rfc3339(event.at)}
-                yield Told("queue.created", data, following)
+                yield LiveEvent("queue.created", data, following)
 
     def _message(self, event: Event) -> dict[str, Any]:
         uuid = event.uuid or ""
@@ -159,7 +159,7 @@ class Feed:
 
 
 class Watcher:
-    """One dashboard, and what it is still to be told of depths."""
+    """One connected dashboard and its unsent depths."""
 
     def __init__(self) -> None:
         self.depths: deque[bytes] = deque(maxlen=DEPTHS_MAX)
@@ -172,7 +172,7 @@ class Dashboard:
         self._feed = Feed(reader, log_waiters)
         self._digester = ActivityFeed(broker, reader)
         self._watchers: set[Watcher] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._depth_task: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
         return [
@@ -180,7 +180,7 @@ class Dashboard:
                 method="GET",
                 path="/ws/dashboard",
                 handler=self.follow,
-                summary="A WebSocket that tells all that happens, as {event, data}",
+                summary="Follow all events over a WebSocket, as {event, data}",
                 right="read",
                 tag="tree",
                 query=DashboardQuery,
@@ -197,18 +197,18 @@ class Dashboard:
         self._check_room()
         watcher = Watcher()
         self._watchers.add(watcher)
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look_at_depths())
+        if self._depth_task is None:
+            self._depth_task = asyncio.create_task(self._broadcast_depths())
         try:
             offset = await self._feed.end() if query.since is None else query.since
             await self._feed.page(offset)
             socket = await request.exchange.upgrade(request, self._settings.ws_slow_ms / 1000)
-            await self._tell(request, socket, offset, watcher.depths)
+            await self._send_events(request, socket, offset, watcher.depths)
         finally:
             self._watchers.discard(watcher)
-            if not self._watchers and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            if not self._watchers and self._depth_task is not None:
+                self._depth_task.cancel()
+                self._depth_task = None
         return Response(101)
 
     def _check_room(self) -> None:
@@ -229,7 +229,7 @@ class Dashboard:
                 if frames:
                     await socket.send([frames.popleft()])
                 elif (left := beat_at - loop.time()) > 0:
-                    await while_here(request, self._digester.wait(min(left, CLOSING_SECONDS)))
+                    await until_disconnect(request, self._digester.wait(min(left, CLOSING_SECONDS)))
                 elif socket.ping():
                     beat_at = loop.time() + beat
                 else:
@@ -242,7 +242,7 @@ class Dashboard:
             self._digester.leave(frames)
         return Response(101)
 
-    async def _tell(self, request: Request, socket: Socket, offset: int, depths: deque[bytes]) -> None:
+    async def _send_events(self, request: Request, socket: Socket, offset: int, depths: deque[bytes]) -> None:
         loop, heartbeat = asyncio.get_running_loop(), self._settings.ws_heartbeat_ms / 1000
         beat_at = loop.time() + heartbeat
         log_waiters = self._feed.log_waiters
@@ -255,20 +255,20 @@ class Dashboard:
                     await socket.send([depths.popleft()])
                 left = beat_at - loop.time()
                 if page.next == offset and left > 0:
-                    await while_here(request, log_waiters.wait(NAME, offset, left))
+                    await until_disconnect(request, log_waiters.wait(NAME, offset, left))
                 elif left <= 0:
                     if not socket.ping():
                         raise Disconnected
                     beat_at = loop.time() + heartbeat
                 offset = page.next
         except TooSlow:
-            await socket.close(POLICY, "too slow", _dropped("what is told is not taken", offset))
+            await socket.close(POLICY, "too slow", _dropped("the client reads too slowly", offset))
         except PenstockError as error:
-            await socket.close(TROUBLE, "trouble", _dropped(str(error), offset))
+            await socket.close(INTERNAL_ERROR, "internal error", _dropped(str(error), offset))
         else:
             await socket.close(GOING_AWAY, "the server stops")
 
-    async def _look_at_depths(self) -> None:
+    async def _broadcast_depths(self) -> None:
         while True:
             await asyncio.sleep(self._settings.metrics_ms / 1000)
             changed = self._feed.changed
@@ -290,9 +290,11 @@ def _bytes(reading: asyncio.Future[EventPage]) -> int:
     return reading.result().bytes if reading.done() and not reading.cancelled() and not reading.exception() else 0
 
 
-def _depth(info: QueueInfo, now: int) -> Told:
-    return Told("queue.depth", {"queue": info.name, "depth": info.ready + info.scheduled, "timestamp": rfc3339(now)})
+def _depth(info: QueueInfo, now: int) -> LiveEvent:
+    return LiveEvent(
+        "queue.depth", {"queue": info.name, "depth": info.ready + info.scheduled, "timestamp": rfc3339(now)}
+    )
 
 
 def _dropped(reason: str, offset: int) -> bytes:
-    return _encode(Told("dropped", {"reason": reason}, offset))
+    return _encode(LiveEvent("dropped", {"reason": reason}, offset))

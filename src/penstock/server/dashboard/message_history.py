@@ -1,7 +1,7 @@
-"""The life of one message, told by the journal: `/queues/{queue}/messages/{id}/events`.
+"""The history of one message from the journal: `/queues/{queue}/messages/{id}/events`.
 
-The journal has no index of messages. When one was pushed leads to where its life begins, and from there on only the
-heads of records are looked at, for a quarter of a second at most; the answer says where to go on.
+The journal has no index of messages. The search starts at the time of the push and reads only the heads of records, for
+at most a quarter of a second; the response says where to continue.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ SECONDS_MAX = 0.25
 PAGE_RECORDS = 2_000
 PAGE_BYTES = 4 << 20
 EVENTS_MAX = 500
-# Records are written in the order of commits, whose times may differ a little from that.
+# Records are in commit order, in which timestamps may be slightly out of order.
 MARGIN_MS = 2_000
 ENDS = {"acked", "expired", "removed", "forgotten", "dead"}
 
 
 class MessageHistoryQuery(Struct, forbid_unknown_fields=True):
     at: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """When it was pushed (its UUID tells), for a message that is gone."""
+    """Time of the push (part of the UUID), for a message that no longer exists."""
     from_: Annotated[int, Meta(ge=0, le=2**53)] | None = field(name="from", default=None)
-    """The `next` of an earlier answer."""
+    """The `next` of an earlier response."""
 
 
 class MessageHistory(Struct):
     message: MessageView | None
-    """As it stands now; null when it is gone."""
+    """Current state; null if the message no longer exists."""
     events: list[EventView]
     next: int | None
-    """Where to search on; null when all is told."""
+    """Offset at which to continue; null when the history is complete."""
     end: int
-    """Up to where it was searched: what happens later is found from here on."""
+    """End of the searched range; later events are found from here on."""
     searched_until: int | None
-    """The time of the last record that was looked at."""
+    """Time of the last record searched."""
 
 
-# As in `MessageHistory`.
+# Events, next, end and searched_until of a `MessageHistory`.
 Found = tuple[list[EventView], int | None, int, int | None]
 
 
@@ -67,7 +67,7 @@ class MessageHistories:
                 method="GET",
                 path="/queues/{queue}/messages/{id}/events",
                 handler=self.events,
-                summary="What happened to a message, as the journal tells it; also after it is gone",
+                summary="Show a message's history from the journal, also after its removal",
                 right="consume",
                 tag="queues",
                 query=MessageHistoryQuery,
@@ -82,10 +82,10 @@ class MessageHistories:
         message = await self._broker.get(queue, number)
         pushed_at = query.at if message is None else message.created_at
         search = partial(self._search, queue, number, query.from_, pushed_at, message is None)
-        life = MessageHistory(None if message is None else message_view(message), *await self._call(search))
-        return reply(life, rows=len(life.events))
+        history = MessageHistory(None if message is None else message_view(message), *await self._call(search))
+        return reply(history, rows=len(history.events))
 
-    def _search(self, queue: str, number: int, offset: int | None, pushed_at: int | None, gone: bool) -> Found:
+    def _search(self, queue: str, number: int, offset: int | None, pushed_at: int | None, is_removed: bool) -> Found:
         reader = self._reader
         end, deadline = reader.next_offset(), time.monotonic() + SECONDS_MAX
         if offset is None:
@@ -95,12 +95,12 @@ class MessageHistories:
         while offset < end:
             page = reader.records(offset, limit=PAGE_RECORDS, bytes_max=PAGE_BYTES)
             for record in page.records:
-                if _tells_of(record, queue, number):
+                if _concerns(record, queue, number):
                     found += [event for event in events_of([record], queue, None) if event.id == number]
             if page.records:
                 until = page.records[-1].time_ms
             offset = page.next
-            over = gone and any(_is_end(event) for event in found)
+            over = is_removed and any(_is_end(event) for event in found)
             if over or page.next >= end:
                 return [event_view(event) for event in found], None, offset, until
             if time.monotonic() > deadline or len(found) >= EVENTS_MAX:
@@ -109,7 +109,7 @@ class MessageHistories:
         return [event_view(event) for event in found], more, offset, until
 
     def _offset_at(self, at: int, end: int) -> int:
-        """The first record that is not older."""
+        """Return the offset of the first record at or after this time."""
         low, high = self._reader.first_offset, end
         while low < high:
             middle = (low + high) // 2
@@ -121,7 +121,7 @@ class MessageHistories:
         return low
 
 
-def _tells_of(record: LogRecord, queue: str, number: int) -> bool:
+def _concerns(record: LogRecord, queue: str, number: int) -> bool:
     return head_of(record.data)[0] == queue and number in ids_of(record.data)
 
 

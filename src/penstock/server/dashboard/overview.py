@@ -1,7 +1,7 @@
-"""All queues together, over the last minutes or days: what a dashboard opens with.
+"""Totals of all queues over the last minutes or days, for the dashboard's first screen.
 
-Any number of dashboards share one look, and the next is taken no sooner than twenty times what the last one took: with
-ten thousand queues it may cost a third of a second, and must not cost more than a twentieth of the server.
+All dashboards share one response, which is cached for at least twenty times its cost: with ten thousand queues it may
+take a third of a second, and must not use more than a twentieth of the server's time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Counts(Struct, rename="camel", kw_only=True):
     pushed: int = 0
     completed: int = 0
     failed: int = 0
-    """Deliveries that failed, or whose lease ran out."""
+    """Deliveries that failed or whose lease expired."""
     died: int = 0
     expired: int = 0
     pending: int = 0
@@ -65,9 +65,9 @@ class Overview(Struct, rename="camel", kw_only=True):
     queues: int
     paused: int
     oldest_age_ms: int | None
-    """Age, since its push, of the oldest ready message of all queues."""
+    """Age since its push of the oldest ready message in any queue."""
     totals: Counts
-    """Pending, processing and deadLetter as they are now; the others within the window."""
+    """Current pending, processing and deadLetter; the other counts are for the window."""
     wait: Percentiles
     service: Percentiles
     total: Percentiles
@@ -77,33 +77,33 @@ class Overview(Struct, rename="camel", kw_only=True):
 
 
 class Shared:
-    """One look for all who ask meanwhile, kept for a while in proportion to what it cost."""
+    """Shares one response among concurrent requests and caches it for a time proportional to its cost."""
 
-    def __init__(self, look: Callable[[Any], Coroutine[Any, Any, Response]]) -> None:
-        self._look = look
-        self._looks: dict[Any, tuple[asyncio.Future[Response], float]] = {}
+    def __init__(self, load: Callable[[Any], Coroutine[Any, Any, Response]]) -> None:
+        self._load = load
+        self._cached: dict[Any, tuple[asyncio.Future[Response], float]] = {}
 
     async def __call__(self, key: Any) -> Response:
         now = time.monotonic()
-        looking, until = self._looks.get(key, (None, 0.0))
-        if looking is None or (looking.done() and (until < now or looking.exception() is not None)):
-            self._looks = {known: kept for known, kept in self._looks.items() if kept[1] >= now}
-            looking = asyncio.ensure_future(self._look(key))
-            self._looks[key] = (looking, now + KEPT_SECONDS_MIN)
-            looking.add_done_callback(lambda done: self._keep(key, done, time.monotonic() - now))
-        found = await asyncio.shield(looking)
+        loading, until = self._cached.get(key, (None, 0.0))
+        if loading is None or (loading.done() and (until < now or loading.exception() is not None)):
+            self._cached = {known: kept for known, kept in self._cached.items() if kept[1] >= now}
+            loading = asyncio.ensure_future(self._load(key))
+            self._cached[key] = (loading, now + KEPT_SECONDS_MIN)
+            loading.add_done_callback(lambda done: self._keep(key, done, time.monotonic() - now))
+        found = await asyncio.shield(loading)
         return Response(found.status, found.body, rows=found.rows)
 
     def _keep(self, key: Any, done: asyncio.Future[Response], took: float) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._looks[key] = (done, time.monotonic() + max(KEPT_SECONDS_MIN, KEPT_TIMES * took))
+            self._cached[key] = (done, time.monotonic() + max(KEPT_SECONDS_MIN, KEPT_TIMES * took))
 
 
-class OverviewFace:
+class OverviewApi:
     def __init__(self, broker: Broker, history: History) -> None:
         self._broker = broker
         self._history = history
-        self._shared = Shared(self._look)
+        self._shared = Shared(self._load)
 
     def routes(self) -> list[Route]:
         return [
@@ -126,7 +126,7 @@ class OverviewFace:
             raise HttpError(422, "invalid_value", f"{points} points are too many", field="step_minutes")
         return await self._shared((query.minutes, query.step_minutes))
 
-    async def _look(self, span: tuple[int, int]) -> Response:
+    async def _load(self, span: tuple[int, int]) -> Response:
         minutes, step = span
         now = self._broker.store.clock()
         to = now // 60_000 + 1
@@ -186,7 +186,7 @@ class _Gathered:
             _keep_greatest(self._busiest, (weight, info.name, mine), BUSIEST)
 
     def _depths(self, each: RollUp) -> None:
-        """What was there at the end of each step, also of those in which nothing happened."""
+        """Add the depth at the end of each step, also of steps without events."""
         spans = {span.minute: span.depth for span in each.spans}
         if not spans and each.before == Depth():
             return

@@ -1,4 +1,4 @@
-"""A few queues as a line each: what a list shows of those that are in sight."""
+"""Short histories of the queues that are visible in the dashboard's list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SparklineQuery(Struct, forbid_unknown_fields=True):
 class Sparkline(Struct):
     queue: QueueView
     pushed: list[int]
-    """Of each step, oldest first."""
+    """Counts per step, oldest first."""
     completed: list[int]
     failed: list[int]
     pending: list[int]
@@ -37,7 +37,7 @@ class Sparkline(Struct):
 
 class SparklineList(Struct):
     sparks: list[Sparkline]
-    """Of those queues that exist."""
+    """One entry per queue that exists."""
 
 
 class Sparklines:
@@ -50,7 +50,7 @@ class Sparklines:
                 method="GET",
                 path=f"{API}/analytics/sparks",
                 handler=self.sparks,
-                summary="Some queues by name, each with a short history",
+                summary="Show named queues, each with a short history",
                 right="read",
                 tag="tree",
                 query=SparklineQuery,
@@ -68,7 +68,7 @@ class Sparklines:
         window = Window(to - query.minutes, to, query.step_minutes)
         found = []
         for name in names:
-            # A name is the first of all that begin with it.
+            # Sorted by name, a queue comes first among those with its name as prefix.
             rolled = await self._broker.roll_ups(window, prefix=name, limit=1)
             found += [_sparkline(each, window) for each in rolled if each.info.name == name]
         return reply(SparklineList(found), rows=len(found))

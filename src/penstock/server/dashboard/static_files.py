@@ -1,6 +1,6 @@
-"""The dashboard, `/`: files of the package as they are, gzipped once, told apart by what is in them.
+"""Serves the dashboard's files at `/`, gzipped once, with an ETag from their content.
 
-The page refers to everything by relative paths, so it also works below a path prefix that a proxy takes off.
+The page uses only relative paths, so it also works below a path prefix that a proxy strips.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StaticFile(Struct, frozen=True):
 
 @cache
 def load() -> dict[str, StaticFile]:
-    """All files, by path below the root."""
+    """Return all files by URL path."""
     return dict(_walk(files("penstock.server.dashboard") / "static", ""))
 
 

@@ -1,4 +1,4 @@
-"""Penstock inside any ASGI server, or mounted in another application."""
+"""Exchanges for running in any ASGI server or mounted in another application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Send = Callable[[Event], Awaitable[None]]
 
 
 class AsgiExchange:
-    """What is known of the connection is what the server tells: whether a client has gone, and no more."""
+    """A request of an ASGI server, which reports only that a client has disconnected."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -33,7 +33,7 @@ class AsgiExchange:
         return Request(self, self._scope["method"], self._raw_path(), self._scope["query_string"], headers, body_max)
 
     def _raw_path(self) -> bytes:
-        """As it was sent, without the prefix under which the application is mounted."""
+        """Return the path as sent, without the prefix under which the application is mounted."""
         raw_path: bytes = self._scope.get("raw_path") or self._scope["path"].encode()
         prefix: bytes = self._scope.get("root_path", "").rstrip("/").encode()
         if prefix and raw_path.startswith(prefix) and raw_path[len(prefix) : len(prefix) + 1] in (b"/", b""):
@@ -46,19 +46,19 @@ class AsgiExchange:
         return None if address is None else str(address[0])
 
     @property
-    def gone(self) -> bool:
-        """Known of uvicorn; others raise when something is sent."""
+    def is_closed(self) -> bool:
+        """True if uvicorn reports a disconnect; other servers raise on the next send."""
         return bool(getattr(getattr(self._receive, "__self__", None), "disconnected", False))
 
     @property
     def peer_closed(self) -> bool:
-        return self.gone
+        return self.is_closed
 
     @property
     def half_closed(self) -> bool:
         return False
 
-    def leaving(self) -> asyncio.Future[None]:
+    def wait_closed(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._until_disconnect())
 
     async def _until_disconnect(self) -> None:
@@ -84,14 +84,14 @@ class AsgiExchange:
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         if response.stream is None or request.method == "HEAD":
             body = b"" if request.method == "HEAD" else response.body
-            # In parts, between which the server makes it wait for a client that does not read.
+            # Send in parts, so that the server can apply backpressure for a client that does not read.
             for at in range(0, len(body), PART_BYTES):
                 await self._send({"type": "http.response.body", "body": body[at : at + PART_BYTES], "more_body": True})
             await self._send({"type": "http.response.body", "body": b""})
             return
         async with aclosing(response.stream) as chunks:
             async for chunk in chunks:
-                if self.gone:
+                if self.is_closed:
                     raise Disconnected
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
@@ -100,11 +100,11 @@ class AsgiExchange:
         raise NO_WEBSOCKET
 
     async def sent(self) -> bool:
-        return not self.gone
+        return not self.is_closed
 
 
 class AsgiSocketExchange(AsgiExchange):
-    """A WebSocket that was asked for; until it is accepted, it may be refused as any request."""
+    """A WebSocket request; until it is accepted, it can be rejected like any request."""
 
     _upgraded = False
 
@@ -140,7 +140,7 @@ class AsgiSocketExchange(AsgiExchange):
 
 
 class AsgiSocket:
-    """The server that holds the connection asks by itself whether the client is there."""
+    """A WebSocket of an ASGI server, which sends its own pings."""
 
     def __init__(self, send: Send, slow_seconds: float) -> None:
         self._send = send

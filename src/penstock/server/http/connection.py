@@ -1,6 +1,6 @@
-"""HTTP/1.1 on one connection: requests are read and answered one after the other, and a slow client is limited.
+"""HTTP/1.1 on one connection: handles requests one after the other, with limits on slow clients.
 
-Bytes are written to the kernel at once, so that what the transport still holds has not left.
+Data is written to the kernel at once, so whatever the transport still buffers has not been sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FULL = HttpError(503, "too_many_connections", "too many connections are open", h
 
 
 class ServerConnection(asyncio.Protocol):
-    """Answers requests in one task for as long as the connection lasts. The next is parsed when one is answered."""
+    """Handles the requests of one connection in one task. The next request is parsed after the response."""
 
     def __init__(self, listener: HttpServer) -> None:
         self._listener = listener
@@ -44,19 +44,19 @@ class ServerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
-        self._leaving: asyncio.Future[None] | None = None
+        self._closed_waiter: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._kernel: socket.socket | None = None
-        # The request that is read or answered now; None between two.
+        # The request in progress; None between two.
         self._exchange: HttpExchange | None = None
-        # What still comes is ignored: the last answer has been written.
-        self._is_deaf = False
-        # The client sends no more.
-        self._has_ended = False
+        # The last response has been written, so further input is ignored.
+        self._ignores_input = False
+        # The client has closed its sending side.
+        self._peer_sent_eof = False
         self._socket: HttpSocket | None = None
-        self._held_back = False
+        self._reading_paused = False
         self._body_bytes = 0
-        # When it began to wait for the bytes that are due; 0 when none are.
+        # Time since when expected bytes are missing; 0 if none are expected.
         self._waiting_since = self._loop.time()
         self._idle_since = 0.0
         self._stalled_since = 0.0
@@ -67,8 +67,8 @@ class ServerConnection(asyncio.Protocol):
     # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it.
-        # So that it pauses us whenever it holds bytes back. TLS counts from the limit on, plain TCP from above it.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not instances of it.
+        # Pause writing whenever the transport buffers anything. TLS pauses at the limit, plain TCP above it.
         self._has_tls = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=1 if self._has_tls else 0, low=0)
         peer = transport.get_extra_info("peername")
@@ -82,29 +82,29 @@ class ServerConnection(asyncio.Protocol):
         self._listener.forget(self)
         if self._kernel is not None:
             self._kernel.detach()
-        for waiting in (self._next, self._leaving, self._drained):
+        for waiting in (self._next, self._closed_waiter, self._drained):
             _wake(waiting)
         if self._exchange is not None:
             self._exchange.wake()
 
     def eof_received(self) -> bool:
-        """Answer what has come whole: the client may have closed its side only. TLS closes both."""
-        self._has_ended = True
-        _wake(self._leaving)
-        if self._socket is not None or (self._is_deaf and self._exchange is None):
+        """Respond to complete requests: the client may have closed only its side. TLS closes both."""
+        self._peer_sent_eof = True
+        _wake(self._closed_waiter)
+        if self._socket is not None or (self._ignores_input and self._exchange is None):
             return False
         self.advance()
-        return not self.gone and not self._has_tls
+        return not self.is_closed and not self._has_tls
 
     @property
-    def gone(self) -> bool:
-        """Whether what would be sent now could not arrive."""
+    def is_closed(self) -> bool:
+        """True if the connection is lost or closing, so nothing can be sent."""
         return self.lost or self._transport.is_closing()
 
     @property
     def peer_closed(self) -> bool:
-        """As `gone`, asking the kernel also for what the event loop has not come round to."""
-        if self.gone:
+        """True if closed, also if the kernel knows it before the event loop does."""
+        if self.is_closed:
             return True
         if self._kernel is None:
             known = self._transport.get_extra_info("socket")
@@ -119,8 +119,8 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def half_closed(self) -> bool:
-        """True if the client sends no more, and may read or have gone."""
-        return not self.gone and (self._has_ended or self.peer_closed)
+        """True if the client has closed its sending side; it may still be reading."""
+        return not self.is_closed and (self._peer_sent_eof or self.peer_closed)
 
     @property
     def stopping(self) -> bool:
@@ -130,18 +130,18 @@ class ServerConnection(asyncio.Protocol):
     def date(self) -> bytes:
         return self._listener.date
 
-    def leaving(self) -> asyncio.Future[None]:
-        self._leaving = self._loop.create_future()
-        if self.lost or self._has_ended:
-            self._leaving.set_result(None)
-        return self._leaving
+    def wait_closed(self) -> asyncio.Future[None]:
+        self._closed_waiter = self._loop.create_future()
+        if self.lost or self._peer_sent_eof:
+            self._closed_waiter.set_result(None)
+        return self._closed_waiter
 
     def end(self) -> None:
-        """After the answer that is in work, if there is one."""
+        """Close after the response in progress, if there is one."""
         if self._exchange is None or self._exchange.answered:
             self._transport.close()
 
-    async def break_off(self) -> None:
+    async def abort(self) -> None:
         self._transport.abort()
         if self._task is not None:
             self._task.cancel()
@@ -153,7 +153,7 @@ class ServerConnection(asyncio.Protocol):
         if self._socket is not None:
             self._socket.feed(data)
             return
-        if self._is_deaf:
+        if self._ignores_input:
             self._body_bytes += len(data)
             if self._body_bytes > LINGER_BYTES:
                 self._transport.close()
@@ -164,13 +164,13 @@ class ServerConnection(asyncio.Protocol):
             self._waiting_since = self._waiting_since or self._loop.time()
 
     def advance(self) -> None:
-        """Parse what has come, up to the end of one request, and stop reading from a client that is too far ahead."""
+        """Parse the input up to the end of one request; pause reading from a client that is too far ahead."""
         if self.lost:
             return
         is_starved = False
         for _ in range(STEPS_MAX):
             exchange = self._exchange
-            if self._is_deaf or (exchange is not None and (exchange.complete or self._is_ahead(exchange))):
+            if self._ignores_input or (exchange is not None and (exchange.complete or self._is_ahead(exchange))):
                 break
             try:
                 event = self._parser.next()
@@ -185,19 +185,19 @@ class ServerConnection(asyncio.Protocol):
             elif exchange is not None:
                 self._continue(exchange, b"" if event is END else event)
         else:
-            self._loop.call_soon(self.advance)  # Others come first.
-        if is_starved and self._has_ended:
+            self._loop.call_soon(self.advance)  # Let other connections run first.
+        if is_starved and self._peer_sent_eof:
             self._transport.close()
-        self._hold_back(not is_starved and self._parser.unread > 0)
+        self._pause_reading(not is_starved and self._parser.unread > 0)
 
     def _is_ahead(self, exchange: HttpExchange) -> bool:
         return not exchange.answered and exchange.buffered > READ_AHEAD_BYTES
 
-    def _hold_back(self, is_ahead: bool) -> None:
-        # A little is read all the same, so that a client that hangs up is noticed.
-        hold_back = is_ahead and self._parser.unread > READ_AHEAD_BYTES and not self._is_deaf
-        if hold_back != self._held_back and not self.gone and not self._has_ended:
-            self._held_back = hold_back
+    def _pause_reading(self, is_ahead: bool) -> None:
+        # Reading continues up to a limit, so that a disconnect is noticed.
+        hold_back = is_ahead and self._parser.unread > READ_AHEAD_BYTES and not self._ignores_input
+        if hold_back != self._reading_paused and not self.is_closed and not self._peer_sent_eof:
+            self._reading_paused = hold_back
             if hold_back:
                 self._transport.pause_reading()
             else:
@@ -213,7 +213,7 @@ class ServerConnection(asyncio.Protocol):
         self._waiting_since = 0.0
         self._body_bytes = 0
         if self._task is None:
-            self._task = self._loop.create_task(self._converse())
+            self._task = self._loop.create_task(self._serve_requests())
         else:
             _wake(self._next)
 
@@ -231,51 +231,51 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
 
     def _fail(self, error: HttpError) -> None:
-        """Refuse what is no request, or the request whose body cannot be read."""
+        """Reject malformed input, or the request whose body is malformed."""
         exchange = self._exchange
         if exchange is None:
             self._refuse(error)
         elif exchange.answered:
             self._transport.close()
         else:
-            self._is_deaf = True
+            self._ignores_input = True
             self._waiting_since = 0.0
             exchange.fail(error)
 
     def open_socket(self, request: Request, slow_seconds: float) -> HttpSocket:
-        """Make this connection a WebSocket."""
+        """Switch this connection to WebSocket."""
         self._socket = HttpSocket(self, request, slow_seconds)
         self._socket.feed(self._parser.take_rest())
-        self._hold_back(False)
+        self._pause_reading(False)
         return self._socket
 
-    # Answering
+    # Responses
 
-    async def _converse(self) -> None:
-        while not self.gone:
+    async def _serve_requests(self) -> None:
+        while not self.is_closed:
             exchange = self._exchange
             if exchange is None or exchange.answered:
                 self._next = self._loop.create_future()
                 await self._next
                 continue
-            await self.drain()  # Nothing is produced for a client that does not take the last answer.
+            await self.drain()  # Produce nothing for a client that has not read the last response.
             try:
                 await self._listener.answer(exchange.request)
             except Exception:
-                break  # The application has said why; the answer is broken off.
+                break  # The application has logged the error; abort the response.
             if not exchange.answered or not exchange.keep_alive or self.stopping:
                 break
             self._idle_since = self._listener.now
             if exchange.complete:
                 self._exchange = None
             else:
-                # Refused before it was read. A little more is read, so that the refusal is not lost in a reset.
+                # Rejected before its body was read. Read a little more, so that a reset does not drop the response.
                 self._waiting_since, self._body_bytes = self._loop.time(), 0
-            if self._parser.unread or self._has_ended:
+            if self._parser.unread or self._peer_sent_eof:
                 self._waiting_since = self._waiting_since or self._loop.time()
                 self.advance()
-                await asyncio.sleep(0)  # Whoever sends many at once waits for others in between.
-        if self._parser.unread and not self.gone:
+                await asyncio.sleep(0)  # Yield to other connections between pipelined requests.
+        if self._parser.unread and not self.is_closed:
             self._linger()
         else:
             self._transport.close()
@@ -285,16 +285,16 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def end_writing(self) -> None:
-        """Hang up when everything has left."""
+        """Close when everything has been sent."""
         self._transport.close()
 
     @property
     def unsent(self) -> bool:
-        """Whether some of what was written has not left for the kernel, be it that it never will."""
+        """True if the kernel has not accepted everything that was written."""
         return self._stalled_since != 0.0
 
     async def drain(self) -> None:
-        """Wait until everything has left, or the connection is lost."""
+        """Wait until everything has been sent or the connection is lost."""
         while self._stalled_since and not self.lost:
             self._drained = self._loop.create_future()
             await self._drained
@@ -308,7 +308,7 @@ class ServerConnection(asyncio.Protocol):
         _wake(self._drained)
 
     def _refuse(self, error: HttpError) -> None:
-        """Answer what cannot be read as a request, and hang up."""
+        """Send an error for malformed input and close."""
         response = to_response(error)
         head = b"".join(b"%s: %s\r\n" % header for header in response.headers)
         self.write(
@@ -318,25 +318,25 @@ class ServerConnection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Hang up, but read a little more first: the answer would be lost in a reset."""
-        self._is_deaf = True
+        """Close, but read a little more first: a reset would drop the response."""
+        self._ignores_input = True
         self._exchange = None
-        if self._has_ended or not self._transport.can_write_eof():
+        if self._peer_sent_eof or not self._transport.can_write_eof():
             self._transport.close()
             return
         self._transport.write_eof()
-        self._hold_back(False)
+        self._pause_reading(False)
         self._waiting_since, self._body_bytes = self._loop.time(), 0
 
-    # Dawdling
+    # Timeouts
 
     def check(self, now: float) -> None:
-        """Drop a client that keeps us waiting. Called now and then, which costs less than timers do."""
+        """Drop a client that is too slow. Called periodically, which costs less than timers per connection."""
         if self._stalled_since and now - self._stalled_since > STALL_SECONDS_MAX:
             self._check_reader(now)
         waited = now - self._waiting_since if self._waiting_since else 0.0
         exchange = self._exchange
-        if exchange.answered if exchange is not None else self._is_deaf:
+        if exchange.answered if exchange is not None else self._ignores_input:
             if waited > LINGER_SECONDS:
                 self._transport.close()
         elif exchange is not None:
@@ -348,8 +348,8 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
 
     def _check_body(self, now: float) -> None:
-        # Whoever is kept waiting by us does not dawdle.
-        if self._body_bytes < BODY_BYTES_PER_SECOND_MIN * BODY_SECONDS_GRACE and not self._held_back:
+        # A client whose reading is paused by the server is not slow.
+        if self._body_bytes < BODY_BYTES_PER_SECOND_MIN * BODY_SECONDS_GRACE and not self._reading_paused:
             self._transport.abort()
         self._waiting_since, self._body_bytes = now, 0
 

@@ -1,4 +1,4 @@
-"""One request on a connection of our own server: its body as it comes, and its answer in one write."""
+"""One request on a connection of the built-in server: its body as it arrives, its response in one write."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class HttpExchange:
     def __init__(self, connection: ServerConnection, *, keep_alive: bool, chunks: bool, expects_continue: bool) -> None:
         self._connection = connection
         self.keep_alive = keep_alive
-        # Whether the client understands an answer in chunks.
+        # True if the client understands chunked responses.
         self.chunks = chunks
         self.expects_continue = expects_continue
-        # The whole request is here.
+        # The whole request has arrived.
         self.complete = False
-        # The whole answer is written; what still comes of the body is read over.
+        # The whole response is written; the rest of the body is skipped.
         self.answered = False
         self.upgraded = False
         self.buffered = 0
@@ -62,8 +62,8 @@ class HttpExchange:
         return self._connection.client
 
     @property
-    def gone(self) -> bool:
-        return self._connection.gone
+    def is_closed(self) -> bool:
+        return self._connection.is_closed
 
     @property
     def peer_closed(self) -> bool:
@@ -73,8 +73,8 @@ class HttpExchange:
     def half_closed(self) -> bool:
         return self._connection.half_closed and not self._has_begun
 
-    def leaving(self) -> asyncio.Future[None]:
-        return self._connection.leaving()
+    def wait_closed(self) -> asyncio.Future[None]:
+        return self._connection.wait_closed()
 
     def feed(self, part: bytes) -> None:
         self._parts.append(part)
@@ -82,13 +82,13 @@ class HttpExchange:
         self.wake()
 
     def fail(self, error: HttpError) -> None:
-        """The body cannot be read, nor what may follow it."""
+        """Mark the body as malformed; the connection cannot be reused."""
         self._error = error
         self.keep_alive = False
         self.wake()
 
     def wake(self) -> None:
-        """More has come, or nothing more will."""
+        """Wake the reader: more data has arrived, or none will."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -134,9 +134,9 @@ class HttpExchange:
         else:
             connection.write(head)
             connection.write(response.body)
-            await connection.drain()  # Until then it counts as not sent.
+            await connection.drain()  # Until then, it counts against the response budget.
         self.answered = True
-        self._left = not connection.gone
+        self._left = not connection.is_closed
 
     def _head(self, request: Request, response: Response) -> bytes:
         head = b"%sdate: %s\r\nx-request-id: %s\r\n" % (
@@ -167,7 +167,7 @@ class HttpExchange:
         async with aclosing(response.stream) as chunks:
             async for chunk in chunks:
                 await connection.drain()
-                if connection.gone:
+                if connection.is_closed:
                     raise Disconnected
                 if chunk:
                     connection.write(b"%x\r\n%s\r\n" % (len(chunk), chunk) if self.chunks else chunk)

@@ -1,4 +1,4 @@
-"""A request and a response, as every face sees them, whichever server brought them."""
+"""Requests and responses as the handlers see them, under the built-in server and any ASGI server."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from penstock.server.http.websocket import Socket
 
 T = TypeVar("T")
-# One thread, so that many large bodies at once do not take the processor, or the other threads, from everyone else.
+# One thread, so that many large bodies at once leave CPU time and the other threads to other requests.
 _json_thread = ThreadPoolExecutor(1, thread_name_prefix="json")
-# What a store is asked about as it is. PostgreSQL refuses a NUL there, so that no server takes one.
+# Parameters that go into SQL unchanged. PostgreSQL rejects a NUL in them, so every server does.
 LOOKED_UP = ("prefix", "after", "contains")
 REMEMBERED_BYTES_MAX = 256
 TREE = ("ns", "task", "name")
@@ -57,7 +57,7 @@ class Response:
         self.headers = headers or []
         self.rows = rows
         self.stream = stream
-        # What the stream keeps in memory while its reader is slow.
+        # Bytes that the stream keeps in memory while its reader is slow.
         self.stream_bytes = stream_bytes
 
 
@@ -69,43 +69,44 @@ def reply(value: Any, status: int = 200, *, rows: int | None = None) -> Response
 
 
 class Exchange(Protocol):
-    """One request and its answer on a connection: of our own server (`protocol`), or of any other's (`asgi`)."""
+    """One request and its response on a connection of the built-in server (`HttpExchange`) or of an ASGI server."""
 
     @property
     def client(self) -> str | None:
-        """The address at the other end of the connection: the client's, or a proxy's."""
+        """Address of the peer: the client or a proxy."""
 
     @property
-    def gone(self) -> bool:
-        """Whether the client is known to have hung up."""
+    def is_closed(self) -> bool:
+        """True if the connection is known to be closed."""
 
     @property
     def peer_closed(self) -> bool:
-        """As `gone`, but asking the kernel too."""
+        """True if `is_closed`, or if the kernel reports that the peer has closed."""
 
     @property
     def half_closed(self) -> bool:
-        """True if the client has closed its side, for all that is known only that, and no answer has begun."""
+        """True if the client has closed its side, perhaps only that, and no response has begun."""
 
-    def leaving(self) -> asyncio.Future[None]:
-        """Done when the client hangs up."""
+    def wait_closed(self) -> asyncio.Future[None]:
+        """Return a future that is done when the client disconnects."""
 
     async def read(self) -> bytes:
-        """What has come of the body since; empty at its end. Raises Disconnected."""
+        """Return the next part of the body; empty at its end. Raise Disconnected."""
 
     async def send(self, request: Request, response: Response) -> None: ...
 
     async def upgrade(self, request: Request, slow_seconds: float) -> Socket:
-        """Make it a WebSocket, whose client has `slow_seconds` to take what it is sent. Raises if it asks for none.
+        """Upgrade to a WebSocket whose client has `slow_seconds` to read what it is sent.
 
-        When it is over, what is sent as the answer goes nowhere."""
+        Raise if the request is no WebSocket handshake. A response sent after the upgrade is ignored.
+        """
 
     async def sent(self) -> bool:
-        """Wait until the whole answer has left for the kernel; False if it never did."""
+        """Wait until the kernel has the whole response; return False if it never got it."""
 
 
 class Request:
-    """What is asked, and what is said of it in the log."""
+    """A request, and what the access log records about it."""
 
     __slots__ = (
         "_request_id",
@@ -141,30 +142,30 @@ class Request:
         self.method = method
         self.raw_path = raw_path
         self.query_string = query_string
-        # By lower-case name; of a repeated one, the first.
+        # By lower-case name; a repeated header keeps its first value.
         self.headers = headers
         self.body_max = body_max
-        # Bytes of one value in a JSON body: a member, or an element of a member that is a list.
+        # Size limit of one value in a JSON body: a member, or an element of a member that is a list.
         self.value_max: int | None = None
         self.params: Mapping[str, str] = {}
         # False if the route hands messages out.
         self.is_safe = True
         self.principal: Any = None
-        # The queue that the body or the query names, where the path names none.
+        # The queue that the body or the query names, if the path names none.
         self.named_queue: str | None = None
-        # What was leased for this client, to be given back unless it is known to have left.
+        # Messages leased for this client, released again unless the response has been sent.
         self.leased: list[Delivery] = []
         self.started = time.perf_counter()
         self.route = "unmatched"
         self.status = 500
         self.rows: int | None = None
-        # Traces of the producers whose messages it hands over.
+        # Trace contexts of the producers of the delivered messages.
         self.delivered: list[str] = []
         self._request_id: bytes | None = None
 
     @property
     def queue(self) -> str | None:
-        """The queue that is asked about, for the log; in the tree also a task or a namespace."""
+        """The queue for the access log; in the tree API also a task or a namespace."""
         params = self.params
         return params.get("queue") or "/".join(params[name] for name in TREE if name in params) or self.named_queue
 
@@ -173,7 +174,7 @@ class Request:
 
     @property
     def request_id(self) -> bytes:
-        """The client's, if it is usable."""
+        """The client's X-Request-ID if it is valid, otherwise a random one."""
         if self._request_id is None:
             given = self.headers.get(b"x-request-id")
             usable = given is not None and REQUEST_ID.fullmatch(given)
@@ -182,24 +183,23 @@ class Request:
 
     @property
     def traceparent(self) -> str | None:
-        """The caller's trace, if it is one."""
+        """The caller's trace context, if the header is valid."""
         value = self.headers.get(b"traceparent")
         return value.decode("ascii") if value is not None and TRACEPARENT.fullmatch(value) else None
 
     def query(self, kind: type[T]) -> T:
-        """The query string as a struct, which others may share: a name that is not asked for, or given twice, is
-        refused."""
+        """Return the query string as a cached, shared struct; unknown and repeated names are errors."""
         parse: Any = _remembered_query if len(self.query_string) <= REMEMBERED_BYTES_MAX else _parse_query
         parsed: T = parse(self.query_string, kind)
         return parsed
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, not limited in sum."""
+        """Yield the body as it arrives, without a limit on its total size."""
         while chunk := await self.exchange.read():
             yield chunk
 
     async def body(self) -> bytes:
-        """The whole body, refused as soon as it is too large."""
+        """Return the whole body; raise as soon as it is too large."""
         declared = self.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > self.body_max:
             raise too_large(self.body_max)
@@ -218,7 +218,7 @@ class Request:
         return b"" if value is None else value.partition(b";")[0].strip().lower()
 
     async def json(self, decoder: msgspec.json.Decoder[T], default: T | None = None) -> T:
-        """The body as a struct; with a `default`, it may be missing."""
+        """Decode the body as JSON; an empty body gives the `default`, if there is one."""
         if default is None:
             self._check_json_type()
         body = await self.body()
@@ -232,12 +232,15 @@ class Request:
         content_type = self.content_type()
         if content_type and content_type not in JSON_TYPES and not content_type.endswith(b"+json"):
             raise HttpError(
-                415, "wrong_content_type", f"cannot read {content_type.decode('latin-1')}", hint="send application/json"
+                415,
+                "wrong_content_type",
+                f"unsupported content type {content_type.decode('latin-1')}",
+                hint="send application/json",
             )
 
 
 async def decode_fairly(body: bytes, decoder: msgspec.json.Decoder[T], value_bytes_max: int | None = None) -> T:
-    """Decode strict JSON, if it is large on a thread, so that others are served meanwhile."""
+    """Decode strict JSON, a large one on a thread, so that it does not block the event loop."""
     if len(body) <= QUICK_BYTES:
         return decode(body, decoder, value_bytes_max=value_bytes_max)
     work = partial(decode, body, decoder, value_bytes_max=value_bytes_max)
@@ -256,12 +259,12 @@ def _parse_query(query_string: bytes, kind: Any) -> Any:
                 errors="strict",
             )
         except ValueError:
-            raise HttpError(400, "malformed_query", "the query string cannot be read") from None
+            raise HttpError(400, "malformed_query", "malformed query string") from None
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise HttpError(422, "invalid_value", "a query parameter is given twice")
+        raise HttpError(422, "invalid_value", "a query parameter is repeated")
     if any("\0" in values.get(name, "") for name in LOOKED_UP):
-        raise HttpError(422, "invalid_value", "a query parameter holds a NUL")
+        raise HttpError(422, "invalid_value", "a query parameter contains a NUL")
     known = sorted(kind.__struct_encode_fields__)
     for name in values:
         if name not in known:
@@ -270,7 +273,9 @@ def _parse_query(query_string: bytes, kind: Any) -> Any:
                 "invalid_value",
                 f"unknown query parameter {name[:64]!r}",
                 field=name[:64],
-                hint=f"this call takes {', '.join(known)}" if known else "this call takes none; see /docs for its body",
+                hint=f"this call takes {', '.join(known)}"
+                if known
+                else "this call takes no parameters; see /docs for its body",
             )
     try:
         return msgspec.convert(values, kind, strict=False)
@@ -278,7 +283,7 @@ def _parse_query(query_string: bytes, kind: Any) -> Any:
         raise invalid(error, status=422) from None
 
 
-# A consumer asks the same again and again.
+# Consumers repeat the same query again and again.
 _remembered_query = lru_cache(maxsize=1_024)(_parse_query)
 
 

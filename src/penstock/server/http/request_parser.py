@@ -1,6 +1,6 @@
-"""HTTP/1.1 requests out of bytes, one at a time: nothing after the end of a request is looked at until it is asked for.
+"""Incremental HTTP/1.1 request parser. It does not read past the end of a request until the next one is wanted.
 
-Every pattern is possessive and every byte is searched once, so that the cost of a request is linear in its size.
+All patterns are possessive and every byte is searched once, so parsing is linear in the size of a request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAILERS = re.compile(rb"%s\r\n" % FIELDS)
 LENGTH = re.compile(rb"[0-9]{1,18}+")
 CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:;[^\0-\x08\x0a-\x1f\x7f]*+)?+[ \t]*+")
 SCHEME_AND_HOST = re.compile(rb"[A-Za-z][-+.0-9A-Za-z]*+://([^/?#]*+)")
-# Given twice, they could mean one request to us and another to a proxy.
+# If repeated, a proxy could read a different request than this server (request smuggling).
 ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
 
@@ -35,7 +35,7 @@ class End(Enum):
     END = 0
 
 
-# The end of a request.
+# Marks the end of a request.
 END = End.END
 
 
@@ -44,7 +44,7 @@ class Head:
 
     def __init__(self, method: bytes, target: bytes, minor: bytes, headers: dict[bytes, bytes]) -> None:
         self.method = method.decode("ascii")
-        # By lower-case name; of a repeated one, the first.
+        # By lower-case name; a repeated header keeps its first value.
         self.headers = headers
         self.path, self.query = self._split(target)
         self.is_http_1_1 = minor == b"1"
@@ -58,7 +58,7 @@ class Head:
         if not target.startswith(b"/") and target != b"*":
             absolute = SCHEME_AND_HOST.match(target)
             if absolute is None:
-                raise malformed(f"the target {target[:100].decode('ascii')!r} is neither a path nor a URL")
+                raise malformed(f"request target {target[:100].decode('ascii')!r} is neither a path nor a URL")
             self.headers[b"host"] = absolute[1]
             target = target[absolute.end() :]
         path, _, query = target.partition(b"?")
@@ -81,11 +81,11 @@ class RequestParser:
         self._buffer += data
 
     def next(self) -> Head | bytes | Literal[End.END] | None:
-        """Return what comes next: a head, parts of its body, its end. None: more bytes are needed. Raises HttpError."""
+        """Return the next head, part of a body, or END; None if more bytes are needed. Raise HttpError."""
         return self._read()
 
     def take_rest(self) -> bytes:
-        """Return what follows a request after which another protocol is spoken."""
+        """Return the bytes after a request that switches to another protocol."""
         return self._take(len(self._buffer))
 
     def _take(self, count: int) -> bytes:
@@ -107,7 +107,9 @@ class RequestParser:
             self._take(blank.end())  # Some clients send a line end after a body.
         end = self._find(b"\r\n\r\n")
         if end > HEAD_BYTES_MAX or (end < 0 and len(buffer) > HEAD_BYTES_MAX):
-            raise HttpError(431, "head_too_large", "the request's head is too large", hint=f"at most {HEAD_BYTES_MAX}")
+            raise HttpError(
+                431, "head_too_large", "the request head is too large", hint=f"at most {HEAD_BYTES_MAX} bytes"
+            )
         if end < 0:
             self._check_beginning()
             return None
@@ -118,13 +120,13 @@ class RequestParser:
         method, target, minor, fields = found.groups()
         headers = _headers(fields)
         if minor == b"1" and b"host" not in headers:
-            raise malformed("a request of HTTP/1.1 has a Host header")
+            raise malformed("missing Host header; HTTP/1.1 requires one")
         head = Head(method, target, minor, headers)
         self._begin_body(head)
         return head
 
     def _check_beginning(self) -> None:
-        """Refuse at once what cannot become a request."""
+        """Reject early what cannot become a request."""
         buffer = self._buffer
         if buffer and BEGINNING.match(buffer) is None:
             raise malformed("this is not an HTTP/1.1 request")
@@ -140,18 +142,21 @@ class RequestParser:
         self._read = self._read_body
         if coding is not None:
             if length is not None:
-                raise malformed("a request has a Content-Length or a Transfer-Encoding, not both")
+                raise malformed("send Content-Length or Transfer-Encoding, not both")
             if not head.is_http_1_1:
-                raise malformed("a request of HTTP/1.0 has no Transfer-Encoding")
+                raise malformed("HTTP/1.0 does not allow Transfer-Encoding")
             if coding.lower() != b"chunked":
                 text = coding[:100].decode("latin-1")
                 raise HttpError(
-                    501, "unknown_transfer_coding", f"cannot read {text!r}", hint="send it plain or chunked"
+                    501,
+                    "unknown_transfer_coding",
+                    f"unsupported transfer coding {text!r}",
+                    hint="send the body plain or chunked",
                 )
             self._read = self._read_chunk_line
         elif length is not None:
             if LENGTH.fullmatch(length) is None:
-                raise malformed(f"{length[:100].decode('latin-1')!r} is not a Content-Length")
+                raise malformed(f"invalid Content-Length {length[:100].decode('latin-1')!r}")
             self._left = int(length)
 
     # Bodies
@@ -170,12 +175,12 @@ class RequestParser:
     def _read_chunk_line(self) -> bytes | Literal[End.END] | None:
         end = self._find(b"\r\n")
         if end > CHUNK_LINE_BYTES_MAX or (end < 0 and len(self._buffer) > CHUNK_LINE_BYTES_MAX):
-            raise malformed("the line before a chunk is too long")
+            raise malformed("the chunk header is too long")
         if end < 0:
             return None
         found = CHUNK_LINE.fullmatch(self._take(end + 2)[:-2])
         if found is None:
-            raise malformed("the line before a chunk does not begin with its size")
+            raise malformed("the chunk header does not begin with a size")
         self._left = int(found[1], 16)
         self._read = self._read_chunk if self._left else self._read_trailers
         return self._read()
@@ -191,7 +196,7 @@ class RequestParser:
         return self._read()
 
     def _read_trailers(self) -> Literal[End.END] | None:
-        """Read over them: nothing here asks for any."""
+        """Skip the trailers; no call uses any."""
         if self._buffer.startswith(b"\r\n"):
             end = 0
         elif (end := self._find(b"\r\n\r\n") + 2) < 2:
@@ -200,9 +205,9 @@ class RequestParser:
             return None
         trailers = self._take(end + 2)
         if TRAILERS.fullmatch(trailers) is None:
-            raise malformed("the trailers cannot be read")
+            raise malformed("malformed trailers")
         if not ONCE.isdisjoint(_headers(trailers[:-2])):
-            raise malformed("Host, Content-Length and Transfer-Encoding are headers, and not allowed as trailers")
+            raise malformed("Host, Content-Length and Transfer-Encoding are not allowed as trailers")
         self._read = self._read_head
         return END
 
@@ -221,7 +226,7 @@ def _headers(fields: bytes) -> dict[bytes, bytes]:
         if name not in headers:
             headers[name] = value.rstrip(b" \t")
         elif name in ONCE:
-            raise malformed(f"the header {name.decode('ascii')!r} is given twice")
+            raise malformed(f"repeated header {name.decode('ascii')!r}")
         elif name == b"connection":
             headers[name] += b"," + value
     return headers
@@ -233,5 +238,5 @@ def _not_a_head(head: bytes) -> HttpError:
         return malformed("this is not an HTTP/1.1 request")
     version = line[3].decode("ascii")
     if version not in ("1.0", "1.1"):
-        return HttpError(505, "unknown_http_version", f"HTTP/{version} is not spoken here", hint="use HTTP/1.1")
-    return malformed("a header cannot be read")
+        return HttpError(505, "unknown_http_version", f"unsupported version HTTP/{version}", hint="use HTTP/1.1")
+    return malformed("malformed header")

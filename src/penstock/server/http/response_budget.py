@@ -1,4 +1,4 @@
-"""A bound on large answers that clients have asked for and not read yet, by credential and for the whole server."""
+"""Limits the bytes of large responses that clients have not read yet, per credential and for the whole server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIM_BYTES = 32 << 20
 
 
 class ResponseBudget:
-    """Counts the bytes of large answers from when they are ready until they have left or the connection is lost."""
+    """Counts the bytes of large responses from when they are ready until they are sent or the connection is lost."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -25,11 +25,11 @@ class ResponseBudget:
         self._since_trim = 0
 
     def check(self, credential: str, size: int = LEASE_BYTES_MAX) -> None:
-        """Refuse an answer of this size, or one of unknown size before it is made, for which there is no room."""
+        """Raise if a response of this size, or the largest possible one, would exceed the budget."""
         if self.total + size > SERVER_BYTES_MAX and self.total:
-            raise _no_room(503, "too many answers of this server are not read yet")
+            raise _no_room(503, "too many unread responses on this server")
         if self._by_credential[credential] + size > CREDENTIAL_BYTES_MAX and self._by_credential[credential]:
-            raise _no_room(429, "too many answers to this credential are not read yet")
+            raise _no_room(429, "too many unread responses for this credential")
 
     @contextmanager
     def holding(self, credential: str, size: int) -> Iterator[None]:
@@ -45,15 +45,17 @@ class ResponseBudget:
                 del self._by_credential[credential]
 
     def trim(self) -> None:
-        """Give memory back to the system after large answers: the C library would keep it."""
+        """Return memory to the system after large responses: glibc would keep it."""
         if self._since_trim > TRIM_BYTES and self.total < TRIM_BYTES:
             self._since_trim = 0
             _trim_memory(0)
 
 
 def _no_room(status: int, reason: str) -> HttpError:
-    return HttpError(status, "unread_answers", reason, hint="read them, or ask for less", headers={"retry-after": "1"})
+    return HttpError(
+        status, "unread_answers", reason, hint="read them, or request smaller batches", headers={"retry-after": "1"}
+    )
 
 
-# Only glibc has it, and only glibc needs it.
+# Only glibc has malloc_trim, and only glibc needs it.
 _trim_memory = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)

@@ -1,4 +1,4 @@
-"""The connections of a server: let in, watched, and ended in good order."""
+"""Accepts connections, enforces their limits and timeouts, and closes them gracefully."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class HttpServer:
         self.request_bytes = app.settings.request_bytes
         self._unsent = app.unsent
         self.stopping = False
-        # The loop's time, as of the last look at the connections.
+        # The loop's time at the last check of the connections.
         self.now = asyncio.get_running_loop().time()
-        # For the Date header, as old as that.
+        # The Date header, of the same age.
         self.date = formatdate(usegmt=True).encode()
         self._connections_max = connections_max
         self._connections: set[ServerConnection] = set()
@@ -37,15 +37,15 @@ class HttpServer:
         )
         self._watching = loop.create_task(self._watch())
 
-    async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """Accept no more, finish the answers that are in work, within the grace time and unless there is a hurry."""
+    async def stop(self, grace_seconds: float, force_stop: asyncio.Event) -> None:
+        """Accept no more connections; finish open requests until the grace time ends or `force_stop` is set."""
         self.stopping = True
         self._server.close()
         for connection in list(self._connections):
             connection.end()
-        ended = [asyncio.create_task(event.wait()) for event in (self._empty, hurry)]
+        ended = [asyncio.create_task(event.wait()) for event in (self._empty, force_stop)]
         await asyncio.wait(ended, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.gather(*(connection.break_off() for connection in self._connections))
+        await asyncio.gather(*(connection.abort() for connection in self._connections))
         for task in (*ended, self._watching):
             task.cancel()
         await asyncio.gather(*ended, self._watching, return_exceptions=True)

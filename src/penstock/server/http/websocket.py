@@ -1,6 +1,6 @@
-"""WebSockets: on a connection of our own server, where `websockets` speaks the protocol, or on any other's.
+"""WebSockets on the built-in server, with the protocol of the `websockets` library, and on any ASGI server.
 
-Text goes out; of what comes in only that the client is there, and that it leaves, matters.
+The server sends text; from the client it only needs to know that it is alive, or that it closes.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from penstock.wire.http_errors import Disconnected, HttpError
 if TYPE_CHECKING:
     from penstock.server.http.connection import ServerConnection
 
-# Of what a client may send us.
+# Size limit of a message from the client.
 MESSAGE_BYTES_MAX = 64 << 10
 GOODBYE_SECONDS = 2.0
 SUBPROTOCOL = Subprotocol("penstock")
-# Before a token in base64url, offered as one more subprotocol: a browser can set no header of a WebSocket.
+# Prefix of a base64url token offered as a subprotocol, because browsers cannot set headers of a WebSocket.
 BEARER = b"bearer."
 HANDSHAKE = (b"host", b"upgrade", b"connection", b"origin")
 NO_WEBSOCKET = HttpError(
     426,
     "upgrade_required",
-    "this is a WebSocket",
+    "this endpoint is a WebSocket",
     hint="connect with ws:// or wss://",
     headers={"upgrade": "websocket", "connection": "upgrade"},
 )
 
 
 class TooSlow(Exception):
-    """The client does not take what it is sent."""
+    """The client does not read what it is sent."""
 
 
 class Socket(Protocol):
     async def send(self, texts: Sequence[bytes]) -> None:
-        """A message each. Raises Disconnected, or TooSlow when they have not left within the time that a client has."""
+        """Send one message per text. Raise Disconnected, or TooSlow if the client does not read them in time."""
 
     def ping(self) -> bool:
-        """Ask whether the client is there; False if it did not answer the last time."""
+        """Send a ping; return False if the client did not respond to the last one."""
 
     async def close(self, code: int, reason: str, last: bytes | None = None) -> None:
-        """With a last message, which may never arrive."""
+        """Close, after a `last` message that may not arrive."""
 
 
 def wants_socket(request: Request) -> bool:
@@ -61,13 +61,13 @@ def wants_socket(request: Request) -> bool:
 
 
 def offered(request: Request) -> list[bytes]:
-    """The subprotocols from which we may choose."""
+    """Return the subprotocols that the client offers."""
     header = request.headers.get(b"sec-websocket-protocol", b"")
     return [name for part in header.split(b",") if (name := part.strip())]
 
 
 def offered_token(request: Request) -> bytes | None:
-    """What a browser sends in place of an Authorization header; empty if it cannot be read."""
+    """Return the token that a browser sends as a subprotocol; empty if it is malformed, None if there is none."""
     for name in offered(request):
         if name.startswith(BEARER):
             encoded = name.removeprefix(BEARER)
@@ -83,12 +83,12 @@ def _choose(_: ServerProtocol, names: Sequence[Subprotocol]) -> Subprotocol | No
 
 
 class HttpSocket:
-    """Takes over the connection on which it was asked for."""
+    """A WebSocket that takes over its connection to the built-in server."""
 
     def __init__(self, connection: ServerConnection, request: Request, slow_seconds: float) -> None:
         self._connection = connection
         self._slow_seconds = slow_seconds
-        self._heard = True
+        self._alive = True
         self._pong: list[bytes] = []
         self._protocol = ServerProtocol(max_size=MESSAGE_BYTES_MAX, select_subprotocol=_choose)
         self._open(request)
@@ -108,11 +108,11 @@ class HttpSocket:
         self._flush()
 
     def feed(self, data: bytes) -> None:
-        """What the client sent. Pings are answered, and a close is, by the protocol itself."""
+        """Process input; the protocol responds to pings and a close by itself."""
         self._protocol.receive_data(data)
-        self._heard = self._heard or any(isinstance(event, Frame) for event in self._protocol.events_received())
+        self._alive = self._alive or any(isinstance(event, Frame) for event in self._protocol.events_received())
         if self._connection.unsent and self._protocol.state is State.OPEN:
-            # While it takes nothing, of its pings only the last is kept to be answered, however many they are.
+            # While the client reads nothing, keep only the last pong, however many pings it sends.
             self._pong = self._protocol.data_to_send()[-1:] or self._pong
         else:
             self._flush()
@@ -125,11 +125,11 @@ class HttpSocket:
             self._connection.end_writing()
 
     @property
-    def _over(self) -> bool:
-        return self._connection.gone or self._protocol.state is not State.OPEN
+    def _is_over(self) -> bool:
+        return self._connection.is_closed or self._protocol.state is not State.OPEN
 
     async def send(self, texts: Sequence[bytes]) -> None:
-        if self._over:
+        if self._is_over:
             raise Disconnected
         for text in texts:
             self._protocol.send_text(text)
@@ -143,27 +143,27 @@ class HttpSocket:
             self._flush()
 
     def ping(self) -> bool:
-        heard, self._heard = self._heard, False
-        if not self._over:
+        was_alive, self._alive = self._alive, False
+        if not self._is_over:
             self._protocol.send_ping(b"")
             self._flush()
-        return heard
+        return was_alive
 
     async def close(self, code: int, reason: str, last: bytes | None = None) -> None:
-        if self._over:
+        if self._is_over:
             return
         if last is not None:
             self._protocol.send_text(last)
         self._protocol.send_close(code, reason)
         self._flush()
-        # Its goodbye is read first: a connection that is closed before is reset, and what was sent may be lost.
+        # Wait for the client's close frame: closing earlier resets the connection and may lose sent data.
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
-                await self._connection.leaving()
+                await self._connection.wait_closed()
 
 
 def _handshake(request: Request) -> bytes:
-    """The request once more, as the protocol wants to read it: what matters of it."""
+    """Return the handshake headers of the request as bytes for the protocol to parse."""
     lines = [b"GET / HTTP/1.1"]
     for name, value in request.headers.items():
         if name in HANDSHAKE or name.startswith(b"sec-websocket-"):

@@ -8,16 +8,16 @@ import java.util.zip.CRC32
 
 import scala.util.control.NoStackTrace
 
-/** Anything that is not as it should be: Python reads it, which knows what to make of it, and how to say so. */
+/** Anything unexpected; Python then reads the rest and handles or reports it. */
 class Odd(what: String) extends RuntimeException(what) with NoStackTrace
 
-/** The records of a range, checked, as many at a time as fit into a buffer. penstock/log/record.py tells their form. */
+/** Reads and checks the records of a range, a buffer at a time. penstock/log/record.py defines their form. */
 final class Chunks(range: FolderRange) extends Closeable {
   import Chunks._
 
   var bytes = new Array[Byte](ChunkBytes)
   var buffer: ByteBuffer = wrapped
-  /** Records `from` to `until`, of those in the segment, lie in the buffer. */
+  /** The buffer holds the segment's records `from` to `until`. */
   var from, until = 0
 
   private val folder = Paths.get(range.folder)
@@ -32,7 +32,7 @@ final class Chunks(range: FolderRange) extends Closeable {
   def end(record: Int): Int = segment.end(record) - base
   def kind(record: Int): Int = bytes(start(record) + 16) & 0xff
 
-  /** Go on to the next records; false if there are none. */
+  /** Reads the next records; false if there are none. */
   def load(): Boolean = {
     if (next >= range.end) return false
     if (segment == null || until == stop) open()
@@ -54,7 +54,7 @@ final class Chunks(range: FolderRange) extends Closeable {
     if (!segment.sealedUp && place < firsts.length - 1) throw new Odd(s"segment ${segment.first} was never sealed")
     stop = math.min(segment.count, range.end - segment.first).toInt
     if (segment.first + stop <= next) throw new Odd(s"segment ${segment.first} does not hold offset $next")
-    // Of an index for which no seal vouches, every entry is held against its record.
+    // Without a seal the index is not trusted, so check every entry against its record.
     until = if (segment.sealedUp) (next - segment.first).toInt else 0
   }
 
@@ -64,7 +64,7 @@ final class Chunks(range: FolderRange) extends Closeable {
     until = from + 1
     while (until < stop && segment.end(until) - base <= ChunkBytes) until += 1
     val size = segment.end(until - 1) - base
-    if (size < HeaderBytes) throw new Odd(s"the index of segment ${segment.first} is wrong")
+    if (size < HeaderBytes) throw new Odd(s"the index of segment ${segment.first} is damaged")
     if (size > bytes.length) {
       bytes = new Array[Byte](size)
       buffer = wrapped
@@ -88,18 +88,18 @@ final class Chunks(range: FolderRange) extends Closeable {
 
 object Chunks {
   val HeaderBytes = 24
-  /** Few enough to stay in a core's cache while their columns are filled. */
+  /** Small enough to stay in a core's cache while columns are filled. */
   val ChunkBytes: Int = 1 << 20
   private val LogName = """(\d{20})\.log""".r
 
   def firstsIn(folder: Path): Array[Long] = {
     val names = folder.toFile.list
-    if (names == null) throw new Odd(s"$folder is no folder")
+    if (names == null) throw new Odd(s"$folder is not a folder")
     names.collect { case LogName(first) => first.toLong }.sorted
   }
 }
 
-/** One segment: its file, and where its records end, by its index. penstock/log/index.py tells the form of that. */
+/** One segment: its file, and the record ends from its index. penstock/log/index.py defines the index. */
 final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable {
   import Segment._
 
@@ -107,7 +107,7 @@ final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable 
   private val marked: Long = {
     val header = index.array
     if (header.length < EndsAt || index.getInt(SumAt) != sumOf(header, 0, SumAt) || index.getLong(0) != Magic ||
-      index.getLong(8) != uid || index.getLong(16) != first) throw new Odd(s"segment $first has another's index")
+      index.getLong(8) != uid || index.getLong(16) != first) throw new Odd(s"segment $first has the index of another segment")
     index.getLong(24)
   }
   private val ends = new Array[Int]((index.capacity - EndsAt) / 4)
@@ -117,7 +117,7 @@ final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable 
   val sealedUp: Boolean = marked >= 0
   val count: Long = if (sealedUp) marked else ends.length
   if (count > ends.length || (sealedUp && index.getInt(40) != sumOf(index.array, EndsAt, 4 * count.toInt)))
-    throw new Odd(s"the index of segment $first is wrong")
+    throw new Odd(s"the index of segment $first is damaged")
 
   private val channel = FileChannel.open(file(".log"))
   private val begin: Int = try begins() catch { case error: Throwable => channel.close(); throw error }
@@ -128,10 +128,10 @@ final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable 
   def read(into: Array[Byte], position: Long, size: Int): Unit = {
     val target = ByteBuffer.wrap(into, 0, size)
     while (target.hasRemaining)
-      if (channel.read(target, position + target.position()) < 0) throw new Odd(s"segment $first is cut off")
+      if (channel.read(target, position + target.position()) < 0) throw new Odd(s"segment $first is truncated")
   }
 
-  /** After the head, which says whose segment it is; penstock/log/segment_header.py tells its form. Those of 0.1.0 have none. */
+  /** Start of the records, after the header (penstock/log/segment_header.py). Segments of 0.1.0 have no header. */
   private def begins(): Int = {
     val head = ByteBuffer.allocate(HeadBytes).order(ByteOrder.LITTLE_ENDIAN)
     while (head.hasRemaining && channel.read(head, head.position()) >= 0) {}
@@ -139,7 +139,7 @@ final class Segment(folder: Path, uid: Long, val first: Long) extends Closeable 
       head.getLong(at) == HeadMagic && head.getInt(at + 24) == sumOf(head.array, at, 24))
     if (copies.isEmpty) 0
     else if (copies.exists(at => head.getLong(at + 8) == uid && head.getLong(at + 16) == first)) HeadBytes
-    else throw new Odd(s"the file of segment $first is another's")
+    else throw new Odd(s"the file of segment $first belongs to another log")
   }
 
   private def file(suffix: String): Path = folder.resolve(f"$first%020d$suffix")
@@ -163,7 +163,7 @@ object Segment {
   }
 }
 
-/** The sum of a record begins with its length. Java's takes no beginning, but four bytes that lead to it. */
+/** Seeds the checksum with a record's length: Java's CRC takes no seed, but four bytes that produce it. */
 final class RecordSum {
   private val sum = new CRC32
   private val lead = ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN)

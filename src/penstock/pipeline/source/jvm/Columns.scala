@@ -4,9 +4,9 @@ import org.apache.spark.sql.types._
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarArray, ColumnarMap}
 import org.apache.spark.unsafe.types.UTF8String
 
-/** A column of a batch, filled anew for each. Spark asks only for what its type has. */
+/** A column that is refilled for each batch. Spark only calls the methods of its type. */
 abstract class Column(kind: DataType) extends ColumnVector(kind) {
-  /** There is room for at least so many rows; what was in them may be lost. */
+  /** Makes room for at least this many rows; existing values may be lost. */
   def reserve(rows: Int): Unit
 
   override def close(): Unit = ()
@@ -29,7 +29,7 @@ abstract class Column(kind: DataType) extends ColumnVector(kind) {
   private def no: Nothing = throw new UnsupportedOperationException(s"a column of type $kind")
 }
 
-/** Numbers and times; in some columns, zero stands for nothing. */
+/** Numbers and times; in some columns, zero means null. */
 final class Longs(kind: DataType, zeroIsNull: Boolean) extends Column(kind) {
   var values: Array[Long] = Array.empty
 
@@ -46,7 +46,7 @@ final class Ints extends Column(IntegerType) {
   override def getInt(row: Int): Int = values(row)
 }
 
-/** Mostly the same few texts again and again. */
+/** Texts with few distinct values. */
 final class Texts extends Column(StringType) {
   var values: Array[UTF8String] = Array.empty
 
@@ -55,7 +55,7 @@ final class Texts extends Column(StringType) {
   override def getUTF8String(row: Int): UTF8String = values(row)
 }
 
-/** Bytes that stay where they are, in the chunk, until they are asked for. */
+/** Bytes that stay in the chunk until they are read. */
 final class Slices(chunk: Chunks) extends Column(BinaryType) {
   var starts, ends: Array[Int] = Array.empty
 
@@ -67,7 +67,7 @@ final class Slices(chunk: Chunks) extends Column(BinaryType) {
   override def getBinary(row: Int): Array[Byte] = java.util.Arrays.copyOfRange(chunk.bytes, starts(row), ends(row))
 }
 
-/** What Python gave, row by row. */
+/** Values from Python, row by row. */
 final class Given(kind: DataType) extends Column(kind) {
   var values: Array[Any] = Array.empty
 

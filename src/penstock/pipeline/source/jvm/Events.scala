@@ -5,22 +5,22 @@ import java.util.Arrays
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
-/** The journal's events. penstock/journal/events.py tells the form of a record, penstock/journal/arrow.py the rows. */
+/** Decodes the journal's events. penstock/journal/events.py defines records, penstock/journal/arrow.py the rows. */
 final class Events(schema: StructType, chunk: Chunks) extends Decoder {
   import Events._
 
   private val fillers = schema.map(field => fillerOf(field.name)).toArray
   override val columns: Array[Column] = fillers.map(_.column)
 
-  // Of the record at hand; places are in the chunk.
+  // State of the current record; positions are within the chunk.
   private var at, kind, count, varies, nameAt, detailsAt, bodiesAt, end = 0
   private var offset = 0L
 
   override def rowsOf(record: Int): Int = {
     if (chunk.kind(record) == Lost) return 0
     val rows = chunk.buffer.getInt(chunk.start(record) + Chunks.HeaderBytes)
-    // An event takes no bytes of its own, but nobody writes that many.
-    if (rows < 0 || rows > RowsMax) throw new Odd(s"a record of $rows events")
+    // An event may take no bytes of its own, so a damaged count is only caught by a limit.
+    if (rows < 0 || rows > RowsMax) throw new Odd(s"a record has $rows events")
     rows
   }
 
@@ -36,7 +36,7 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
     detailsAt = nameAt + (buffer.getShort(at + 40) & 0xffff)
     bodiesAt = detailsAt + buffer.getInt(at + 44)
     if (kind == 0 || kind >= Kinds.length || bodiesAt < detailsAt || bodiesAt > end)
-      throw new Odd(s"the record at offset $offset is of another form")
+      throw new Odd(s"the record at offset $offset has an unknown form")
     var place = 0
     while (place < fillers.length) {
       fillers(place).fill(row)
@@ -44,7 +44,7 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
     }
   }
 
-  /** Where the values of a column that varies are. */
+  /** Position of the values of a varying column. */
   private def arrayAt(column: Int): Int = at + ArraysAt + 8 * count * Integer.bitCount(varies & (1 << column) - 1)
   private def detailEndsAt: Int = arrayAt(ColumnCount)
   private def bodyEndsAt: Int = detailEndsAt + (if ((varies & Details) != 0) endsBytes else 0)
@@ -125,7 +125,7 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
     }
   }
 
-  /** Pushes and leases may be told later than they happen. */
+  /** Pushes and leases may be recorded later than they happen. */
   private class At extends Values(1, TimestampType, 1000) {
     override def fill(row: Int): Unit =
       if (kind == Pushed) copy(1, row)
@@ -160,7 +160,7 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
   }
 
   private def valid(text: UTF8String): UTF8String =
-    if (text.isValid) text else throw new Odd(s"a text at offset $offset is none")
+    if (text.isValid) text else throw new Odd(s"a text at offset $offset is not UTF-8")
 
   private class Content extends Filler {
     override val column = new Texts
@@ -169,7 +169,7 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
     private def content(number: Int): UTF8String = {
       val value = eachOf(7, number)
       if (value >= 0 && value < Contents.length) Contents(value.toInt)
-      else throw new Odd(s"content $value at offset $offset is not known")
+      else throw new Odd(s"unknown content $value at offset $offset")
     }
   }
 
@@ -184,7 +184,7 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
     }
   }
 
-  /** Parts of each event's own, one after the other. */
+  /** Variable-length parts of each event, one after the other. */
   private def eachPart(endsAt: Int, from: Int)(use: (Int, Int, Int) => Unit): Unit = {
     val buffer = chunk.buffer
     var start = from
@@ -236,7 +236,7 @@ object Events {
   private val Contents = Array("bytes", "text", "json").map(UTF8String.fromString)
 }
 
-/** As `message_uuid` of penstock/core/ids.py. */
+/** Same as `message_uuid` in penstock/core/ids.py. */
 object Uuid {
   private val Digits = "0123456789abcdef".getBytes("ASCII")
 

@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.{PythonDataSourceV2,
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
-/** `spark.sql.extensions`: batches of `format("penstock")` that lie in a folder are read here, not in Python. */
+/** Spark extension (`spark.sql.extensions`) that reads batches of `format("penstock")` in a folder without Python. */
 class Extension extends (SparkSessionExtensions => Unit) {
   // These rules run last before Spark asks its sources for scans.
   override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectPreCBORule(_ => ReadFoldersHere)
@@ -28,7 +28,7 @@ object ReadFoldersHere extends Rule[LogicalPlan] {
   }
 }
 
-/** Whatever is decided is decided by the Python source: options, offsets, partitions, errors. */
+/** Wraps the Python source, which still decides about options, offsets, partitions and errors. */
 class FolderTable(python: PythonTable) extends SupportsRead {
   override def name: String = python.name
   override def columns: Array[TableColumn] = python.columns
@@ -36,7 +36,7 @@ class FolderTable(python: PythonTable) extends SupportsRead {
   override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = new FolderScanBuilder(python, options)
 }
 
-/** A Python source is not told which columns are needed, unless by the schema of its table. */
+/** Prunes columns by narrowing the table's schema, the only way to pass the needed columns to a Python source. */
 class FolderScanBuilder(python: PythonTable, options: CaseInsensitiveStringMap) extends SupportsPushDownRequiredColumns {
   private var table = python
 
@@ -67,7 +67,7 @@ class FolderBatch(scan: FolderScan, python: Batch) extends Batch {
       case each: PythonInputPartition => FolderRange.of(each.pickedPartition).map(FolderPartition(each, _))
       case _ => None
     }
-    // Spark wants all partitions read in one way.
+    // Spark requires the same kind of reader for all partitions.
     if (found.length == planned.length) found.toArray[InputPartition] else planned
   }
 

@@ -20,14 +20,14 @@ class FolderReaderFactory(schema: StructType, python: PartitionReaderFactory) ex
   }
 }
 
-/** What turns the records of a chunk into rows. */
+/** Converts the records of a chunk to rows. */
 trait Decoder {
   def columns: Array[Column]
   def rowsOf(record: Int): Int
   def fill(record: Int, row: Int): Unit
 }
 
-/** Reads a range of a log; if anything is odd, Python reads the rest, or says what is wrong. */
+/** Reads a range of a log; on anything unexpected, Python reads the rest or reports the error. */
 class FolderReader(range: FolderRange, schema: StructType, python: Long => PartitionReader[InternalRow])
     extends PartitionReader[ColumnarBatch] {
   import FolderReader._
@@ -70,7 +70,7 @@ object FolderReader {
   private val log = LoggerFactory.getLogger(classOf[FolderReader])
 }
 
-/** Batches of whole records, each within a chunk; null after the last. */
+/** Returns batches of whole records, each within a chunk; null after the last. */
 private class Decoded(range: FolderRange, schema: StructType) {
   private val chunks = new Chunks(range)
   private val decoder = if (range.events) new Events(schema, chunks) else new UserRecords(schema, chunks)
@@ -110,13 +110,13 @@ private class Decoded(range: FolderRange, schema: StructType) {
     room = rows
   }
 
-  /** Of the record that follows those in the batch. */
+  /** Offset of the record after the batch. */
   def nextOffset: Long = chunks.offset(record)
 
   def close(): Unit = chunks.close()
 }
 
-/** The rows that Python reads. */
+/** Rows read by Python. */
 private class PythonRows(schema: StructType, python: PartitionReader[InternalRow]) {
   private val types = schema.map(_.dataType).toArray
   private val columns = types.map(new Given(_))

@@ -1,4 +1,4 @@
-"""The queue face, `/queues`: named queues with leases, tokens, retries, dead letters, keys and signatures."""
+"""The queue API, `/queues`: named queues with leases, tokens, retries, dead letters, keys and signatures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.config import Settings
 from penstock.core.commands import Settled, SettleItem
 from penstock.core.model import PushItem, QueueOptions, State, system_clock
 from penstock.errors import InvalidName, UnknownMessage, UnknownQueue
-from penstock.server.api.polling import poll, while_here
+from penstock.server.api.polling import poll, until_disconnect
 from penstock.server.api.queues import mapping as translation
 from penstock.server.api.queues.ndjson import QueueStreams
 from penstock.server.api.queues.routes import queue_routes
@@ -71,13 +71,18 @@ requeue_body = msgspec.json.Decoder(RequeueBody)
 
 class Queues:
     def __init__(
-        self, broker: Broker, settings: Settings, gate: Gate, signatures: Signatures, news: EventBroadcaster | None
+        self,
+        broker: Broker,
+        settings: Settings,
+        gate: Gate,
+        signatures: Signatures,
+        broadcaster: EventBroadcaster | None,
     ) -> None:
         self._broker = broker
         self._settings = settings
         self._gate = gate
         self._signatures = signatures
-        self.streams = QueueStreams(broker, settings, signatures, news)
+        self.streams = QueueStreams(broker, settings, signatures, broadcaster)
 
     def routes(self) -> list[Route]:
         return queue_routes(self)
@@ -166,15 +171,22 @@ class Queues:
             if body.payload is not msgspec.UNSET:
                 raise HttpError(422, "invalid_value", "send payload or messages, not both", field="messages")
             if signature is not None:
-                raise HttpError(422, "invalid_value", "of many messages each has its own signature", field="messages")
+                raise HttpError(
+                    422, "invalid_value", "with messages, each message carries its own signature", field="messages"
+                )
             body.request_key = _one_of(key, body.request_key, "Idempotency-Key", "request_key")
             messages = await self._new_messages(request, queue, body.messages)
             receipts = await self._broker.push(queue, messages, request_key=body.request_key)
             return reply(translation.pushed_many(receipts), 201, rows=len(receipts))
         if body.payload is msgspec.UNSET:
-            raise HttpError(422, "invalid_value", "a payload, or messages, is missing", field="payload")
+            raise HttpError(422, "invalid_value", "missing payload or messages", field="payload")
         if body.request_key is not None:
-            raise HttpError(422, "invalid_value", "one message has an idempotency_key", field="request_key")
+            raise HttpError(
+                422,
+                "invalid_value",
+                "request_key needs messages; a single message has an idempotency_key",
+                field="request_key",
+            )
         body.idempotency_key = _one_of(key, body.idempotency_key, "Idempotency-Key", "idempotency_key")
         body.signature = _one_of(signature, body.signature, "X-Penstock-Signature", "signature")
         [receipt] = await self._broker.push(queue, await self._new_messages(request, queue, [body]))
@@ -209,7 +221,7 @@ class Queues:
         return reply(Polled([translation.polled(message) for message in messages], acked), rows=len(messages))
 
     async def _submit_acks(self, request: Request, queue: str, body: PollBody) -> asyncio.Future[list[Settled]] | None:
-        """Submitted before the lease, so that both share one commit."""
+        """Submit acks before the lease, so that both share one commit."""
         if not body.acks:
             return None
         items = [SettleItem(each.id, each.token) for each in body.acks]
@@ -253,7 +265,7 @@ class Queues:
                 commands.append(verb(queue, items))
         for queue, pushes in translation.by_queue(request, home, body.push):
             if not request.principal.may("push", queue):
-                raise HttpError(403, "forbidden", f"no right to push to {queue!r}")
+                raise HttpError(403, "forbidden", f"permission denied: no right to push to queue {queue!r}")
             commands.append(self._broker.push_command(queue, await self._new_messages(request, queue, pushes)))
         if not any(command.queue == home for command in commands):
             await self._require_queue(request)
@@ -263,7 +275,7 @@ class Queues:
         duplicates = [position for position, receipt in enumerate(receipts) if receipt.duplicate]
         return reply(TransactedView(len(body.ack), len(body.nack), ids, duplicates), rows=len(ids))
 
-    # Looking and removing
+    # Reading and removing
 
     async def peek(self, request: Request) -> Response:
         query = request.query(PeekQuery)
@@ -290,7 +302,7 @@ class Queues:
         queue = request.params["queue"]
         if dry_run:
             info = (await self._broker.stats(queue)).info
-            # The name of the dead letters means them alone.
+            # The name of a dead-letter queue selects the dead letters alone.
             counted = states if info.name == queue else (State.DEAD,)
             return reply(Purged(sum(getattr(info, state) for state in counted), True))
         removed = await self._broker.purge(queue, states)
@@ -319,8 +331,8 @@ class Queues:
             dry_run=body.dry_run,
             by=None if request.principal is None else request.principal.name,
         )
-        # At a low rate it may take hours: whoever hangs up stops it.
-        redriven = await while_here(request, redriving)
+        # At a low rate it may take hours; it stops if the client disconnects.
+        redriven = await until_disconnect(request, redriving)
         answer = Requeued(redriven.matched, redriven.moved, redriven.matched - redriven.moved)
         return reply(answer, rows=redriven.moved)
 
@@ -349,7 +361,7 @@ class Queues:
 
 
 def _one_of(header: bytes | None, value: str | None, header_name: str, field: str) -> str | None:
-    """What a header or a field of the body says; both may say it, if they agree."""
+    """Return the value of the header or the body field; both may be set if they agree."""
     if header is None:
         return value
     text = header.decode("latin-1")

@@ -1,4 +1,4 @@
-"""A line of an export becomes a message again."""
+"""Converts lines of an export back to messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def imported(line: ImportedMessage) -> PushItem:
 
 
 def check_imported(secret: str | None, messages: Sequence[PushItem]) -> None:
-    """Refuse unsigned messages of a queue with a secret. An old signature is good: exports are made to be kept."""
+    """Reject unsigned messages for a queue with a secret. Old signatures are valid, because exports are kept."""
     if secret is not None:
         for message in messages:
             check_signature(secret, message.payload, (message.headers or {}).get(SIGNATURE_NAME), window_ms=None)

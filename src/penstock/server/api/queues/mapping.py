@@ -1,4 +1,4 @@
-"""Between the queue face's shapes and the broker's: what was sent becomes messages, results become answers."""
+"""Maps requests of the queue API to broker commands, and results to responses."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from penstock.wire.queues import PolledMessage, PushBody, PushedMany, PushOne, S
 
 
 def option_changes(body: Any) -> tuple[dict[str, Any], Any]:
-    """The options that were sent, by our names; and the secret, which is no option."""
+    """Return the options that were sent, under their internal names, and the secret, which is no option."""
     changes = {key: value for key, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
     changes.pop("name", None)
     secret = changes.pop("secret", msgspec.UNSET)
     if "visibility_ms" in changes:
         if "lease_ms" in changes:
-            raise HttpError(422, "invalid_value", "visibility_ms is lease_ms; send one", field="visibility_ms")
+            raise HttpError(
+                422, "invalid_value", "visibility_ms is an alias of lease_ms; send one", field="visibility_ms"
+            )
         changes["lease_ms"] = changes.pop("visibility_ms")
     return changes, secret
 
 
 def check_dlq(request: Request, queue: str, dlq: Any) -> None:
-    """Refuse to send dead letters to a queue that the caller may not push to."""
+    """Raise if dead letters would go to a queue that the caller may not push to."""
     if isinstance(dlq, str) and dlq.removesuffix(DLQ_SUFFIX) != queue and not request.principal.may("push", dlq):
         raise HttpError(403, "forbidden", f"permission denied for queue {dlq!r}", field="dlq")
 
@@ -58,7 +60,7 @@ def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str |
 
 
 def without_transaction_id(headers: dict[str, str] | None) -> dict[str, str] | None:
-    """The tree face's own: a message that was not pushed there is settled by its UUID."""
+    """Remove the tree API's header: a message pushed elsewhere is acknowledged by its UUID."""
     if headers is None or TRANSACTION_ID not in headers:
         return headers
     return {name: value for name, value in headers.items() if name != TRANSACTION_ID} or None
@@ -90,17 +92,17 @@ def polled(message: Delivery) -> PolledMessage:
 
 
 def settle_item(sent: Any) -> SettleItem:
-    """From an ack or extend, which have only id and token, or from a nack."""
+    """Convert an ack or extend, which only have id and token, or a nack."""
     if not hasattr(sent, "error"):
         return SettleItem(sent.id, sent.token)
     return SettleItem(sent.id, sent.token, sent.delay_ms, sent.error, sent.traceback, sent.dead, sent.discard)
 
 
 def settle_items(request: Request, body: Any) -> list[SettleItem]:
-    """One, or those under `items`."""
+    """Return the single item, or those under `items`."""
     if body.items is msgspec.UNSET:
         if body.id is msgspec.UNSET:
-            raise HttpError(422, "invalid_value", "an id, or items, is missing", field="id")
+            raise HttpError(422, "invalid_value", "missing id or items", field="id")
         sent = [body]
     elif body.id is not msgspec.UNSET:
         raise HttpError(422, "invalid_value", "send id or items, not both", field="items")
@@ -112,9 +114,9 @@ def settle_items(request: Request, body: Any) -> list[SettleItem]:
 
 
 def check_tokens(request: Request, items: Sequence[SettleItem]) -> None:
-    """Settling without a token means settling another's lease: that takes the admin right."""
+    """Require the admin right to settle without a token, because that may settle another worker's lease."""
     if any(item.token is None for item in items) and not request.principal.may("admin", request.params["queue"]):
-        raise HttpError(403, "forbidden", "a token is missing", field="token", hint="only an admin may do without")
+        raise HttpError(403, "forbidden", "missing lease token", field="token", hint="only an admin may omit it")
 
 
 def settled(
@@ -125,12 +127,12 @@ def settled(
     states: Sequence[State | None] = (),
     leased_until: int | None = None,
 ) -> Response:
-    """One that failed is an error; of many under `items`, each has its result."""
+    """Return the results of `items`; raise the error of a single item that failed."""
     if body.items is msgspec.UNSET:
         if results[0] == "stale":
             raise HttpError(409, "lease_lost", f"the lease on message {items[0].id} is no longer yours")
         if results[0] == "unknown":
-            raise HttpError(404, "unknown_message", f"there is no message {items[0].id} here")
+            raise HttpError(404, "unknown_message", f"message {items[0].id} does not exist")
     shown = [
         SettledOne(item.id, result, states[number] if states else None)
         for number, (item, result) in enumerate(zip(items, results, strict=True))
@@ -139,18 +141,18 @@ def settled(
 
 
 def by_queue(request: Request, home: str, items: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Items in groups of one queue each, all of which the caller may use."""
+    """Group items by queue; raise if the caller may not use one."""
     groups: dict[str, list[Any]] = {}
     for item in items:
         groups.setdefault(item.queue or home, []).append(item)
     for queue in groups:
         if not request.principal.may("read", queue):
-            raise HttpError(403, "forbidden", f"no right on {queue!r}")
+            raise HttpError(403, "forbidden", f"permission denied for queue {queue!r}")
     yield from groups.items()
 
 
 def message_id(request: Request) -> tuple[str, int]:
     text = request.params["id"]
     if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise HttpError(422, "invalid_value", "a message id is a whole number", field="id")
+        raise HttpError(422, "invalid_value", f"invalid message id {text[:32]!r}; expected a whole number", field="id")
     return request.params["queue"], int(text)

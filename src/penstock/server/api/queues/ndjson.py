@@ -1,4 +1,4 @@
-"""What the queue face streams: NDJSON in and out, and live events."""
+"""Streaming in the queue API: NDJSON push, import and export, and live events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.wire.queues import Imported, ImportedMessage, PushedMany, PushOne,
 
 BATCH = 500
 EXPORT_BYTES = 256 << 10
-# A page of messages, their lines, what has not been sent, and a connection of its own to the store.
+# Memory of one export: a page of messages, their lines, unsent bytes, and its own connection to the store.
 EXPORT_STREAM_BYTES = 2 << 20
 SSE_KEEPALIVE_SECONDS = 15.0
 
@@ -36,16 +36,16 @@ imported_message = msgspec.json.Decoder(ImportedMessage)
 
 class QueueStreams:
     def __init__(
-        self, broker: Broker, settings: Settings, signatures: Signatures, news: EventBroadcaster | None
+        self, broker: Broker, settings: Settings, signatures: Signatures, broadcaster: EventBroadcaster | None
     ) -> None:
         self._broker = broker
-        self._news = news
+        self._broadcaster = broadcaster
         self._settings = settings
         self._signatures = signatures
         self._batch = min(BATCH, settings.batch_max)
 
     async def push(self, request: Request, queue: str) -> Response:
-        """Committed batch by batch, limited a record at a time."""
+        """Push line by line, committed in batches; the size limit applies to each line."""
         pushed = PushedMany([], [])
         key, parts = request.header(b"idempotency-key"), 0
         line_bytes_max = self._settings.payload_bytes * 2 + 4_096
@@ -96,11 +96,11 @@ class QueueStreams:
             while chunk := await self._broker.read(lambda: _next_lines(messages)):
                 yield chunk
         finally:
-            # It holds a moment of the file, and with it the write-ahead log.
+            # The export holds a read snapshot, which keeps SQLite from truncating the WAL.
             await self._broker.read(messages.close)
 
     async def events(self, request: Request) -> Response:
-        # What happens to dead letters is told of their queue.
+        # Events of dead letters are published under their queue.
         queue = (await self._require(request.params["queue"])).removesuffix(DLQ_SUFFIX)
         since = _last_event(request)
         headers = [(b"cache-control", b"no-store")]
@@ -108,40 +108,40 @@ class QueueStreams:
         return Response(200, content_type=b"text/event-stream", headers=headers, stream=stream)
 
     async def _event_lines(self, request: Request, queue: str, since: int | None) -> AsyncGenerator[bytes, None]:
-        news = await self._news_of(queue)
+        broadcaster = await self._news_of(queue)
         begin = b""
-        if news is not None:
-            # An id without an event: a client that is cut off before the first one resumes here, too.
-            begin = b"id: %d\n" % (await news.next_offset() - 1 if since is None else since)
+        if broadcaster is not None:
+            # An id without an event, so that a client that disconnects before the first event also resumes here.
+            begin = b"id: %d\n" % (await broadcaster.next_offset() - 1 if since is None else since)
         async with self._subscribe(queue) as subscription:
-            leaving = request.exchange.leaving()
-            leaving.add_done_callback(lambda _: subscription.wake())
-            told = 0
+            disconnected = request.exchange.wait_closed()
+            disconnected.add_done_callback(lambda _: subscription.wake())
+            sent_until = 0
             try:
                 yield b": events of this queue follow\n%s\n" % begin
-                if news is not None and since is not None:
-                    async for events, after in news.since(queue, since + 1):
-                        told = after
+                if broadcaster is not None and since is not None:
+                    async for events, after in broadcaster.since(queue, since + 1):
+                        sent_until = after
                         yield _event_stream(events)
-                while not leaving.done() and not self._broker.closing:
+                while not disconnected.done() and not self._broker.closing:
                     events = await subscription.next(SSE_KEEPALIVE_SECONDS)
-                    new = [event for event in events if event[2] is None or event[2] >= told]
+                    new = [event for event in events if event[2] is None or event[2] >= sent_until]
                     if new or not events:
                         yield _event_stream(new) or b": still here\n\n"
             finally:
-                leaving.cancel()
+                disconnected.cancel()
 
     async def _news_of(self, queue: str) -> EventBroadcaster | None:
-        """The journal's news, if it tells of this queue."""
+        """Return the broadcaster if the journal covers this queue."""
         info = await self._broker.find_queue(queue)
-        return None if info is None or info.options.journal == "off" else self._news
+        return None if info is None or info.options.journal == "off" else self._broadcaster
 
     def _subscribe(self, queue: str) -> AbstractAsyncContextManager[Subscription]:
-        return self._subscribe_here(queue) if self._news is None else self._news.subscribe(queue)
+        return self._subscribe_here(queue) if self._broadcaster is None else self._broadcaster.subscribe(queue)
 
     @asynccontextmanager
     async def _subscribe_here(self, queue: str) -> AsyncIterator[Subscription]:
-        """Without a journal, what happens at other servers is not known."""
+        """Subscribe; without a journal, only to events of this server."""
         with self._broker.events.subscribe(queue) as subscription:
             yield subscription
 
@@ -152,7 +152,7 @@ class QueueStreams:
 
 
 def _next_lines(messages: Iterator[StoredMessage]) -> bytes:
-    """Some messages as lines; empty at the end."""
+    """Return a page of messages as lines; empty at the end."""
     encoded = bytearray()
     for message in messages:
         encoded += export_line(message)
@@ -170,12 +170,16 @@ def _event_stream(events: Sequence[Happening]) -> bytes:
 
 
 def _last_event(request: Request) -> int | None:
-    """The id of the last event that a client has seen."""
+    """Return the offset in the Last-Event-ID header."""
     text = request.header(b"last-event-id")
     if text is None or text == b"":
         return None
     if not re.fullmatch(rb"-1|[0-9]{1,18}", text):
         raise HttpError(
-            422, "invalid_value", "Last-Event-ID is not the id of an event", field="Last-Event-ID", hint="leave it out"
+            422,
+            "invalid_value",
+            "invalid Last-Event-ID",
+            field="Last-Event-ID",
+            hint="send the id of an event, or omit it",
         )
     return int(text)

@@ -1,4 +1,4 @@
-"""The queue face's calls, as data."""
+"""Routes of the queue API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE = "/queues/{queue}"
 NDJSON = "application/x-ndjson"
 
 
-def queue_routes(face: Queues) -> list[Route]:
+def queue_routes(api: Queues) -> list[Route]:
     def call(method: str, path: str, handler: Any, summary: str, right: Any, **rest: Any) -> Route:
         return Route(method=method, path=path, handler=handler, summary=summary, right=right, tag="queues", **rest)
 
@@ -23,8 +23,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             "/queues",
-            face.create,
-            "Create a queue; 200 if it exists just so",
+            api.create,
+            "Create a queue; 200 if it exists with the same options",
             "admin",
             body=shapes.CreateQueue,
             answers={201: shapes.QueueView, 200: shapes.QueueView},
@@ -33,19 +33,19 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "GET",
             "/queues",
-            face.list_all,
+            api.list_all,
             "List queues",
             "admin",
             query=shapes.ListQuery,
             answers={200: shapes.QueueList},
         ),
-        call("GET", QUEUE, face.show, "Show a queue", "read", answers=one_queue),
-        call("PATCH", QUEUE, face.change, "Change options", "admin", body=shapes.OptionChanges, answers=one_queue),
+        call("GET", QUEUE, api.show, "Show a queue", "read", answers=one_queue),
+        call("PATCH", QUEUE, api.change, "Change options", "admin", body=shapes.OptionChanges, answers=one_queue),
         call(
             "DELETE",
             QUEUE,
-            face.drop,
-            "Delete a queue; with force, also what it holds",
+            api.drop,
+            "Delete a queue; with force, also its messages",
             "admin",
             query=shapes.DropQuery,
             answers={200: shapes.Dropped},
@@ -54,8 +54,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/messages",
-            face.push,
-            "Push one message, or many, or NDJSON; 200 if one was there already",
+            api.push,
+            "Push one or many messages, or NDJSON; 200 for a duplicate",
             "push",
             body=shapes.PushBody,
             body_types=("application/json", NDJSON),
@@ -65,8 +65,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/poll",
-            face.poll,
-            "Lease messages, waiting for the first, 20 s unless wait_ms or the setting wait_ms_default says otherwise;"
+            api.poll,
+            "Lease messages; wait_ms (default: the setting wait_ms_default, 20 s) waits for the first;"
             " the body may ack the last batch",
             "consume",
             query=shapes.PollQuery,
@@ -78,8 +78,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/ack",
-            face.ack,
-            "Done: archive or delete",
+            api.ack,
+            "Acknowledge messages as done; they are archived or deleted",
             "consume",
             body=shapes.AckBody,
             answers={200: shapes.SettledItems},
@@ -88,8 +88,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/nack",
-            face.nack,
-            "Failed: try again later, or die",
+            api.nack,
+            "Report failures; messages are retried later or dead-lettered",
             "consume",
             body=shapes.NackBody,
             answers={200: shapes.SettledItems},
@@ -98,8 +98,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/release",
-            face.release,
-            "Give back what was not begun: no attempt is used up",
+            api.release,
+            "Release unstarted messages without using up an attempt",
             "consume",
             body=shapes.AckBody,
             answers={200: shapes.SettledItems},
@@ -108,8 +108,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/extend",
-            face.extend,
-            "Keep a lease longer",
+            api.extend,
+            "Extend leases",
             "consume",
             body=shapes.ExtendBody,
             answers={200: shapes.SettledItems},
@@ -118,42 +118,53 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/transact",
-            face.transact,
-            "Ack, nack and push, all or nothing",
+            api.transact,
+            "Ack, nack and push in one transaction",
             "consume",
             body=shapes.TransactBody,
             answers={200: shapes.TransactedView},
             errors=(409,),
         ),
-        call("GET", f"{QUEUE}/stats", face.stats, "Counts, ages, rates", "read", answers={200: shapes.StatsView}),
+        call(
+            "GET", f"{QUEUE}/stats", api.stats, "Show counts, ages and rates", "read", answers={200: shapes.StatsView}
+        ),
         call(
             "GET",
             f"{QUEUE}/peek",
-            face.peek,
-            "Look at messages without leasing them",
+            api.peek,
+            "Read messages without leasing them",
             "consume",
             query=shapes.PeekQuery,
             answers={200: shapes.MessagePage},
         ),
-        call("GET", f"{QUEUE}/messages/{{id}}", face.get, "One message", "consume", answers={200: shapes.MessageView}),
-        call("DELETE", f"{QUEUE}/messages/{{id}}", face.remove, "Remove one", "admin", answers={200: shapes.Done}),
+        call(
+            "GET", f"{QUEUE}/messages/{{id}}", api.get, "Show a message", "consume", answers={200: shapes.MessageView}
+        ),
+        call("DELETE", f"{QUEUE}/messages/{{id}}", api.remove, "Remove a message", "admin", answers={200: shapes.Done}),
         call(
             "POST",
             f"{QUEUE}/purge",
-            face.purge,
-            "Remove all that is still to be leased",
+            api.purge,
+            "Remove all ready and scheduled messages",
             "admin",
             query=shapes.PurgeQuery,
             answers={200: shapes.Purged},
         ),
-        call("POST", f"{QUEUE}/pause", face.pause, "Stop leases, not pushes", "admin", answers=one_queue),
-        call("POST", f"{QUEUE}/resume", face.resume, "Let leases go on", "admin", answers=one_queue),
-        call("POST", f"{QUEUE}/compact", face.compact, "Give free space back", "admin", answers={200: shapes.Done}),
+        call("POST", f"{QUEUE}/pause", api.pause, "Pause leasing; pushes continue", "admin", answers=one_queue),
+        call("POST", f"{QUEUE}/resume", api.resume, "Resume leasing", "admin", answers=one_queue),
+        call(
+            "POST",
+            f"{QUEUE}/compact",
+            api.compact,
+            "Return free space to the file system",
+            "admin",
+            answers={200: shapes.Done},
+        ),
         call(
             "GET",
             f"{QUEUE}/dlq",
-            face.dead,
-            "Dead letters, newest first, with their errors",
+            api.dead,
+            "List dead letters with their errors, newest first",
             "consume",
             query=shapes.PageQuery,
             answers={200: shapes.MessagePage},
@@ -161,8 +172,8 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/dlq/requeue",
-            face.requeue,
-            "Give dead letters a new life in their queue",
+            api.requeue,
+            "Move dead letters back into their queue",
             "admin",
             body=shapes.RequeueBody,
             body_required=False,
@@ -171,7 +182,7 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/dlq/purge",
-            face.purge_dead,
+            api.purge_dead,
             "Remove all dead letters",
             "admin",
             query=shapes.PurgeQuery,
@@ -180,18 +191,25 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "GET",
             f"{QUEUE}/events",
-            face.streams.events,
-            "What happens here, as server-sent events",
+            api.streams.events,
+            "Follow events as server-sent events",
             "read",
             answers={200: "text/event-stream"},
             headers=("Last-Event-ID",),
         ),
-        call("GET", f"{QUEUE}/export", face.streams.export, "All messages, as NDJSON", "admin", answers={200: NDJSON}),
+        call(
+            "GET",
+            f"{QUEUE}/export",
+            api.streams.export,
+            "Export all messages as NDJSON",
+            "admin",
+            answers={200: NDJSON},
+        ),
         call(
             "POST",
             f"{QUEUE}/import",
-            face.streams.import_,
-            "Take an export back",
+            api.streams.import_,
+            "Import an export",
             "admin",
             body=shapes.ImportedMessage,
             body_types=(NDJSON,),
@@ -201,7 +219,7 @@ def queue_routes(face: Queues) -> list[Route]:
         call(
             "POST",
             f"{QUEUE}/keys",
-            face.add_key,
+            api.add_key,
             "Make an API key; it is shown once",
             "admin",
             body=shapes.NewKey,
@@ -209,6 +227,6 @@ def queue_routes(face: Queues) -> list[Route]:
             answers={201: shapes.KeyView},
             errors=(409,),
         ),
-        call("GET", f"{QUEUE}/keys", face.list_keys, "List API keys", "admin", answers={200: shapes.KeyList}),
-        call("DELETE", f"{QUEUE}/keys/{{key}}", face.remove_key, "Revoke a key", "admin", answers={200: shapes.Done}),
+        call("GET", f"{QUEUE}/keys", api.list_keys, "List API keys", "admin", answers={200: shapes.KeyList}),
+        call("DELETE", f"{QUEUE}/keys/{{key}}", api.remove_key, "Revoke a key", "admin", answers={200: shapes.Done}),
     ]

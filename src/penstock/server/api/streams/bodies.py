@@ -1,4 +1,4 @@
-"""Records as they come in: one of raw bytes, many in JSON, a line each in NDJSON, or columns in Arrow."""
+"""Reads records from request bodies: raw bytes, JSON, NDJSON or Arrow."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _text = msgspec.json.Decoder(str)
 
 
 def is_streamed(request: Request) -> bool:
-    """Of any length, and appended in several commits."""
+    """Return True for a body of any length that is appended in several commits."""
     return request.content_type() in (NDJSON.encode(), ARROW.encode())
 
 
 async def read_whole(request: Request) -> Sequence[Payload]:
-    """What is appended in one commit: `{"records": [...]}`, or one record of any other type."""
+    """Read a body that is appended in one commit: `{"records": [...]}`, or one record of any other type."""
     content_type = request.content_type()
     if content_type in JSON_TYPES or content_type.endswith(b"+json"):
-        request.value_max = None  # A stream has its own limit.
+        request.value_max = None  # A stream has its own limit per record.
         body = await request.json(_append_body)
         return [new_record(each, f"records[{number}]") for number, each in enumerate(body.records)]
     data = await request.body()
@@ -55,7 +55,7 @@ def _as_text(data: bytes) -> NewRecord:
 
 
 async def read_streamed(request: Request, record_bytes_max: int) -> AsyncIterator[Sequence[Payload]]:
-    """Batches that depend on the body alone, so that a repeated request is cut the same way."""
+    """Yield batches whose boundaries depend on the body alone, so that a repeated request splits the same way."""
     if request.content_type() == ARROW.encode():
         require_arrow(415)
         async for batch in arrow_batches(request):
@@ -69,7 +69,7 @@ async def read_streamed(request: Request, record_bytes_max: int) -> AsyncIterato
 
 
 def new_record(raw: msgspec.Raw, where: str) -> NewRecord:
-    """A string is text; an object that says so tells its encoding; anything else is kept as the JSON it is."""
+    """Convert a JSON value: a string is text, `{"encoding", "data"}` names its encoding, the rest stays JSON."""
     data = bytes(raw)
     if data[:1] == b'"':
         return NewRecord(_text.decode(data).encode(), Content.TEXT)

@@ -1,4 +1,4 @@
-"""The stream face, `/streams`: append-only logs that anyone reads from any offset, and consumers with positions."""
+"""The stream API, `/streams`: append-only logs read from any offset, and consumers with committed positions."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ _position = msgspec.json.Decoder(Position)
 _trim_body = msgspec.json.Decoder(TrimBody)
 
 
-class StreamFace:
+class StreamApi:
     def __init__(self, streams: StreamService, settings: Settings, keys: StreamKeys) -> None:
-        self._desk = streams
+        self._service = streams
         self._keys = keys
         self._streams = streams.streams
         self._settings = settings
@@ -81,14 +81,14 @@ class StreamFace:
             created = self._streams.create(body.name, options)
             return reply(stream_view(self._streams.show(body.name)), 201 if created else 200)
 
-        response = await self._desk.call(create)
+        response = await self._service.call(create)
         if response.status == 201:
             await self._keys.revoke_all(body.name)
         return response
 
     async def list_all(self, request: Request) -> Response:
         query = request.query(StreamListQuery)
-        found = await self._desk.call(
+        found = await self._service.call(
             lambda: self._streams.list_streams(prefix=query.prefix, after=query.after, limit=query.limit)
         )
         more = found[-1].name if len(found) == query.limit else None
@@ -101,7 +101,7 @@ class StreamFace:
             streams = self._streams
             return reply(stream_detail(streams.show(name), streams.segments(name), streams.consumers(name)))
 
-        return await self._desk.call(show)
+        return await self._service.call(show)
 
     async def change(self, request: Request) -> Response:
         name = _stream(request)
@@ -111,27 +111,29 @@ class StreamFace:
             options = self._streams.show(name).options
             return reply(stream_view(self._streams.configure(name, msgspec.structs.replace(options, **changes))))
 
-        return await self._desk.call(change)
+        return await self._service.call(change)
 
     async def drop(self, request: Request) -> Response:
         name = _stream(request)
-        await self._desk.drop(name, force=request.query(DropStreamQuery).force)
+        await self._service.drop(name, force=request.query(DropStreamQuery).force)
         await self._keys.revoke_all(name)
         return reply(DroppedStream(name))
 
     async def trim(self, request: Request) -> Response:
         name = _stream(request)
         body = await request.json(_trim_body, TrimBody())
-        trimmed = await self._desk.call(lambda: self._streams.trim(name, body.before, force=body.force), long=True)
+        trimmed = await self._service.call(
+            lambda: self._streams.trim(name, body.before, force=body.force), background=True
+        )
         return reply(trimmed, rows=trimmed.removed_records)
 
     async def check(self, request: Request) -> Response:
         name = _stream(request)
-        return reply(report_view(await self._desk.call(lambda: self._streams.check(name), long=True)))
+        return reply(report_view(await self._service.call(lambda: self._streams.check(name), background=True)))
 
     async def repair(self, request: Request) -> Response:
         name = _stream(request)
-        return reply(report_view(await self._desk.call(lambda: self._streams.repair(name), long=True)))
+        return reply(report_view(await self._service.call(lambda: self._streams.repair(name), background=True)))
 
     # Records
 
@@ -141,32 +143,36 @@ class StreamFace:
         since = request.query(AppendQuery).since
         if since is not None and key is None:
             raise HttpError(
-                422, "invalid_value", "since is for an append with a key", field="since", hint="Idempotency-Key"
+                422,
+                "invalid_value",
+                "since needs an Idempotency-Key",
+                field="since",
+                hint="send the header Idempotency-Key",
             )
         if is_streamed(request):
             return await self._append_all(request, name, key, since)
         payloads = await read_whole(request)
-        appended, again = await self._desk.append(name, payloads, key, since)
+        appended, again = await self._service.append(name, payloads, key, since)
         answer = AppendedView(appended.first, appended.last, len(payloads))
         return reply(answer, 200 if again else 201, rows=len(payloads))
 
     async def _append_all(self, request: Request, name: str, key: str | None, since: int | None) -> Response:
-        """Committed batch by batch, limited a record at a time."""
-        record_bytes = (await self._desk.call(lambda: self._streams.show(name))).options.record_bytes
+        """Append record by record, committed in batches; the size limit applies to each record."""
+        record_bytes = (await self._service.call(lambda: self._streams.show(name))).options.record_bytes
         parts: list[AppendOutcome] = []
-        done, anew = 0, False
+        done, is_new = 0, False
         try:
             async for batch in read_streamed(request, record_bytes):
                 part_key = None if key is None else f"{key}:{len(parts)}"
-                appended, again = await self._desk.append(name, batch, part_key, since)
+                appended, again = await self._service.append(name, batch, part_key, since)
                 parts.append(appended)
                 done += len(batch)
-                anew = anew or not again
+                is_new = is_new or not again
         except PenstockError as error:
             raise after(done, error, "records") from None
         if not parts:
             raise HttpError(422, "invalid_value", "no records to append", field="records")
-        return reply(AppendedView(parts[0].first, parts[-1].last, done), 201 if anew else 200, rows=done)
+        return reply(AppendedView(parts[0].first, parts[-1].last, done), 201 if is_new else 200, rows=done)
 
     async def read(self, request: Request) -> Response:
         query = request.query(ReadQuery)
@@ -174,19 +180,19 @@ class StreamFace:
         offset = EARLIEST if query.from_ is None else query.from_
         limit = query.limit
         if wants_arrow(request):
-            look = partial(self._arrow, name, offset, limit, query.columns)
+            read_page = partial(self._arrow, name, offset, limit, query.columns)
         else:
-            look = partial(self._json, partial(self._streams.read, name, offset), limit)
-        return await answer_page(request, self._desk.log_waiters, self._settings, name, look, query.wait_ms)
+            read_page = partial(self._json, partial(self._streams.read, name, offset), limit)
+        return await answer_page(request, self._service.log_waiters, self._settings, name, read_page, query.wait_ms)
 
     async def next(self, request: Request) -> Response:
         query = request.query(NextQuery)
         name = _stream(request)
         if wants_arrow(request):
-            look = partial(self._next_arrow, name, query.consumer, query.limit)
+            read_page = partial(self._next_arrow, name, query.consumer, query.limit)
         else:
-            look = partial(self._json, partial(self._streams.next, name, query.consumer), query.limit)
-        return await answer_page(request, self._desk.log_waiters, self._settings, name, look, query.wait_ms)
+            read_page = partial(self._json, partial(self._streams.next, name, query.consumer), query.limit)
+        return await answer_page(request, self._service.log_waiters, self._settings, name, read_page, query.wait_ms)
 
     def _json(self, read: Any, limit: int | None) -> tuple[Response, int | None]:
         page: LogPage = read(limit=min(limit or LIMIT_DEFAULT, READ_RECORDS_MAX), bytes_max=PAGE_BYTES)
@@ -194,7 +200,7 @@ class StreamFace:
         return reply(view, rows=len(page.records)), None if page.records else page.next
 
     def _next_arrow(self, name: str, consumer: str, limit: int | None) -> tuple[Response, int | None]:
-        # A look at one record makes the consumer known, and says where it stands.
+        # Reading one record registers the consumer and returns its position.
         page = self._streams.next(name, consumer, limit=1, bytes_max=1)
         return self._arrow(name, page.records[0].offset if page.records else page.next, limit)
 
@@ -218,27 +224,27 @@ class StreamFace:
     async def add_consumer(self, request: Request) -> Response:
         name = _stream(request)
         body = await request.json(_new_consumer, NewConsumer())
-        consumer = await self._desk.call(lambda: self._streams.create_consumer(name, body.consumer, kind=body.kind))
+        consumer = await self._service.call(lambda: self._streams.create_consumer(name, body.consumer, kind=body.kind))
         return reply(consumer_view(consumer), 201)
 
     async def list_consumers(self, request: Request) -> Response:
         name = _stream(request)
-        found = await self._desk.call(lambda: self._streams.consumers(name))
+        found = await self._service.call(lambda: self._streams.consumers(name))
         return reply(ConsumerList([consumer_view(consumer) for consumer in found]), rows=len(found))
 
     async def consumer(self, request: Request) -> Response:
         name, consumer = _stream(request), request.params["consumer"]
-        return reply(consumer_view(await self._desk.call(lambda: self._streams.consumer(name, consumer))))
+        return reply(consumer_view(await self._service.call(lambda: self._streams.consumer(name, consumer))))
 
     async def commit(self, request: Request) -> Response:
         name, consumer = _stream(request), request.params["consumer"]
         body = await request.json(_position)
-        committed = await self._desk.commit(name, consumer, body.offset, force=body.force, kind=body.kind)
+        committed = await self._service.commit(name, consumer, body.offset, force=body.force, kind=body.kind)
         return reply(consumer_view(committed))
 
     async def forget(self, request: Request) -> Response:
         name, consumer = _stream(request), request.params["consumer"]
-        await self._desk.call(lambda: self._streams.forget(name, consumer))
+        await self._service.call(lambda: self._streams.forget(name, consumer))
         return reply(Done())
 
 
@@ -247,7 +253,7 @@ def _stream(request: Request) -> str:
 
 
 def _given(body: Any) -> dict[str, Any]:
-    """The options that were sent."""
+    """Return the options that were sent."""
     given = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
     given.pop("name", None)
     return given
@@ -260,6 +266,9 @@ def _key(request: Request) -> str | None:
     key = value.decode("latin-1")
     if not 0 < len(key) <= KEY_LENGTH_MAX or not key.isprintable():
         raise HttpError(
-            422, "invalid_value", f"a key has 1 to {KEY_LENGTH_MAX} printable characters", field="Idempotency-Key"
+            422,
+            "invalid_value",
+            f"invalid Idempotency-Key; expected 1 to {KEY_LENGTH_MAX} printable characters",
+            field="Idempotency-Key",
         )
     return key

@@ -1,4 +1,4 @@
-"""API keys of one stream: made, listed, revoked."""
+"""API keys of a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StreamKeys:
     def __init__(self, broker: Broker, gate: Gate, streams: StreamService) -> None:
         self._broker = broker
         self._gate = gate
-        self._desk = streams
+        self._service = streams
 
     def routes(self) -> list[Route]:
         def call(method: str, path: str, handler: Any, summary: str, **rest: Any) -> Route:
@@ -29,7 +29,7 @@ class StreamKeys:
             )
 
         return [
-            call("POST", KEYS, self.add, "Make an API key, shown once", **NEW, answers={201: KeyView}),
+            call("POST", KEYS, self.add, "Create an API key; its secret is shown once", **NEW, answers={201: KeyView}),
             call("GET", KEYS, self.list_all, "List API keys", answers={200: KeyList}),
             call("DELETE", f"{KEYS}/{{key}}", self.remove, "Revoke a key", answers={200: Done}),
         ]
@@ -53,11 +53,11 @@ class StreamKeys:
         return reply(Done())
 
     async def revoke_all(self, stream: str) -> None:
-        """A stream that is created or deleted has no keys, whatever an earlier one of that name had."""
+        """Revoke all keys when a stream is created or deleted, also those of an earlier stream of that name."""
         if await self._broker.remove_stream_keys(stream):
             self._gate.forget_keys()
 
     async def _require_stream(self, request: Request) -> str:
         stream = request.params["stream"]
-        await self._desk.call(lambda: self._desk.streams.show(stream))
+        await self._service.call(lambda: self._service.streams.show(stream))
         return stream

@@ -1,4 +1,4 @@
-"""Pages of a log as answers, in JSON or Arrow, and the long poll for them: for streams, and any other log."""
+"""Pages of a log as JSON or Arrow responses, with long polling, for streams and the journal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.config import Settings
 from penstock.errors import CorruptRecord, MissingExtra
-from penstock.server.api.polling import check_polls, while_here
+from penstock.server.api.polling import check_polls, until_disconnect
 from penstock.server.http.messages import Request, Response
-from penstock.server.log_waiters import LogWaiters, Look
+from penstock.server.log_waiters import LogWaiters, PageRead
 from penstock.wire.arrow_records import check_arrow
 from penstock.wire.http_errors import Disconnected, HttpError
 
@@ -17,28 +17,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW = "application/vnd.apache.arrow.stream"
-# Where to read on after a page in Arrow, which has no place for it.
+# Offset after an Arrow page, which has no field for it.
 NEXT_HEADER = b"x-penstock-next"
 PAGE_BYTES = 4 << 20
 ARROW_PAGE_BYTES = 16 << 20
-# Record batches, with a column `offset`, from one offset up to another.
+# Returns record batches, with a column `offset`, from one offset up to another.
 Batches = Callable[[int, int], Iterable["pa.RecordBatch"]]
 
 
 async def answer_page(
-    request: Request, log_waiters: LogWaiters, settings: Settings, name: str, look: Look[Response], wait_ms: int
+    request: Request,
+    log_waiters: LogWaiters,
+    settings: Settings,
+    name: str,
+    read_page: PageRead[Response],
+    wait_ms: int,
 ) -> Response:
-    """What `look` finds, on a thread; with `wait_ms`, not before there is something, unless the client hangs up."""
+    """Return a page read on a thread; with `wait_ms`, wait for the first record while the client is connected."""
     if request.exchange.peer_closed:
         raise Disconnected
     wait_ms = min(wait_ms, settings.wait_ms_max)
     if not wait_ms:
-        return await log_waiters.read(name, look, 0)
+        return await log_waiters.read(name, read_page, 0)
 
     def check() -> None:
         check_polls(log_waiters.waiting, settings)
 
-    return await while_here(request, log_waiters.read(name, look, wait_ms / 1000, check))
+    return await until_disconnect(request, log_waiters.read(name, read_page, wait_ms / 1000, check))
 
 
 def wants_arrow(request: Request) -> bool:
@@ -49,15 +54,15 @@ def wants_arrow(request: Request) -> bool:
 
 
 def require_arrow(status: int) -> None:
-    """Refuse with this status where there is no Arrow."""
+    """Raise with this status if pyarrow is not installed."""
     try:
         check_arrow()
     except MissingExtra as error:
-        raise HttpError(status, error.code, "this server does not speak Arrow", hint=f"{error.hint} there") from None
+        raise HttpError(status, error.code, "this server does not support Arrow", hint=f"{error.hint} there") from None
 
 
 def chosen(schema: pa.Schema, columns: str | None) -> pa.Schema:
-    """The columns that were asked for, and that of the offsets, from which a page knows where it ends."""
+    """Return the schema of the requested columns and `offset`, which is needed to find the end of a page."""
     import pyarrow as pa
 
     if columns is None:
@@ -65,14 +70,14 @@ def chosen(schema: pa.Schema, columns: str | None) -> pa.Schema:
     names = list(dict.fromkeys(["offset", *columns.split(",")]))
     unknown = [name for name in names if name not in schema.names]
     if unknown:
-        hint = ", ".join(schema.names)
-        raise HttpError(422, "invalid_value", f"there is no column {unknown[0]!r}", field="columns", hint=hint)
+        hint = f"choose from {', '.join(schema.names)}"
+        raise HttpError(422, "invalid_value", f"unknown column {unknown[0]!r}", field="columns", hint=hint)
     return pa.schema([schema.field(name) for name in names])
 
 
 def arrow_page(schema: pa.Schema, batches: Batches, first: int, end: int) -> tuple[Response, int | None]:
-    """The records from `first` up to `end`, as many as one page holds. A damaged one ends it; as the first, it is
-    raised."""
+    """Return the records from `first` up to `end` that fit in one page. A damaged record ends the page; if it is the
+    first, raise."""
     try:
         body, stop = _write(schema, batches, first, end)
     except CorruptRecord as error:

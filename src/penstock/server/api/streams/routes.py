@@ -1,4 +1,4 @@
-"""The stream face's calls, as data."""
+"""Routes of the stream API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.wire import streams as shapes
 from penstock.wire.queues import Done
 
 if TYPE_CHECKING:
-    from penstock.server.api.streams.handlers import StreamFace
+    from penstock.server.api.streams.handlers import StreamApi
 
 STREAM = "/streams/{stream}"
 CONSUMERS = f"{STREAM}/consumers"
@@ -20,7 +20,7 @@ CONSUMER = f"{CONSUMERS}/{{consumer}}"
 BODIES = ("application/json", NDJSON, ARROW, "text/plain", "application/octet-stream")
 
 
-def stream_routes(face: StreamFace) -> list[Route]:
+def stream_routes(api: StreamApi) -> list[Route]:
     def call(method: str, path: str, handler: Any, summary: str, right: Right = "admin", **rest: Any) -> Route:
         return Route(method=method, path=path, handler=handler, summary=summary, right=right, tag="streams", **rest)
 
@@ -28,8 +28,8 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "POST",
             "/streams",
-            face.create,
-            "Create a stream; 200 if it exists just so",
+            api.create,
+            "Create a stream; 200 if it exists with the same options",
             body=shapes.CreateStream,
             answers={201: shapes.StreamView, 200: shapes.StreamView},
             errors=(409,),
@@ -37,18 +37,23 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "GET",
             "/streams",
-            face.list_all,
+            api.list_all,
             "List streams",
             query=shapes.StreamListQuery,
             answers={200: shapes.StreamList},
         ),
         call(
-            "GET", STREAM, face.show, "Show a stream: segments, consumers", "read", answers={200: shapes.StreamDetail}
+            "GET",
+            STREAM,
+            api.show,
+            "Show a stream, its segments and consumers",
+            "read",
+            answers={200: shapes.StreamDetail},
         ),
         call(
             "PATCH",
             STREAM,
-            face.change,
+            api.change,
             "Change options",
             body=shapes.StreamChanges,
             answers={200: shapes.StreamView},
@@ -56,7 +61,7 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "DELETE",
             STREAM,
-            face.drop,
+            api.drop,
             "Delete a stream; with force, also one that has consumers",
             query=shapes.DropStreamQuery,
             answers={200: shapes.DroppedStream},
@@ -65,19 +70,19 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "POST",
             f"{STREAM}/trim",
-            face.trim,
-            "Remove the oldest segments that nobody needs",
+            api.trim,
+            "Remove the oldest segments that no consumer needs",
             body=shapes.TrimBody,
             body_required=False,
             answers={200: Trimmed},
         ),
-        call("POST", f"{STREAM}/check", face.check, "Look at every record", answers={200: shapes.ReportView}),
-        call("POST", f"{STREAM}/repair", face.repair, "Mend what can be mended", answers={200: shapes.ReportView}),
+        call("POST", f"{STREAM}/check", api.check, "Check every record", answers={200: shapes.ReportView}),
+        call("POST", f"{STREAM}/repair", api.repair, "Repair damaged segments", answers={200: shapes.ReportView}),
         call(
             "POST",
             f"{STREAM}/records",
-            face.append,
-            "Append one record, or many; answered when on disk, 200 if its key was there already",
+            api.append,
+            "Append one or many records durably; 200 if the key was used already",
             "push",
             query=shapes.AppendQuery,
             body=shapes.AppendBody,
@@ -90,8 +95,8 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "GET",
             f"{STREAM}/records",
-            face.read,
-            "Records from an offset on, waiting for the first",
+            api.read,
+            "Read records from an offset; wait_ms waits for the first",
             "consume",
             query=shapes.ReadQuery,
             answers={200: (shapes.PageView, ARROW)},
@@ -100,8 +105,8 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "GET",
             f"{STREAM}/next",
-            face.next,
-            "The records after a consumer's position, waiting for the first",
+            api.next,
+            "Read records after a consumer's position; wait_ms waits for the first",
             "consume",
             query=shapes.NextQuery,
             answers={200: (shapes.PageView, ARROW)},
@@ -111,7 +116,7 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "GET",
             CONSUMERS,
-            face.list_consumers,
+            api.list_consumers,
             "List consumers",
             "read",
             answers={200: shapes.ConsumerList},
@@ -119,23 +124,23 @@ def stream_routes(face: StreamFace) -> list[Route]:
         call(
             "POST",
             CONSUMERS,
-            face.add_consumer,
-            "Make a consumer, with a unique id unless one is given",
+            api.add_consumer,
+            "Create a consumer, with a unique name unless one is given",
             "consume",
             body=shapes.NewConsumer,
             body_required=False,
             answers={201: shapes.ConsumerView},
         ),
-        call("GET", CONSUMER, face.consumer, "A consumer's position", "read", answers={200: shapes.ConsumerView}),
+        call("GET", CONSUMER, api.consumer, "Show a consumer's position", "read", answers={200: shapes.ConsumerView}),
         call(
             "PUT",
             CONSUMER,
-            face.commit,
-            "Commit a position: the last record processed; durable when answered",
+            api.commit,
+            "Commit a position (the last record processed) durably",
             "consume",
             body=shapes.Position,
             answers={200: shapes.ConsumerView},
             errors=(409,),
         ),
-        call("DELETE", CONSUMER, face.forget, "Forget a consumer", "consume", answers={200: Done}),
+        call("DELETE", CONSUMER, api.forget, "Forget a consumer", "consume", answers={200: Done}),
     ]

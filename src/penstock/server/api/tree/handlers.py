@@ -1,4 +1,4 @@
-"""The tree face, `/api/v1`: namespace, task, queue; messages are settled by their transaction id."""
+"""The tree API, `/api/v1`: namespace, task, queue; messages are acknowledged by transaction id."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from penstock.wire.tree import (
     options_view,
 )
 
-# Of a queue that is made by its first use here.
+# Options of a queue that its first push creates.
 TREE_OPTIONS = QueueOptions(lease_ms=300_000, max_attempts=4, backoff="fixed")
 # Messages with their positions in the request.
 Numbered = list[tuple[int, PushItem]]
@@ -104,7 +104,7 @@ class Tree:
         return _answer(items, [results[number] for number in range(len(items))])
 
     async def _taken(self, item: Item) -> PushedItem | None:
-        """A message that was pushed without a transaction id has its UUID for one: nobody else can have it."""
+        """Return the duplicate if the transaction id is the UUID of a message that was pushed without one."""
         name = item.transaction_id
         if name is None or message_id_of(name, self._broker.store.salt) is None:
             return None
@@ -146,7 +146,7 @@ class Tree:
     async def _push_apart(
         self, groups: dict[str, Numbered], create: QueueOptions | None
     ) -> list[tuple[int, PushReceipt | PenstockError]]:
-        """All of a queue's at once; where that fails, one by one, so that each fails or stands alone."""
+        """Push each queue's items in one batch; if that fails, one by one, so that each succeeds or fails alone."""
         done = await asyncio.gather(*(self._push_group(path, group, create) for path, group in groups.items()))
         return [each for group in done for each in group]
 
@@ -210,10 +210,13 @@ class Tree:
         [result] = await self._settling.settle(_principal(request), [body])
         if result.status == "stale":
             raise HttpError(
-                409, "lease_lost", f"{body.transaction_id!r} is not leased, or to another", hint="pop again"
+                409,
+                "lease_lost",
+                f"message {body.transaction_id!r} is not leased, or leased to another worker",
+                hint="pop it again",
             )
         if result.status == "unknown":
-            raise HttpError(404, "unknown_message", f"there is no message {body.transaction_id!r}")
+            raise HttpError(404, "unknown_message", f"message {body.transaction_id!r} does not exist")
         return reply(result, rows=1)
 
     async def ack_batch(self, request: Request) -> Response:
@@ -232,7 +235,7 @@ def _principal(request: Request) -> Principal:
 
 def _require(request: Request, right: Right, queue: str | None) -> None:
     if not _principal(request).may(right, queue):
-        raise HttpError(403, "forbidden", f"this key does not have the right to {right} here")
+        raise HttpError(403, "forbidden", f"permission denied: this key does not have the right to {right} here")
 
 
 def _pushed(item: Item, receipt: PushReceipt) -> PushedItem:
@@ -244,7 +247,7 @@ def _pushed(item: Item, receipt: PushReceipt) -> PushedItem:
 
 
 def _answer(items: Sequence[Item], results: Sequence[PushedItem | PenstockError]) -> Response:
-    """201 when all were taken, 207 with each item's status when some were refused, the first error when all were."""
+    """Return 201 if all items were accepted, 207 with each status if some failed; raise the first error if all did."""
     shown = []
     first = results[0]
     for item, result in zip(items, results, strict=True):

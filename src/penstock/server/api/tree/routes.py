@@ -1,4 +1,4 @@
-"""The tree face's calls, as data."""
+"""Routes of the tree API."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ API = "/api/v1"
 POP = f"{API}/pop/ns/{{ns}}"
 
 
-def tree_routes(face: Tree) -> list[Route]:
+def tree_routes(api: Tree) -> list[Route]:
     def call(method: str, path: str, handler: Any, summary: str, least_right: Right, **rest: Any) -> Route:
         return Route(
             method=method,
             path=path,
             handler=handler,
             summary=summary,
-            right="known",
+            right="authenticated",
             least_right=least_right,
             tag="tree",
             **rest,
@@ -34,8 +34,8 @@ def tree_routes(face: Tree) -> list[Route]:
         call(
             "POST",
             f"{API}/configure",
-            face.configure,
-            "Make a queue, or change the options that are given",
+            api.configure,
+            "Create a queue, or change the given options",
             "admin",
             body=shapes.ConfigureBody,
             answers={201: shapes.Configured},
@@ -43,21 +43,21 @@ def tree_routes(face: Tree) -> list[Route]:
         call(
             "POST",
             f"{API}/push",
-            face.push,
-            "Push items, to any queues; missing queues are made",
+            api.push,
+            "Push items to any queues; missing queues are created",
             "push",
             body=shapes.PushBody,
             answers={201: shapes.Pushed, 207: shapes.Pushed},
             errors=(409,),
         ),
-        call("GET", POP, face.pop_namespace, "Lease from all queues of a namespace", "consume", **pop),
-        call("GET", f"{POP}/task/{{task}}", face.pop_task, "Lease from all queues of a task", "consume", **pop),
-        call("GET", f"{POP}/task/{{task}}/queue/{{name}}", face.pop_queue, "Lease from one queue", "consume", **pop),
+        call("GET", POP, api.pop_namespace, "Lease from all queues of a namespace", "consume", **pop),
+        call("GET", f"{POP}/task/{{task}}", api.pop_task, "Lease from all queues of a task", "consume", **pop),
+        call("GET", f"{POP}/task/{{task}}/queue/{{name}}", api.pop_queue, "Lease from one queue", "consume", **pop),
         call(
             "POST",
             f"{API}/ack",
-            face.ack,
-            "Settle one message: completed, or failed",
+            api.ack,
+            "Acknowledge one message as completed or failed",
             "consume",
             body=shapes.Acknowledgment,
             answers={200: shapes.Acknowledged},
@@ -66,8 +66,8 @@ def tree_routes(face: Tree) -> list[Route]:
         call(
             "POST",
             f"{API}/ack/batch",
-            face.ack_batch,
-            "Settle many, each by itself",
+            api.ack_batch,
+            "Acknowledge many messages, each independently",
             "consume",
             body=shapes.AckBatch,
             answers={200: shapes.AckedBatch},
@@ -75,8 +75,8 @@ def tree_routes(face: Tree) -> list[Route]:
     ]
 
 
-def analytics_routes(face: Analytics) -> list[Route]:
-    def look(path: str, handler: Any, summary: str, answer: Any, query: Any = analytics.PageQuery) -> Route:
+def analytics_routes(api: Analytics) -> list[Route]:
+    def call(path: str, handler: Any, summary: str, answer: Any, query: Any = analytics.PageQuery) -> Route:
         return Route(
             method="GET",
             path=f"{API}/analytics/{path}",
@@ -89,16 +89,16 @@ def analytics_routes(face: Analytics) -> list[Route]:
         )
 
     return [
-        look("queues", face.queues, "All queues, with their options and counts", analytics.AllQueues),
-        look("ns/{ns}", face.namespace, "A namespace and its queues", analytics.NamespaceStats),
-        look("ns/{ns}/task/{task}", face.task, "A task and its queues", analytics.TaskStats),
-        look("queue-depths", face.depths, "How much waits and is worked on, by queue", analytics.Depths),
-        look(
+        call("queues", api.queues, "List all queues with options and counts", analytics.AllQueues),
+        call("ns/{ns}", api.namespace, "Show a namespace and its queues", analytics.NamespaceStats),
+        call("ns/{ns}/task/{task}", api.task, "Show a task and its queues", analytics.TaskStats),
+        call("queue-depths", api.depths, "Pending and processing messages, by queue", analytics.Depths),
+        call(
             "throughput",
-            face.throughput,
-            "Messages completed over time, in all queues",
+            api.throughput,
+            "Messages completed over time, over all queues",
             analytics.Throughput,
             analytics.HistoryQuery,
         ),
-        look("latency", face.latency, "How long messages wait and take, by queue", analytics.Latencies),
+        call("latency", api.latency, "Wait and service times, by queue", analytics.Latencies),
     ]

@@ -1,4 +1,4 @@
-"""Settling by transaction id: which message has it, and which lease is meant."""
+"""Acknowledges messages by transaction id: finds the message and its lease."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.wire.tree import Acknowledged, Acknowledgment
 GIVEN_MAX = 20_000
 QUEUES_MAX = 10_000
 REQUIRED_SECONDS = 2.0
-# Queue, id, and the token of the lease that was given out here.
-Place = tuple[str, int, str | None]
+# Queue, message id, and the token of the lease if this process granted it.
+LeaseRef = tuple[str, int, str | None]
 Group = list[tuple[int, SettleItem]]
 
 
@@ -28,12 +28,12 @@ def transaction_id(message: Delivery) -> str:
 
 
 class Settling:
-    """Remembers the leases that this process gave out last; for others the store is asked."""
+    """Remembers the latest leases of this process; looks up others in the store."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._given: dict[str, Place] = {}
-        # By queue, for two seconds: whether an ack must bring its token.
+        self._given: dict[str, LeaseRef] = {}
+        # Cache by queue, for two seconds: True if an ack must carry its token.
         self._required: dict[str, tuple[float, bool]] = {}
 
     def remember(self, messages: Sequence[Delivery]) -> None:
@@ -46,24 +46,24 @@ class Settling:
             del given[next(iter(given))]
 
     async def settle(self, principal: Principal, sent: Sequence[Acknowledgment]) -> list[Acknowledged]:
-        places = await self._find([each.transaction_id for each in sent])
-        for each, place in zip(sent, places, strict=True):
-            if place is not None and not principal.may("consume", place[0]):
+        leases = await self._find([each.transaction_id for each in sent])
+        for each, lease in zip(sent, leases, strict=True):
+            if lease is not None and not principal.may("consume", lease[0]):
                 raise HttpError(403, "forbidden", f"permission denied for message {each.transaction_id!r}")
-        await self._check_tokens(sent, places)
+        await self._check_tokens(sent, leases)
         results = [Acknowledged(transaction_id=each.transaction_id, status="unknown") for each in sent]
-        again = await self._settle(sent, places, results, range(len(sent)))
+        again = await self._settle(sent, leases, results, range(len(sent)))
         if again:
-            # The lease that was given out here is over; the message may have another by now.
-            places = [None if place is None else (*place[:2], None) for place in places]
-            await self._settle(sent, places, results, again)
+            # The remembered lease has ended; the message may have another by now.
+            leases = [None if lease is None else (*lease[:2], None) for lease in leases]
+            await self._settle(sent, leases, results, again)
         return results
 
-    async def _check_tokens(self, sent: Sequence[Acknowledgment], places: Sequence[Place | None]) -> None:
-        """Refuse what lacks a token where the queue requires one: those remembered here were not sent with the ack."""
-        for ack, place in zip(sent, places, strict=True):
-            if ack.lease_token is None and place is not None and await self._requires_token(place[0]):
-                raise LeaseTokenRequired(place[0], ack.transaction_id)
+    async def _check_tokens(self, sent: Sequence[Acknowledgment], leases: Sequence[LeaseRef | None]) -> None:
+        """Raise if the queue requires a token and the ack has none; remembered tokens do not count."""
+        for ack, lease in zip(sent, leases, strict=True):
+            if ack.lease_token is None and lease is not None and await self._requires_token(lease[0]):
+                raise LeaseTokenRequired(lease[0], ack.transaction_id)
 
     async def _requires_token(self, queue: str) -> bool:
         now = time.monotonic()
@@ -77,32 +77,32 @@ class Settling:
         return found[1]
 
     def forget_options(self, queue: str) -> None:
-        """The queue's options have changed."""
+        """Drop the cached options of a queue after a change."""
         self._required.pop(queue, None)
 
-    async def _find(self, names: Sequence[str]) -> list[Place | None]:
-        places = [self._given.get(name) for name in names]
-        missing = [name for name, place in zip(names, places, strict=True) if place is None]
+    async def _find(self, names: Sequence[str]) -> list[LeaseRef | None]:
+        leases = [self._given.get(name) for name in names]
+        missing = [name for name, lease in zip(names, leases, strict=True) if lease is None]
         if missing:
             found = iter(await self._broker.locate(missing))
-            for number, place in enumerate(places):
-                if place is None and (located := next(found)) is not None:
-                    places[number] = (*located, None)
-        return places
+            for number, lease in enumerate(leases):
+                if lease is None and (located := next(found)) is not None:
+                    leases[number] = (*located, None)
+        return leases
 
     async def _settle(
         self,
         sent: Sequence[Acknowledgment],
-        places: Sequence[Place | None],
+        leases: Sequence[LeaseRef | None],
         results: list[Acknowledged],
         numbers: Sequence[int],
     ) -> list[int]:
-        """Settle these, and return which to try again with whichever lease the message has."""
+        """Settle these; return the numbers of those to retry with the message's current lease."""
         groups: dict[tuple[str, bool], Group] = {}
         for number in numbers:
-            place, ack = places[number], sent[number]
-            if place is not None:
-                queue, message_id, token = place
+            lease, ack = leases[number], sent[number]
+            if lease is not None:
+                queue, message_id, token = lease
                 item = SettleItem(message_id, token if ack.lease_token is None else ack.lease_token, error=ack.error)
                 groups.setdefault((queue, ack.status == "completed"), []).append((number, item))
         outcomes = await asyncio.gather(*(self._settle_group(*where, group) for where, group in groups.items()))
@@ -111,8 +111,8 @@ class Settling:
             for position, (number, _) in enumerate(group):
                 state = None if completed or not outcome.states else outcome.states[position]
                 results[number] = _result(sent[number], outcome.results[position], state)
-                place = places[number]
-                guessed = sent[number].lease_token is None and place is not None and place[2] is not None
+                lease = leases[number]
+                guessed = sent[number].lease_token is None and lease is not None and lease[2] is not None
                 if guessed and outcome.results[position] is Settled.STALE:
                     again.append(number)
                 else:
