@@ -172,8 +172,8 @@ def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypa
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     with running(tmp_path) as server:
-        asked = ServerClient(f"http://127.0.0.1:{server.port}", None, away_seconds=0)
-        assert b"uid" in asked.ask("GET", "/journal")[0]
+        asked = ServerClient(f"http://127.0.0.1:{server.port}", None, retry_seconds=0)
+        assert b"uid" in asked.request("GET", "/journal")[0]
 
 
 class Redirecting(BaseHTTPRequestHandler):
@@ -209,7 +209,9 @@ def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
             threading.Thread(target=server.serve_forever).start()
             stack.callback(server.shutdown)
         with pytest.raises((InvalidInput, ServerRefused)) as refused:
-            ServerClient(f"http://127.0.0.1:{server.server_port}", TOKEN, away_seconds=0).ask(method, "/journal", b"x")
+            ServerClient(f"http://127.0.0.1:{server.server_port}", TOKEN, retry_seconds=0).request(
+                method, "/journal", b"x"
+            )
     assert First.tokens == [f"Bearer {TOKEN}"]
     assert Other.tokens == []
     assert f"redirects to '{First.target}/journal'" in str(refused.value)
@@ -218,7 +220,7 @@ def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
 @pytest.mark.parametrize("where", ["mysql://me:secret@db/queues", "s3a://bucket/data", "http:/host"])
 def test_a_place_that_is_none_is_refused_with_those_there_are(where: str) -> None:
     for options in (lambda: read_options({"url": where}).open(), lambda: write_options({"url": where, "queue": "q"})):
-        with pytest.raises(InvalidInput, match="no place") as error:
+        with pytest.raises(InvalidInput, match="unsupported URL") as error:
             options()
         assert "postgresql://" in (error.value.hint or "")
         assert "secret" not in str(error.value)
@@ -232,7 +234,7 @@ def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
 
 def test_a_folder_may_be_told_as_a_file() -> None:
     for where in ("/var/data", "file:/var/data", "file:///var/data"):
-        assert read_options({"path": where}).place == "/var/data"
+        assert read_options({"path": where}).location == "/var/data"
 
 
 def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> None:

@@ -235,10 +235,10 @@ def test_a_request_that_another_server_answers_again_is_appended_once(
     with running(tmp_path / "data") as server:
         url = f"http://127.0.0.1:{server.port}"
         options = write_options({"url": url, "stream": "a/b/c", "staging": str(tmp_path / "staging")})
-        ask, losses = ServerClient._ask_once, iter([True, False] * ROWS)
+        request, losses = ServerClient._request_once, iter([True, False] * ROWS)
 
         def losing(self: ServerClient, method: str, path: str, *what: Any) -> Any:
-            answer = ask(self, method, path, *what)
+            answer = request(self, method, path, *what)
             if "/records" in path and method == "POST" and next(losses):
                 assert server.app.streams is not None
                 server.app.streams._keys._known.clear()
@@ -246,7 +246,7 @@ def test_a_request_that_another_server_answers_again_is_appended_once(
                 raise OSError("the connection was lost")
             return answer
 
-        monkeypatch.setattr(ServerClient, "_ask_once", losing)
+        monkeypatch.setattr(ServerClient, "_request_once", losing)
         staged(options, rows).send()
         assert records(url) == rows
 
