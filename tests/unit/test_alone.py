@@ -134,8 +134,8 @@ def test_an_ack_whose_lease_is_not_as_remembered_changes_nothing(open_store: Ope
         push(store)
     message = lease(store)
     assert message is not None
-    until, token, leased_at, pushed_at = store._transaction.fresh[message.id]
-    store._transaction.fresh[message.id] = (until + 1, token, leased_at, pushed_at)
+    until, token, leased_at, pushed_at = store._transaction.recent_leases[message.id]
+    store._transaction.recent_leases[message.id] = (until + 1, token, leased_at, pushed_at)
     assert ack(store, message) is Settled.OK
     check(tmp_path)
 

@@ -1,6 +1,6 @@
 """What a transaction did, noted for the journal: what both stores tell alike.
 
-Callers ask `queue.noted` first, so a store without a journal pays nothing.
+Callers ask `queue.is_journalled` first, so a store without a journal pays nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class JournalledQueue(Named, Protocol):
     journals: bool
 
     @property
-    def noted(self) -> bool: ...
+    def is_journalled(self) -> bool: ...
 
 
 def record_queue(tx: JournalTransaction, queue: JournalledQueue, what: str, **detail: Any) -> None:
@@ -50,7 +50,7 @@ def record_dropped(
     No message that ends with it was pushed before `since`, so that a reader need not look further back.
     """
     known = {**_depth(found), "since": tx.now if oldest_at is None else oldest_at}
-    record_queue(tx, queue, "removed", held=held, **(known if queue.noted else {}))
+    record_queue(tx, queue, "removed", held=held, **(known if queue.is_journalled else {}))
 
 
 def _depth(found: QueueInfo) -> dict[str, int]:

@@ -31,7 +31,7 @@ from penstock.postgres.context import in_schema, quoted
 from penstock.postgres.pipeline import PipelinedConnection
 from penstock.postgres.schema import MIGRATING, has_journal, migrate, schema_version
 from penstock.store.postgres.context import StoreContext
-from penstock.store.postgres.journal import note_all_held
+from penstock.store.postgres.journal import record_depths
 from penstock.store.postgres.queues import COUNTED, is_limited
 from penstock.store.postgres.transaction import PostgresTransaction
 
@@ -275,7 +275,7 @@ class PostgresEndpoint:
                 PipelinedConnection(self._connection, keeps_prepared=False), StoreContext(self._schema, salt, None)
             )
             tx.join({})
-            note_all_held(tx, entered=True)
+            record_depths(tx, entered=True)
             tx.write_journal()
             tx.flush()
 

@@ -32,7 +32,7 @@ from penstock.store.common import GAUGES, TOTALS
 from penstock.store.request_dedup import RequestWindow
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import connect, mapping_errors, translate
-from penstock.store.sqlite.journal import note_all_held
+from penstock.store.sqlite.journal import record_depths
 from penstock.store.sqlite.probe import check_penstock_database
 from penstock.store.sqlite.queues import LAST_ID, SqliteQueue
 from penstock.store.sqlite.schema import has_journal, migrate
@@ -216,7 +216,7 @@ class SqliteEndpoint:
         if has_journal(self._connection):
             tx = SqliteTransaction(self._connection, salt, RequestWindow())
             tx.start(system_clock())
-            note_all_held(tx, entered=True)
+            record_depths(tx, entered=True)
             tx.finish()
 
     def close(self) -> None:

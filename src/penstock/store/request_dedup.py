@@ -9,7 +9,7 @@ from collections.abc import Callable
 # Prefix of stored request keys. User keys are printable, so none begins with a control character.
 REQUEST_KEY = "\x1f"
 REQUEST_WINDOW_MS = 15 * 60_000
-NO_PLACE = -1
+NO_ROW_KEY = -1
 
 SAMPLE_SECONDS = 60.0
 

@@ -19,7 +19,7 @@ SELECT created_at FROM (
     WHERE place > ($1::bigint * 2 + 1) << 44 AND place < ($1::bigint * 2 + 2) << 44 ORDER BY place DESC LIMIT 1)) m
  ORDER BY id DESC LIMIT 1
 
--- :filed
+-- :indexed
 SELECT h.queue_id, h.rank, h.available_at, h.id, h.place, h.attempts, h.first_leased_at, h.expires_at,
        h.created_at, h.priority, h.content, h.key, h.headers, h.payload
   FROM (SELECT r.*, m.created_at, m.priority, m.content, m.key, m.headers, m.payload,

@@ -10,7 +10,7 @@ from penstock.errors import InvalidInput
 from penstock.journal.events import EventFlag, Kind, encode_detail
 from penstock.postgres.pipeline import Rows, ints, texts
 from penstock.store.common import NEVER
-from penstock.store.postgres.journal import note_gone, note_removed, pushed_times
+from penstock.store.postgres.journal import pushed_times, record_removed, record_removed_rows
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settlement import forget
 from penstock.store.postgres.transaction import PostgresTransaction
@@ -22,22 +22,22 @@ MARKS = {State.DEAD: EventFlag.DEAD_LETTER, State.ARCHIVED: EventFlag.KEPT}
 def remove(tx: PostgresTransaction, command: Remove) -> Removed:
     queue = tx.queue(command.queue)
     ids = {message_id for message_id in command.ids if 0 < message_id <= ID_MAX}
-    places = [queue.place(message_id, plain=plain) for message_id in ids for plain in (True, False)]
-    rows = tx.fetch("admin.messages_of", ints(places)) if places else []
+    row_keys = [queue.row_key(message_id, plain=plain) for message_id in ids for plain in (True, False)]
+    rows = tx.fetch("admin.messages_of", ints(row_keys)) if row_keys else []
     if not rows:
         return Removed(0)
-    plain = {place & ID_MAX for place, *_ in rows if queue.cursor < place < queue.plain_end}
-    rest = [(rank, at, place & ID_MAX) for place, rank, at, _ in rows if place & ID_MAX not in plain]
-    gone = dict.fromkeys(plain, 0) | (_remove_filed(tx, queue, rest) if rest else {})
+    plain = {row_key & ID_MAX for row_key, *_ in rows if queue.cursor < row_key < queue.plain_end}
+    rest = [(rank, at, row_key & ID_MAX) for row_key, rank, at, _ in rows if row_key & ID_MAX not in plain]
+    gone = dict.fromkeys(plain, 0) | (_remove_indexed(tx, queue, rest) if rest else {})
     queue.count(ready=-len(plain), n_removed=len(gone))
     for marks in sorted(set(gone.values())):
-        note_gone(tx, queue, [(row[0], row[3]) for row in rows if gone.get(row[0] & ID_MAX) == marks], marks)
-    forget(tx, [(place & ID_MAX, place, ANY_ATTEMPTS) for place, *_ in rows if place & ID_MAX in gone])
+        record_removed_rows(tx, queue, [(row[0], row[3]) for row in rows if gone.get(row[0] & ID_MAX) == marks], marks)
+    forget(tx, [(row_key & ID_MAX, row_key, ANY_ATTEMPTS) for row_key, *_ in rows if row_key & ID_MAX in gone])
     tx.wakes.add(queue.name)
     return Removed(len(gone))
 
 
-def _remove_filed(tx: PostgresTransaction, queue: PostgresQueue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
+def _remove_indexed(tx: PostgresTransaction, queue: PostgresQueue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
     """Remove messages from all states; return the ids of those found, with the event flags of their state."""
     ranks, times, ids = (ints(column) for column in zip(*rows, strict=True))
     dead, archived, scheduled, ready, leased = tx.fetch_all(
@@ -79,7 +79,7 @@ def purge(tx: PostgresTransaction, command: Purge) -> Removed:
         if state is State.READY:
             removed += _purge_plain(tx, queue, up_to, command.limit - removed)
         if removed < command.limit:
-            removed += _purge_filed(tx, queue, state, up_to, command.limit - removed)
+            removed += _purge_indexed(tx, queue, state, up_to, command.limit - removed)
         if removed >= command.limit:
             break
     if removed:
@@ -91,22 +91,22 @@ def purge(tx: PostgresTransaction, command: Purge) -> Removed:
 def _purge_plain(tx: PostgresTransaction, queue: PostgresQueue, up_to: int, limit: int) -> int:
     if up_to < 1:
         return 0
-    rows = tx.fetch("admin.purge_plain", queue.cursor, queue.place(up_to, plain=True), limit)
-    note_gone(tx, queue, [(place, pushed_at) for place, pushed_at in rows])
+    rows = tx.fetch("admin.purge_plain", queue.cursor, queue.row_key(up_to, plain=True), limit)
+    record_removed_rows(tx, queue, [(row_key, pushed_at) for row_key, pushed_at in rows])
     queue.count(ready=-len(rows))
     return len(rows)
 
 
-def _purge_filed(tx: PostgresTransaction, queue: PostgresQueue, state: State, up_to: int, limit: int) -> int:
+def _purge_indexed(tx: PostgresTransaction, queue: PostgresQueue, state: State, up_to: int, limit: int) -> int:
     rows = tx.fetch(f"admin.purge_{state}", queue.id, up_to, limit)
     if state is State.LEASED and rows:
         tx.write("settle.forget_extensions", ints(row[0] for row in rows))
     if state is State.LEASED:
         for from_dead in (False, True):
-            places = [place for _, place, was_dead in rows if bool(was_dead) is from_dead]
-            note_removed(tx, queue, places, _leased_marks(from_dead))
+            row_keys = [row_key for _, row_key, was_dead in rows if bool(was_dead) is from_dead]
+            record_removed(tx, queue, row_keys, _leased_marks(from_dead))
     else:
-        note_removed(tx, queue, [place for _, place, _ in rows], MARKS.get(state, 0))
+        record_removed(tx, queue, [row_key for _, row_key, _ in rows], MARKS.get(state, 0))
     forget_all(tx, rows)
     queue.count(**{str(state): -len(rows)})
     return len(rows)
@@ -114,7 +114,7 @@ def _purge_filed(tx: PostgresTransaction, queue: PostgresQueue, state: State, up
 
 def forget_all(tx: PostgresTransaction, rows: Rows) -> None:
     """Delete messages (id, row key, from_dead) whose rows in the state tables are already deleted."""
-    forget(tx, [(message_id, place, ANY_ATTEMPTS) for message_id, place, _ in rows])
+    forget(tx, [(message_id, row_key, ANY_ATTEMPTS) for message_id, row_key, _ in rows])
     dead = [message_id for message_id, _, from_dead in rows if from_dead]
     if dead:
         tx.write("settle.forget_dead", ints(dead))
@@ -134,8 +134,8 @@ def redrive(tx: PostgresTransaction, command: Redrive) -> RedriveOutcome:
     if command.dry_run or not matched:
         return RedriveOutcome(len(matched), 0, after)
     moved = tx.fetch("admin.revive", ints(matched), max(tx.now, queue.newest_at), tx.now)
-    if queue.noted:
-        _note_redriven(tx, queue, {row[0]: row[1] for row in rows}, [row[0] for row in moved], command.by)
+    if queue.is_journalled:
+        _record_redriven(tx, queue, {row[0]: row[1] for row in rows}, [row[0] for row in moved], command.by)
     tx.write("settle.forget_failures", ints(row[0] for row in moved))
     for _, expires_at in moved:
         if expires_at is not None:
@@ -147,12 +147,12 @@ def redrive(tx: PostgresTransaction, command: Redrive) -> RedriveOutcome:
     return RedriveOutcome(len(matched), len(moved), after)
 
 
-def _note_redriven(
-    tx: PostgresTransaction, queue: PostgresQueue, places: dict[int, int], ids: list[int], by: str | None
+def _record_redriven(
+    tx: PostgresTransaction, queue: PostgresQueue, row_keys: dict[int, int], ids: list[int], by: str | None
 ) -> None:
     at = max(tx.now, queue.newest_at)
-    pushed = pushed_times(tx, (places[message_id] for message_id in ids))
-    rows = [(message_id, pushed[places[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]
+    pushed = pushed_times(tx, (row_keys[message_id] for message_id in ids))
+    rows = [(message_id, pushed[row_keys[message_id]], 0, 0, at, 0, 0, 0) for message_id in ids]
     if rows:
         tx.journal.note(Kind.REDRIVEN, queue, rows, 0, [encode_detail(by=by)] * len(rows))
 

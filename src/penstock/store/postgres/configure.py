@@ -82,7 +82,7 @@ def drop(tx: PostgresTransaction, command: Drop) -> Removed:
     held = sum(getattr(found, state) for state in GAUGES)
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
-    oldest_at = tx.fetch("admin.oldest_alive", *_lanes(queue))[0][0] if queue.noted else None
+    oldest_at = tx.fetch("admin.oldest_alive", *_lanes(queue))[0][0] if queue.is_journalled else None
     drop_queue(tx, queue)
     tx.write("admin.keep_last_queue_id", queue.id)
     record_dropped(tx, queue, held, found, oldest_at)

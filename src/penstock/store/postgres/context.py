@@ -103,12 +103,12 @@ class StoreContext(DatabaseContext):
     def floor(self, queue_id: int | None) -> tuple[int, int]:
         return self.floors.get(queue_id, (-1, -1)) if queue_id is not None else (-1, -1)
 
-    def raise_floor(self, queue_id: int, now: int, due_at: int, lapse_at: int) -> None:
+    def raise_floor(self, queue_id: int, now: int, due_at: int, lease_expiry_at: int) -> None:
         """Raise the floors after a scan found nothing at `now`, except for transactions that have not committed yet."""
         if len(self.floors) >= QUEUES_KNOWN_MAX:
             self.floors.clear()
         safe = now - SLACK_MS
-        due, lapse = self.floors.get(queue_id, (-1, -1))
-        if safe < min(due, lapse):
-            due = lapse = -1  # The clock was set back.
-        self.floors[queue_id] = (safe if due_at > now else due, safe if lapse_at > now else lapse)
+        due, lease_expiry = self.floors.get(queue_id, (-1, -1))
+        if safe < min(due, lease_expiry):
+            due = lease_expiry = -1  # The clock was set back.
+        self.floors[queue_id] = (safe if due_at > now else due, safe if lease_expiry_at > now else lease_expiry)

@@ -33,23 +33,23 @@ def switch_journal(tx: PostgresTransaction, command: SwitchJournal) -> None:
         if command.on:
             options = msgspec.json.encode(OPTIONS).decode()
             tx.write("journal.make", JOURNAL, options, OPTIONS.segment_bytes, OPTIONS.record_bytes)
-        note_all_held(tx, entered=command.on)
+        record_depths(tx, entered=command.on)
 
 
-def note_all_held(tx: PostgresTransaction, *, entered: bool) -> None:
+def record_depths(tx: PostgresTransaction, *, entered: bool) -> None:
     record_depth(tx, tx.fetch("journal.holding"), entered=entered)
 
 
-def pushed_times(tx: PostgresTransaction, places: Iterable[int]) -> dict[int, int]:
+def pushed_times(tx: PostgresTransaction, row_keys: Iterable[int]) -> dict[int, int]:
     """Return the push times of these messages by row key. Call before they are deleted."""
-    places = list(places)
-    return dict(tx.fetch("journal.pushed_at", ints(places))) if places else {}
+    row_keys = list(row_keys)
+    return dict(tx.fetch("journal.pushed_at", ints(row_keys))) if row_keys else {}
 
 
 def _lease_pushed_times(tx: PostgresTransaction, leases: Sequence[EndedLease]) -> dict[int, int]:
     """Return the push times of leased messages by row key, reading only those that the lease does not hold."""
-    times = {lease.place: lease.pushed_at for lease in leases if lease.pushed_at is not None}
-    return times | pushed_times(tx, (lease.place for lease in leases if lease.pushed_at is None))
+    times = {lease.row_key: lease.pushed_at for lease in leases if lease.pushed_at is not None}
+    return times | pushed_times(tx, (lease.row_key for lease in leases if lease.pushed_at is None))
 
 
 def failures(tx: PostgresTransaction, ids: Sequence[int]) -> dict[int, list[Failure]]:
@@ -68,7 +68,7 @@ def error_details(tx: PostgresTransaction, tried: Sequence[tuple[int, bool]]) ->
     return details if any(details) else None
 
 
-def note_ended(
+def record_ended(
     tx: PostgresTransaction,
     queue: PostgresQueue,
     kind: Kind,
@@ -79,13 +79,13 @@ def note_ended(
     details: Sequence[bytes] | None = None,
 ) -> None:
     """Record that leases ended, and why."""
-    if not leases or not queue.noted:
+    if not leases or not queue.is_journalled:
         return
     pushed = _lease_pushed_times(tx, leases)
     rows = [
         (
             lease.id,
-            pushed[lease.place],
+            pushed[lease.row_key],
             lease.first_leased_at or 0,
             lease.leased_at,
             0 if untils is None else untils[number],
@@ -98,17 +98,17 @@ def note_ended(
     tx.journal.note(kind, queue, rows, marks, details)
 
 
-def note_acked(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[EndedLease]) -> None:
+def record_acked(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[EndedLease]) -> None:
     kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     # Dead letters are recorded separately, because flags apply to all events of one call.
     for from_dead in {lease.from_dead for lease in leases}:
         alike = [lease for lease in leases if lease.from_dead == from_dead]
         details = error_details(tx, [(lease.id, lease.attempts > 1) for lease in alike])
         marks = kept | (EventFlag.DEAD_LETTER if from_dead else 0)
-        note_ended(tx, queue, Kind.ACKED, alike, marks=marks, details=details)
+        record_ended(tx, queue, Kind.ACKED, alike, marks=marks, details=details)
 
 
-def note_dead(
+def record_dead(
     tx: PostgresTransaction,
     queue: PostgresQueue,
     failed: Sequence[FailedDelivery],
@@ -117,7 +117,7 @@ def note_dead(
     discard: bool = False,
 ) -> None:
     """Record deaths with all errors of each message; the last one is passed in, as it is stored later."""
-    if not failed or not queue.noted:
+    if not failed or not queue.is_journalled:
         return
     leases = [each.lease for each in failed]
     known = failures(tx, [lease.id for lease in leases if lease.attempts > 1])
@@ -127,26 +127,26 @@ def note_dead(
         before = [each for each in known.get(lease.id, []) if (each["at"], each["attempt"]) != (tx.now, lease.attempts)]
         details.append(encode_detail(reason=reason, errors=[*before, last][-FAILURES_MAX:]))
     marks = 0 if queue.options.dlq and not discard else EventFlag.GONE
-    note_ended(tx, queue, Kind.DEAD, leases, marks=marks, details=details)
+    record_ended(tx, queue, Kind.DEAD, leases, marks=marks, details=details)
 
 
-def note_expired(tx: PostgresTransaction, queue: PostgresQueue, gone: Sequence[tuple[Any, ...]]) -> None:
+def record_expired(tx: PostgresTransaction, queue: PostgresQueue, gone: Sequence[tuple[Any, ...]]) -> None:
     """Record expired messages from rows of id, row key, attempts, first_leased_at and created_at."""
-    if gone and queue.noted:
+    if gone and queue.is_journalled:
         rows = [(each[0], each[4], each[3] or 0, 0, 0, each[2], 0, 0) for each in gone]
         details = error_details(tx, [(each[0], each[2] > 0) for each in gone])
         tx.journal.note(Kind.EXPIRED, queue, rows, 0, details)
 
 
-def note_removed(
-    tx: PostgresTransaction, queue: PostgresQueue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
+def record_removed(
+    tx: PostgresTransaction, queue: PostgresQueue, row_keys: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
 ) -> None:
     """Record the removal of messages not yet deleted. The flags tell their state; none means ready or scheduled."""
-    if queue.noted and places:
-        note_gone(tx, queue, pushed_times(tx, places).items(), marks, kind)
+    if queue.is_journalled and row_keys:
+        record_removed_rows(tx, queue, pushed_times(tx, row_keys).items(), marks, kind)
 
 
-def note_gone(
+def record_removed_rows(
     tx: PostgresTransaction,
     queue: PostgresQueue,
     pushed: Iterable[tuple[int, int]],
@@ -154,5 +154,7 @@ def note_gone(
     kind: Kind = Kind.REMOVED,
 ) -> None:
     """Record removals from row keys and push times."""
-    if queue.noted and (rows := [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in pushed]):
+    if queue.is_journalled and (
+        rows := [(row_key & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for row_key, pushed_at in pushed]
+    ):
         tx.journal.note(kind, queue, rows, marks)

@@ -33,12 +33,12 @@ PLAIN_COLUMNS = 8
 class Heads:
     """The first messages of a queue, in order, shared by several leases and written once at the end."""
 
-    def __init__(self, queue: PostgresQueue, plain: Rows, filed: Rows, room: ByteBudget) -> None:
+    def __init__(self, queue: PostgresQueue, plain: Rows, indexed: Rows, room: ByteBudget) -> None:
         self.queue = queue
         in_order: Iterable[Row] = plain
-        if filed:
+        if indexed:
             keyed = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
-            in_order = (row for _, row in heapq.merge(keyed, ((row[1:4], row) for row in filed)))
+            in_order = (row for _, row in heapq.merge(keyed, ((row[1:4], row) for row in indexed)))
         self._left = room.take(in_order)
         self.taken: list[Row] = []
         self.leases: list[tuple[int, int, bytes, int, int | None, int | None, str | None]] = []
@@ -59,7 +59,7 @@ def along(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Statement]
     if not wanted:
         return []
     params = (ints(wanted), ints(wanted.values()), LEASE_BYTES_MAX)
-    return [Statement(tx.context.sql[name], params) for name in ("lease.plain", "lease.filed")]
+    return [Statement(tx.context.sql[name], params) for name in ("lease.plain", "lease.indexed")]
 
 
 def lease_all(tx: PostgresTransaction, commands: Sequence[Lease]) -> list[Leased | PenstockError]:
@@ -124,13 +124,13 @@ def allowed(queue: PostgresQueue, limit: int) -> int:
 
 def read_heads(tx: PostgresTransaction, queue: PostgresQueue, limit: int, early: Sequence[Rows] = ()) -> Heads:
     if early:
-        plain, filed = early
+        plain, indexed = early
     else:
         tx.write_counters()  # The cursor is part of them.
         params = (ints([queue.id]), ints([limit]), tx.room.left)
-        plain, filed = tx.fetch_all(("lease.plain", *params), ("lease.filed", *params))
+        plain, indexed = tx.fetch_all(("lease.plain", *params), ("lease.indexed", *params))
     first, last = queue.plain_start, queue.plain_end
-    mine = [row for row in plain if first < row[0] < last], [row for row in filed if row[0] == queue.id]
+    mine = [row for row in plain if first < row[0] < last], [row for row in indexed if row[0] == queue.id]
     return Heads(queue, *mine, tx.room)
 
 
@@ -152,8 +152,8 @@ def lease_share(tx: PostgresTransaction, heads: Heads, command: Lease) -> list[D
             heads.leases.append((row[4], until, token, row[5] + 1, row[6], row[7], worker))
         messages.append(leased_message(row, queue.name, tx.salt, until, shown))
     queue.count(ready=-len(rows), leased=len(rows), n_leased=len(rows))
-    queue.lapse_at = min(queue.lapse_at, until)
-    if queue.noted:
+    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
+    if queue.is_journalled:
         record_leased(tx, queue, messages, [worker] * len(messages), _first_leased(rows))
     waits = [now - message.created_at for message in messages if message.attempts == 1]
     tx.context.latencies.add(queue.id, WAIT, waits)
@@ -164,17 +164,17 @@ def write_leases(tx: PostgresTransaction, all_heads: Iterable[Heads]) -> None:
     leases = [lease for heads in all_heads for lease in heads.leases]
     if not leases:
         return
-    places, untils, tokens, attempts, firsts, expiries, workers = zip(*leases, strict=True)
+    row_keys, untils, tokens, attempts, firsts, expiries, workers = zip(*leases, strict=True)
     counts = ints(()) if all(count == 1 for count in attempts) else ints(attempts)
     first, expires = ints_or_nulls(firsts), ints_or_nulls(expiries)
-    tx.write("lease.lease", tx.now, ints(places), ints(untils), blobs(tokens), counts, first, expires, texts(workers))
+    tx.write("lease.lease", tx.now, ints(row_keys), ints(untils), blobs(tokens), counts, first, expires, texts(workers))
     delete_ready_row(tx, [row for heads in all_heads for row in heads.taken])
 
 
 def delete_ready_row(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
-    filed = [row[:4] for row in rows if len(row) != PLAIN_COLUMNS]
-    if filed:
-        tx.write("lease.unfile", *(ints(column) for column in zip(*filed, strict=True)))
+    indexed = [row[:4] for row in rows if len(row) != PLAIN_COLUMNS]
+    if indexed:
+        tx.write("lease.unfile", *(ints(column) for column in zip(*indexed, strict=True)))
 
 
 def leased_message(row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
@@ -212,8 +212,8 @@ def take(tx: PostgresTransaction, command: Take) -> Leased:
     if not rows:
         return Leased([], wake_at=wake_at(tx, queue))
     messages = [leased_message(row, queue.name, tx.salt, 0, "") for row in rows]
-    if queue.noted:
-        _note_taken(tx, queue, rows, messages)
+    if queue.is_journalled:
+        _record_taken(tx, queue, rows, messages)
     _finish(tx, queue, rows)
     return Leased(messages)
 
@@ -222,7 +222,7 @@ def _first_leased(rows: Sequence[Row]) -> dict[int, int]:
     return {row[3]: row[6] for row in rows if len(row) != PLAIN_COLUMNS and row[6] is not None}
 
 
-def _note_taken(
+def _record_taken(
     tx: PostgresTransaction, queue: PostgresQueue, rows: Sequence[Row], messages: Sequence[Delivery]
 ) -> None:
     now, first_leased = tx.now, _first_leased(rows)
@@ -238,12 +238,12 @@ def _note_taken(
 def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> None:
     """Archive or delete taken messages, which never had a lease."""
     plain = [row for row in rows if len(row) == PLAIN_COLUMNS]
-    filed = [row for row in rows if len(row) != PLAIN_COLUMNS]
+    indexed = [row for row in rows if len(row) != PLAIN_COLUMNS]
     if plain:
         queue.cursor, queue.cursor_moved = plain[-1][0], True
     # Rows of id, row key, attempts so far, and time of the first lease.
     taken: list[tuple[Any, ...]] = [(row[0] & ID_MAX, row[0], 0, None) for row in plain]
-    taken += [(row[3], row[4], row[5], row[6]) for row in filed]
+    taken += [(row[3], row[4], row[5], row[6]) for row in indexed]
     if queue.options.archive_ms == 0:
         forget(tx, [each[:3] for each in taken])
     else:
@@ -259,7 +259,7 @@ def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> N
         if failed:
             tx.write("settle.forget_failures", ints(failed))
         queue.count(archived=len(rows))
-    delete_ready_row(tx, filed)
+    delete_ready_row(tx, indexed)
     queue.count(ready=-len(rows), n_leased=len(rows), n_acked=len(rows))
 
 
@@ -273,17 +273,17 @@ def lease_dead(tx: PostgresTransaction, queue: PostgresQueue, command: Lease) ->
     tx.room.left -= sum(len(row[-1]) for row in rows)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     (token,) = new_tokens([until])
-    places, attempts = ints(row[2] for row in rows), ints(row[3] for row in rows)
+    row_keys, attempts = ints(row[2] for row in rows), ints(row[3] for row in rows)
     first = ints_or_nulls([row[4] for row in rows])
     worker = None if command.worker is None else text(command.worker)
-    tx.write("lease.lease_dead", tx.now, until, token, worker, places, attempts, first)
+    tx.write("lease.lease_dead", tx.now, until, token, worker, row_keys, attempts, first)
     if "/" in queue.name:
         tx.write("push.busy", ints([queue.id]), texts([queue.name]))
     queue.count(dead=-len(rows), leased=len(rows), n_leased=len(rows))
-    queue.lapse_at = min(queue.lapse_at, until)
+    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     name = queue.name + DLQ_SUFFIX
     messages = [_message(row[1], row[3], row[5], row[6:], name, tx.salt, until, token.hex()) for row in rows]
-    if queue.noted:
+    if queue.is_journalled:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         record_leased(tx, queue, messages, [worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)
     return Leased(messages)

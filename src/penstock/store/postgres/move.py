@@ -7,7 +7,7 @@ from penstock.core.ids import ID_MAX
 from penstock.core.model import State
 from penstock.postgres.pipeline import ints
 from penstock.store.postgres.admin import ANY_ATTEMPTS, MARKS
-from penstock.store.postgres.journal import note_gone
+from penstock.store.postgres.journal import record_removed_rows
 from penstock.store.postgres.push import Writing, insert_all
 from penstock.store.postgres.settlement import forget
 from penstock.store.postgres.transaction import PostgresTransaction
@@ -19,18 +19,18 @@ def move(tx: PostgresTransaction, command: Move) -> Removed:
     advance(tx, source)
     advance(tx, target)
     items = {item.id: item.message for item in command.items if 0 < item.id <= ID_MAX}
-    places = [source.place(message_id, plain=plain) for message_id in items for plain in (True, False)]
-    rows = {row[0] & ID_MAX: row for row in (tx.fetch("admin.messages_of", ints(places)) if places else [])}
+    row_keys = [source.row_key(message_id, plain=plain) for message_id in items for plain in (True, False)]
+    rows = {row[0] & ID_MAX: row for row in (tx.fetch("admin.messages_of", ints(row_keys)) if row_keys else [])}
     plain = {id_ for id_, row in rows.items() if source.cursor < row[0] < source.plain_end}
-    filed = [id_ for id_ in rows if id_ not in plain]
-    gone = {row[0] for row in _remove(tx, command.state, source.id, [(id_, *rows[id_][1:3]) for id_ in filed])}
+    indexed = [id_ for id_ in rows if id_ not in plain]
+    gone = {row[0] for row in _remove(tx, command.state, source.id, [(id_, *rows[id_][1:3]) for id_ in indexed])}
     if command.state is State.READY:
         gone |= plain
     if not gone:
         return Removed(0)
     found = [id_ for id_ in items if id_ in gone]
     source.count(**{str(command.state): -len(found)}, n_removed=len(found))
-    note_gone(tx, source, [(rows[id_][0], rows[id_][3]) for id_ in found], MARKS.get(command.state, 0))
+    record_removed_rows(tx, source, [(rows[id_][0], rows[id_][3]) for id_ in found], MARKS.get(command.state, 0))
     forget(tx, [(id_, rows[id_][0], ANY_ATTEMPTS) for id_ in found])
     writing = Writing(tx)
     insert_all(tx, writing, target, target.id, [items[id_] for id_ in found])

@@ -23,7 +23,7 @@ from penstock.store.postgres.configure import create_queue, drop_queue
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.transaction import KEY_WAIT_MS, PostgresTransaction
 from penstock.store.postgres.transitions import advance
-from penstock.store.request_dedup import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
+from penstock.store.request_dedup import NO_ROW_KEY, REQUEST_KEY, REQUEST_WINDOW_MS
 
 # Key space (a queue id, or 0 for global keys) and key.
 Key = tuple[int, str]
@@ -49,7 +49,7 @@ class Writing:
         self.requests: dict[Key, tuple[int, int]] = {}
         self.busy: dict[int, str] = {}
         # Queues pushed to whose events go into the journal.
-        self.noted: dict[int, PostgresQueue] = {}
+        self.journalled: dict[int, PostgresQueue] = {}
 
     def learn_keys(self, rows: Rows) -> None:
         now = self.tx.now
@@ -73,7 +73,7 @@ class Writing:
         tx, count = self.tx, self.count
         if not count:
             return
-        if not self.noted:
+        if not self.journalled:
             tx.write("push.take_ids", count, then=self._number)
         elif tx.final and last:
             # The journal records get their ids later, together with their offsets, which saves a round trip.
@@ -131,10 +131,10 @@ class Writing:
         by_queue: dict[int, list[tuple[Any, ...]]] = {}
         for row in self.messages:
             queue_id = row[0] >> ID_BITS + 1
-            if queue_id in self.noted:
+            if queue_id in self.journalled:
                 by_queue.setdefault(queue_id, []).append((first_id + row[1], *row[2:]))
         for queue_id, rows in by_queue.items():
-            record_pushed(self.tx, self.noted[queue_id], rows, expiries, marks)
+            record_pushed(self.tx, self.journalled[queue_id], rows, expiries, marks)
 
     def _number(self, rows: Rows) -> None:
         first = rows[0][0]
@@ -234,7 +234,7 @@ def _push(tx: PostgresTransaction, writing: Writing, queue: PostgresQueue, comma
         _admit(tx, queue, added)
     if command.request_key is not None and added and _request(space, command) not in writing.requests:
         until = tx.now + REQUEST_WINDOW_MS
-        writing.keys[space, REQUEST_KEY + command.request_key] = (NO_PLACE, writing.count, tx.now, until)
+        writing.keys[space, REQUEST_KEY + command.request_key] = (NO_ROW_KEY, writing.count, tx.now, until)
     new = [message for position, message in enumerate(command.messages) if position not in duplicates]
     inserted = iter(insert_all(tx, writing, queue, space, new))
     receipts: list[PushReceipt] = []
@@ -259,8 +259,8 @@ def insert_all(
     queue.newest_at = max(tx.now, queue.newest_at)
     queue.pushed_to = True
     tx.wakes.add(queue.name)
-    if queue.noted:
-        writing.noted[queue.id] = queue
+    if queue.is_journalled:
+        writing.journalled[queue.id] = queue
     queue.count(ready=len(messages) - later, scheduled=later, n_pushed=len(messages))
     if "/" in queue.name:
         writing.busy[queue.id] = queue.name

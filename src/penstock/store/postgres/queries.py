@@ -60,7 +60,7 @@ class QueueRow:
         self.plain_start: int = self.id << ID_BITS + 1
         self.plain_end: int = self.plain_start + (1 << ID_BITS)
 
-    def places(self, *message_ids: int) -> bytes:
+    def row_keys(self, *message_ids: int) -> bytes:
         return ints(lane | message_id for message_id in message_ids for lane in (self.plain_start, self.plain_end))
 
     def info(self) -> QueueInfo:
@@ -106,7 +106,7 @@ class PostgresQueries:
         salt = self._context.salt
         ids = list(filter(None, (message_id_of(uuid, salt) for uuid in uuids)))
         queue = self.queue(name)
-        rows = self.fetch("queries.held", queue.places(*ids)) if ids else []
+        rows = self.fetch("queries.held", queue.row_keys(*ids)) if ids else []
         return {message_uuid(message_id, created_at, salt) for message_id, created_at in rows}.intersection(uuids)
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
@@ -145,13 +145,13 @@ class PostgresQueries:
     def _peek_ready(self, queue: QueueRow, limit: int, after: str | None) -> Page:
         rank, available_at, message_id, cursor = position(after, (-NEVER, 0, 0, queue.cursor))
         room = ByteBudget(self._page_bytes)
-        filed = self.fetch("queries.ready", queue.id, rank, available_at, message_id, limit, room.left)
+        indexed = self.fetch("queries.ready", queue.id, rank, available_at, message_id, limit, room.left)
         plain_start = max(cursor, queue.cursor)
         plain = self.fetch("queries.plain", plain_start, queue.plain_end, limit, room.left)
         # No id occurs in both lists, so the comparison never reaches the columns after it.
         plain_ids = {row[2] for row in plain}
         rows = []
-        for row in islice(room.take(heapq.merge(filed, plain)), limit):
+        for row in islice(room.take(heapq.merge(indexed, plain)), limit):
             if row[2] in plain_ids:
                 plain_start = queue.plain_start | row[2]
             else:
@@ -195,21 +195,21 @@ class PostgresQueries:
 
     def get(self, name: str, message_id: int) -> StoredMessage | None:
         queue = self.queue(name)
-        rows = self.fetch("queries.message", queue.places(message_id)) if 0 < message_id <= ID_MAX else []
+        rows = self.fetch("queries.message", queue.row_keys(message_id)) if 0 < message_id <= ID_MAX else []
         if not rows:
             return None
-        place, created_at, available_at, *rest = rows[0]
-        state, found = self._state_of(queue, place, (created_at, available_at, *rest))
+        row_key, created_at, available_at, *rest = rows[0]
+        state, found = self._state_of(queue, row_key, (created_at, available_at, *rest))
         message = self._messages(queue, state, [found])[0]
         if message.errors:
             add_tracebacks(message, self.fetch("queries.tracebacks", message_id))
         return message
 
-    def _state_of(self, queue: QueueRow, place: int, body: Row) -> tuple[State, Known]:
+    def _state_of(self, queue: QueueRow, row_key: int, body: Row) -> tuple[State, Known]:
         """Return the state of a message and its columns. The second column of `body` is available_at."""
-        message_id, (_, at, priority, *_) = place & ID_MAX, body
+        message_id, (_, at, priority, *_) = row_key & ID_MAX, body
         plain_body = (body[0], *body[2:])
-        if queue.cursor < place < queue.plain_end:
+        if queue.cursor < row_key < queue.plain_end:
             return State.READY, (message_id, plain_body, _known(at, 0, None, expires_at=None))
         if dead := self.fetch("queries.dead_of", queue.id, message_id):
             return State.DEAD, _dead(dead[0], body)

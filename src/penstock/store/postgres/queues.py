@@ -23,7 +23,7 @@ class PostgresQueue:
         "expiry_at",
         "id",
         "journals",
-        "lapse_at",
+        "lease_expiry_at",
         "leased",
         "name",
         "name_bytes",
@@ -47,7 +47,7 @@ class PostgresQueue:
             cursor,
             newest_at,
             due_at,
-            lapse_at,
+            lease_expiry_at,
             expiry_at,
             waiting,
             leased,
@@ -59,7 +59,7 @@ class PostgresQueue:
         self.cursor: int = cursor or 0
         self.newest_at: int = newest_at or 0
         self.due_at: int = NEVER if due_at is None else due_at
-        self.lapse_at: int = NEVER if lapse_at is None else lapse_at
+        self.lease_expiry_at: int = NEVER if lease_expiry_at is None else lease_expiry_at
         self.expiry_at: int = NEVER if expiry_at is None else expiry_at
         # Ready and scheduled messages. Loaded, like `leased`, only if an option limits them.
         self.waiting: int = waiting or 0
@@ -70,11 +70,11 @@ class PostgresQueue:
         self.cursor_moved = False
         self.pushed_to = False
 
-    def place(self, message_id: int, *, plain: bool) -> int:
+    def row_key(self, message_id: int, *, plain: bool) -> int:
         return (self.plain_start if plain else self.plain_end) | message_id
 
     @property
-    def noted(self) -> bool:
+    def is_journalled(self) -> bool:
         """True if events of its messages go into the journal."""
         return self.journals and self.options.journal != "off"
 

@@ -12,7 +12,7 @@ from penstock.store.postgres.busy_queues import forget_idle, has_messages
 from penstock.store.postgres.lease import allowed, lease_share, read_heads, why_not, write_leases
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.transaction import LEASE, WHOLE, PostgresTransaction
-from penstock.store.postgres.transitions import advance, record_far, wakes
+from penstock.store.postgres.transitions import advance, check_far_leases, wakes
 
 Age = tuple[int, int]
 
@@ -31,7 +31,7 @@ def lease_scope(tx: PostgresTransaction, command: Lease, scope: str) -> Leased:
 def _lease_from(tx: PostgresTransaction, command: Lease, names: list[str]) -> Leased:
     # Read without the lease locks first, so that idle queues never cause a wait.
     tx.enter_also(dict.fromkeys(names, WHOLE))
-    record_far(tx, [queue for name in names if (queue := tx.find(name)) is not None])
+    check_far_leases(tx, [queue for name in names if (queue := tx.find(name)) is not None])
     open_queues: list[PostgresQueue] = []
     times: list[int] = []
     more = False

@@ -26,7 +26,7 @@ from penstock.store.common import (
     settled_since,
     token_bytes,
 )
-from penstock.store.postgres.journal import note_acked, note_dead, note_ended
+from penstock.store.postgres.journal import record_acked, record_dead, record_ended
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settlement import (
     EndedLease,
@@ -138,8 +138,8 @@ def finish(
         return
 
     def count_totals(rows: Rows) -> None:
-        for place, pushed_at in rows:
-            tx.context.latencies.add(place >> ID_BITS + 1, TOTAL, (tx.now - pushed_at,))
+        for row_key, pushed_at in rows:
+            tx.context.latencies.add(row_key >> ID_BITS + 1, TOTAL, (tx.now - pushed_at,))
 
     gone: list[EndedLease] = []
     kept: list[EndedLease] = []
@@ -147,8 +147,8 @@ def finish(
         queue = queues[queue_id]
         if not leases:
             continue
-        if queue.noted:
-            note_acked(tx, queue, leases)
+        if queue.is_journalled:
+            record_acked(tx, queue, leases)
         keep = queue.options.archive_ms != 0
         (kept if keep else gone).extend(leases)
         queue.count(leased=-len(leases), n_acked=len(leases), archived=len(leases) if keep else 0)
@@ -156,13 +156,13 @@ def finish(
         if queue.options.max_in_flight is not None:
             tx.wakes.add(queue.name)
     if gone:
-        tx.write("settle.delete_messages", ints(lease.place for lease in gone), then=count_totals, needed=False)
+        tx.write("settle.delete_messages", ints(lease.row_key for lease in gone), then=count_totals, needed=False)
     if kept:
-        tx.write("settle.pushed", ints(lease.place for lease in kept), then=count_totals, needed=False)
+        tx.write("settle.pushed", ints(lease.row_key for lease in kept), then=count_totals, needed=False)
         tx.write(
             "lease.archive",
             tx.now,
-            ints(lease.place for lease in kept),
+            ints(lease.row_key for lease in kept),
             ints(lease.attempts for lease in kept),
             ints_or_nulls([lease.first_leased_at for lease in kept]),
             ints(lease.leased_at for lease in kept),
@@ -295,7 +295,7 @@ def _find_items(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[S
 
 def _end(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]) -> list[EndedLease]:
     found = _find_items(tx, queue, items)
-    rows = tx.fetch("settle.end", *_columns(found), queue.noted) if found else []
+    rows = tx.fetch("settle.end", *_columns(found), queue.is_journalled) if found else []
     return [EndedLease._make(row) for row in rows]
 
 
@@ -315,22 +315,22 @@ def _find_settled(
     The reason is a lease that has ended, or a message that does not exist.
     """
     why = {(queue.id, item.id): Settled.UNKNOWN for queue, item in missing}
-    places: dict[int, tuple[int, int]] = {}
+    row_keys: dict[int, tuple[int, int]] = {}
     keys: list[Key] = []
     for queue, item in missing:
         if 0 < item.id <= ID_MAX:
             keys.append(_key(queue, item))
             for plain in (True, False):
-                places[queue.place(item.id, plain=plain)] = (queue.id, item.id)
+                row_keys[queue.row_key(item.id, plain=plain)] = (queue.id, item.id)
     if not keys:
         return {}, why
     queue_ids, ids, tokens = zip(*keys, strict=True)
     known, recalled = tx.fetch_all(
-        ("settle.known", ints(places)),
+        ("settle.known", ints(row_keys)),
         ("settle.recall", ints(queue_ids), ints(ids), blobs(tokens), *settled_since(tx.now)),
     )
-    for (place,) in known:
-        why[places[place]] = Settled.STALE
+    for (row_key,) in known:
+        why[row_keys[row_key]] = Settled.STALE
     before = {(queue_id, message_id, token): how for queue_id, message_id, token, how in recalled}
     return {} if tx.fenced else before, why
 
@@ -382,8 +382,8 @@ def _back_off(
             else:
                 at_once.append(lease)
             states.append(State.SCHEDULED if delay_ms else State.READY)
-    if queue.noted:
-        _note_nacked(tx, queue, dead, used_up, discarded, again, dict(later))
+    if queue.is_journalled:
+        _record_nacked(tx, queue, dead, used_up, discarded, again, dict(later))
     finish(tx, {queue.id: queue}, {queue.id: done})
     return_to_dead(tx, queue, [each.lease for each in dead])
     dead_letter(tx, queue, used_up, "nacked")
@@ -392,7 +392,7 @@ def _back_off(
     schedule(tx, queue, [lease for lease, _ in later], [at for _, at in later])
     if at_once:
         behind = max(tx.now, queue.newest_at)
-        tx.write("settle.move", ints(lease.place for lease in at_once), ints([behind] * len(at_once)))
+        tx.write("settle.move", ints(lease.row_key for lease in at_once), ints([behind] * len(at_once)))
         requeue(tx, queue, at_once)
     nacked = len(leases) - len(done)
     if nacked:
@@ -400,7 +400,7 @@ def _back_off(
     return states
 
 
-def _note_nacked(
+def _record_nacked(
     tx: PostgresTransaction,
     queue: PostgresQueue,
     dead: Sequence[FailedDelivery],
@@ -411,15 +411,17 @@ def _note_nacked(
 ) -> None:
     errors = [encode_detail(error=each.error or None) for each in dead]
     released = [each.lease for each in dead]
-    note_ended(tx, queue, Kind.RELEASED, released, marks=EventFlag.DEAD_LETTER, details=errors if any(errors) else None)
+    record_ended(
+        tx, queue, Kind.RELEASED, released, marks=EventFlag.DEAD_LETTER, details=errors if any(errors) else None
+    )
     at_once = max(tx.now, queue.newest_at)
     nacked = [*used_up, *discarded, *again]
     leases = [each.lease for each in nacked]
     untils = [0] * (len(used_up) + len(discarded)) + [later.get(each.lease, at_once) for each in again]
     details = [encode_detail(error=each.error, traceback=each.traceback) for each in nacked]
-    note_ended(tx, queue, Kind.NACKED, leases, untils=untils, details=details)
-    note_dead(tx, queue, used_up, "nacked")
-    note_dead(tx, queue, discarded, "nacked", discard=True)
+    record_ended(tx, queue, Kind.NACKED, leases, untils=untils, details=details)
+    record_dead(tx, queue, used_up, "nacked")
+    record_dead(tx, queue, discarded, "nacked", discard=True)
 
 
 def extend(tx: PostgresTransaction, command: Extend) -> SettledAll:
@@ -429,15 +431,15 @@ def extend(tx: PostgresTransaction, command: Extend) -> SettledAll:
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     holding = dict(_holding(tx, queue, command.items))
     found = _find_items(tx, queue, list({item.id: item for item in holding.values()}.values()))
-    rows = tx.fetch("settle.extend", *_columns(found), until, queue.noted) if found else []
+    rows = tx.fetch("settle.extend", *_columns(found), until, queue.is_journalled) if found else []
     extended = {message_id for message_id, _ in rows}
-    if queue.noted and rows:
+    if queue.is_journalled and rows:
         events = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
         tx.journal.note(Kind.EXTENDED, queue, events)
     if extended:
         tx.write("settle.note_extensions", ints(extended), until, tx.now)
     results, _ = _results(tx, queue, command.items, {n: item for n, item in holding.items() if item.id in extended})
-    queue.lapse_at = min(queue.lapse_at, until)
+    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     return SettledAll(results, leased_until=until)
 
 
@@ -448,8 +450,8 @@ def release(tx: PostgresTransaction, command: Release) -> SettledAll:
 
     def release_undelivered(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
         dead = [lease for lease in leases if lease.from_dead]
-        note_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
-        note_ended(tx, queue, Kind.RELEASED, [lease for lease in leases if not lease.from_dead])
+        record_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
+        record_ended(tx, queue, Kind.RELEASED, [lease for lease in leases if not lease.from_dead])
         return_to_dead(tx, queue, dead)
         undelivered = [
             lease._replace(

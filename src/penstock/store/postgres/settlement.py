@@ -17,7 +17,7 @@ class EndedLease(NamedTuple):
     """A lease row that has just been deleted."""
 
     id: int
-    place: int
+    row_key: int
     attempts: int
     first_leased_at: int | None
     leased_at: int
@@ -49,7 +49,7 @@ def requeue(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[Ende
         return
     tx.write(
         "settle.file",
-        ints(lease.place for lease in leases),
+        ints(lease.row_key for lease in leases),
         ints(lease.attempts for lease in leases),
         ints_or_nulls([lease.first_leased_at for lease in leases]),
         ints_or_nulls([lease.expires_at for lease in leases]),
@@ -61,11 +61,11 @@ def requeue(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[Ende
 def schedule(tx: PostgresTransaction, queue: PostgresQueue, leases: Sequence[EndedLease], times: Sequence[int]) -> None:
     if not leases:
         return
-    places = ints(lease.place for lease in leases)
-    tx.write("settle.move", places, ints(times))
+    row_keys = ints(lease.row_key for lease in leases)
+    tx.write("settle.move", row_keys, ints(times))
     tx.write(
         "settle.schedule",
-        places,
+        row_keys,
         ints(times),
         ints(lease.attempts for lease in leases),
         ints_or_nulls([lease.first_leased_at for lease in leases]),
@@ -103,7 +103,7 @@ def dead_letter(
     leases = [each.lease for each in failed]
     queue.count(n_dead=len(leases))
     if discard or not queue.options.dlq:
-        forget(tx, [(lease.id, lease.place, lease.attempts) for lease in leases])
+        forget(tx, [(lease.id, lease.row_key, lease.attempts) for lease in leases])
         return
     remember_failures(tx, failed)
     left = [None if lease.expires_at is None else max(0, lease.expires_at - tx.now) for lease in leases]
@@ -111,7 +111,7 @@ def dead_letter(
         "settle.die",
         tx.now,
         reason,
-        ints(lease.place for lease in leases),
+        ints(lease.row_key for lease in leases),
         ints(lease.attempts for lease in leases),
         ints_or_nulls([lease.first_leased_at for lease in leases]),
         ints_or_nulls(left),
@@ -140,7 +140,7 @@ def remember_failures(tx: PostgresTransaction, failed: Sequence[FailedDelivery])
 def forget(tx: PostgresTransaction, messages: Sequence[tuple[int, int, int]]) -> None:
     """Delete messages (id, row key, attempts) and their errors."""
     if messages:
-        tx.write("settle.delete_messages", ints(place for _, place, _ in messages))
+        tx.write("settle.delete_messages", ints(row_key for _, row_key, _ in messages))
         failed = [message_id for message_id, _, attempts in messages if attempts]
         if failed:
             tx.write("settle.forget_failures", ints(failed))

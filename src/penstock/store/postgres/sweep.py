@@ -12,11 +12,11 @@ from penstock.store.common import SETTLED_PER_STEP
 from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.busy_queues import rebuild_list
 from penstock.store.postgres.context import MARK_BITS
-from penstock.store.postgres.journal import note_removed
+from penstock.store.postgres.journal import record_removed
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settle import forget_settled
 from penstock.store.postgres.transaction import WHOLE, PostgresTransaction
-from penstock.store.postgres.transitions import advance, record_far, wakes
+from penstock.store.postgres.transitions import advance, check_far_leases, wakes
 from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
@@ -46,7 +46,7 @@ def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
 
 def _sweep_queues(tx: PostgresTransaction, rows: Sequence[Row], limit: int, swept: Swept) -> None:
     tx.enter_also({row[0]: WHOLE for row in rows})
-    record_far(tx, [queue for row in rows if (queue := tx.find(row[0])) is not None])
+    check_far_leases(tx, [queue for row in rows if (queue := tx.find(row[0])) is not None])
     met: list[PostgresQueue] = []
     for name, _, _, archived, _ in rows:
         queue = tx.find(name)
@@ -69,7 +69,7 @@ def _sweep_queues(tx: PostgresTransaction, rows: Sequence[Row], limit: int, swep
 
 def _trim_archive(tx: PostgresTransaction, queue: PostgresQueue, archive_ms: int, limit: int, swept: Swept) -> None:
     rows = tx.fetch("admin.old_archive", queue.id, tx.now - archive_ms, limit)
-    note_removed(tx, queue, [place for _, place, _ in rows], EventFlag.KEPT, Kind.FORGOTTEN)
+    record_removed(tx, queue, [row_key for _, row_key, _ in rows], EventFlag.KEPT, Kind.FORGOTTEN)
     forget_all(tx, rows)
     queue.count(archived=-len(rows))
     swept.forgotten += len(rows)

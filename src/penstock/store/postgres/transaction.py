@@ -145,7 +145,7 @@ class PostgresTransaction:
             texts(list(needs)),
             ints(flags & WHOLE for flags in needs.values()),
             ints(due for due, _ in floors),
-            ints(lapse for _, lapse in floors),
+            ints(lease_expiry for _, lease_expiry in floors),
             durable,
         )
 
@@ -170,7 +170,7 @@ class PostgresTransaction:
                 moved = True
             queue = self._queues[name] = PostgresQueue((name, queue_id, *rest))
             if needs[name] & WHOLE:
-                context.raise_floor(queue_id, self.now, queue.due_at, queue.lapse_at)
+                context.raise_floor(queue_id, self.now, queue.due_at, queue.lease_expiry_at)
         self._needs.update(needs)
         if moved:
             raise Restart("a queue was locked under an outdated id")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from penstock.journal.events import EventFlag, Kind
 from penstock.postgres.pipeline import Rows, ints
 from penstock.store.common import CLOCK_SKEW_MS, LEASE_CHECK_STEP, NEVER, NO_TRANSITIONS, Transitions
-from penstock.store.postgres.journal import note_dead, note_ended, note_expired
+from penstock.store.postgres.journal import record_dead, record_ended, record_expired
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settlement import (
     EndedLease,
@@ -34,24 +34,24 @@ def advance(tx: PostgresTransaction, queue: PostgresQueue, step: int = STEP) -> 
     moved = Transitions()
     if tx.context.lease_checks.is_due(queue.id, tx.now):
         _expire_far_leases(tx, queue, moved)
-    if not moved.lapsed and tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
+    if not moved.lapsed and tx.now < queue.lease_expiry_at and tx.now < queue.due_at and tx.now < queue.expiry_at:
         return NO_TRANSITIONS
     far, far_more = moved.lapsed, moved.more
-    due_floor, lapse_floor = tx.context.floor(queue.id)
-    if queue.lapse_at <= tx.now:
-        _expire_leases(tx, queue, step, lapse_floor, moved)
+    due_floor, lease_floor = tx.context.floor(queue.id)
+    if queue.lease_expiry_at <= tx.now:
+        _expire_leases(tx, queue, step, lease_floor, moved)
     if queue.due_at <= tx.now:
         moved.due = len(tx.fetch("transitions.due", queue.id, due_floor, tx.now, step))
         queue.count(scheduled=-moved.due, ready=moved.due)
     if queue.expiry_at <= tx.now or (moved.lapsed and queue.expiry_at < NEVER):
         _expire(tx, queue, step, moved)
-    ((due_at, lapse_at, expiry_at),) = tx.fetch("transitions.bounds", queue.id, due_floor, lapse_floor, tx.now)
+    ((due_at, lease_expiry_at, expiry_at),) = tx.fetch("transitions.bounds", queue.id, due_floor, lease_floor, tx.now)
     queue.due_at = NEVER if due_at is None else due_at
-    queue.lapse_at = NEVER if lapse_at is None else lapse_at
+    queue.lease_expiry_at = NEVER if lease_expiry_at is None else lease_expiry_at
     queue.expiry_at = NEVER if expiry_at is None else expiry_at
     full = step in (moved.due, moved.lapsed - far) or moved.expired >= step
     # Rows that another server is moving are still visible, but are no reason to repeat the step.
-    moved.more = far_more or (full and min(queue.due_at, queue.lapse_at, queue.expiry_at) <= tx.now)
+    moved.more = far_more or (full and min(queue.due_at, queue.lease_expiry_at, queue.expiry_at) <= tx.now)
     return moved
 
 
@@ -70,7 +70,9 @@ def wakes(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> dict[int,
         return dict.fromkeys(ids, tx.now + PATIENCE_MS)
     started = time.monotonic()
     floors = [context.floor(queue_id) for queue_id in ids]
-    rows = tx.fetch("transitions.wakes", ints(ids), ints(due for due, _ in floors), ints(lapse for _, lapse in floors))
+    rows = tx.fetch(
+        "transitions.wakes", ints(ids), ints(due for due, _ in floors), ints(lease_expiry for _, lease_expiry in floors)
+    )
     took = time.monotonic() - started
     if took > context.slow_seconds:
         # A long-lived snapshot keeps the index entries of ended leases. Waking consumers too often is cheaper then.
@@ -79,10 +81,12 @@ def wakes(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> dict[int,
 
 
 def _expire_leases(tx: PostgresTransaction, queue: PostgresQueue, step: int, floor: int, moved: Transitions) -> None:
-    _end_expired_leases(tx, queue, tx.fetch("transitions.lapsed", queue.id, floor, tx.now, step, queue.noted), moved)
+    _end_expired_leases(
+        tx, queue, tx.fetch("transitions.lapsed", queue.id, floor, tx.now, step, queue.is_journalled), moved
+    )
 
 
-def record_far(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> None:
+def check_far_leases(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> None:
     """Find the queues with leases that may predate a clock that was set back, and mark the others as checked."""
     checks = tx.context.lease_checks
     due = {queue.id: queue for queue in queues if checks.is_due(queue.id, tx.now)}
@@ -102,7 +106,7 @@ def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Tra
     if over:
         untils, ids = zip(*over, strict=True)
         _end_expired_leases(
-            tx, queue, tx.fetch("transitions.end_far", queue.id, ints(untils), ints(ids), queue.noted), moved
+            tx, queue, tx.fetch("transitions.end_far", queue.id, ints(untils), ints(ids), queue.is_journalled), moved
         )
 
 
@@ -117,13 +121,13 @@ def _end_expired_leases(tx: PostgresTransaction, queue: PostgresQueue, rows: Row
         tx.write("settle.forget_extensions", ints(extended))
     dead = [lease for lease in leases if lease.from_dead]
     delivered = [lease for lease in leases if not lease.from_dead]
-    note_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
-    note_ended(tx, queue, Kind.LAPSED, delivered, untils=[lease.leased_until for lease in delivered])
+    record_ended(tx, queue, Kind.RELEASED, dead, marks=EventFlag.DEAD_LETTER)
+    record_ended(tx, queue, Kind.LAPSED, delivered, untils=[lease.leased_until for lease in delivered])
     return_to_dead(tx, queue, dead)
     attempts_max = queue.options.max_attempts
     exhausted = [FailedDelivery(lease, LAPSED) for lease in delivered if lease.attempts >= attempts_max]
     again = [lease for lease in delivered if lease.attempts < attempts_max]
-    note_dead(tx, queue, exhausted, "lapsed")
+    record_dead(tx, queue, exhausted, "lapsed")
     dead_letter(tx, queue, exhausted, "lapsed")
     remember_failures(tx, [FailedDelivery(lease, LAPSED) for lease in again])
     requeue(tx, queue, again)
@@ -132,10 +136,10 @@ def _end_expired_leases(tx: PostgresTransaction, queue: PostgresQueue, rows: Row
 
 def _expire(tx: PostgresTransaction, queue: PostgresQueue, step: int, moved: Transitions) -> None:
     ready, scheduled = tx.fetch_all(
-        ("transitions.expired_ready", queue.id, tx.now, step, queue.noted),
-        ("transitions.expired_scheduled", queue.id, tx.now, step, queue.noted),
+        ("transitions.expired_ready", queue.id, tx.now, step, queue.is_journalled),
+        ("transitions.expired_scheduled", queue.id, tx.now, step, queue.is_journalled),
     )
-    note_expired(tx, queue, [*ready, *scheduled])
+    record_expired(tx, queue, [*ready, *scheduled])
     forget(tx, [row[:3] for row in (*ready, *scheduled)])
     moved.expired = len(ready) + len(scheduled)
     queue.count(ready=-len(ready), scheduled=-len(scheduled), n_expired=moved.expired)

@@ -15,7 +15,7 @@ from penstock.journal.events import EventFlag, Kind, encode_detail
 from penstock.store.common import NEVER, SETTLED_PER_STEP
 from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.sqlite.configure import SQL
-from penstock.store.sqlite.journal import note_removed, pushed_times
+from penstock.store.sqlite.journal import pushed_times, record_removed
 from penstock.store.sqlite.latency import SQL as LATENCY
 from penstock.store.sqlite.push import SQL as PUSH
 from penstock.store.sqlite.queues import SqliteQueue
@@ -41,13 +41,13 @@ def _remove_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> b
     if not 0 < message_id <= ID_MAX:
         return False
     here = (message_id, queue.id)
-    places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
-    row = tx.execute(SQL["message_of"], places).fetchone()
+    row_keys = (queue.row_key(message_id, plain=True), queue.row_key(message_id, plain=False))
+    row = tx.execute(SQL["message_of"], row_keys).fetchone()
     if row is None:
         return False
-    place, rank, available_at = row
+    row_key, rank, available_at = row
     marks = 0
-    if queue.cursor < place < queue.plain_end:
+    if queue.cursor < row_key < queue.plain_end:
         queue.ready -= 1
     elif tx.execute(SQL["dead_of"], here).fetchone():
         marks = EventFlag.DEAD_LETTER
@@ -67,8 +67,8 @@ def _remove_one(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> b
         from_dead = tx.execute(SETTLE["forget_dead"], (message_id,)).rowcount
         marks = EventFlag.LEASED | (EventFlag.DEAD_LETTER if from_dead else 0)
         queue.leased -= 1
-    note_removed(tx, queue, [place], marks)
-    forget_message(tx, message_id, place, ANY_ATTEMPTS)
+    record_removed(tx, queue, [row_key], marks)
+    forget_message(tx, message_id, row_key, ANY_ATTEMPTS)
     return True
 
 
@@ -89,26 +89,26 @@ def purge(tx: SqliteTransaction, command: Purge) -> Removed:
 
 
 def _purge_ready(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
-    last = queue.place(up_to, plain=True)
-    places = [place for (place,) in tx.execute(SQL["purge_plain"], (queue.cursor, last, limit))]
-    note_removed(tx, queue, places)
-    if places:
-        tx.execute(SETTLE["delete_range"], (places[0], places[-1]))
-    rows = tx.execute(SQL["purge_ready"], (queue.id, up_to, limit - len(places))).fetchall()
-    note_removed(tx, queue, [place for _, place, _, _ in rows])
-    for message_id, place, rank, available_at in rows:
+    last = queue.row_key(up_to, plain=True)
+    row_keys = [row_key for (row_key,) in tx.execute(SQL["purge_plain"], (queue.cursor, last, limit))]
+    record_removed(tx, queue, row_keys)
+    if row_keys:
+        tx.execute(SETTLE["delete_range"], (row_keys[0], row_keys[-1]))
+    rows = tx.execute(SQL["purge_ready"], (queue.id, up_to, limit - len(row_keys))).fetchall()
+    record_removed(tx, queue, [row_key for _, row_key, _, _ in rows])
+    for message_id, row_key, rank, available_at in rows:
         tx.execute(ADVANCE["drop_ready"], (queue.id, rank, available_at, message_id))
-        forget_message(tx, message_id, place, ANY_ATTEMPTS)
-    queue.ready -= len(places) + len(rows)
-    return len(places) + len(rows)
+        forget_message(tx, message_id, row_key, ANY_ATTEMPTS)
+    queue.ready -= len(row_keys) + len(rows)
+    return len(row_keys) + len(rows)
 
 
 def _purge_scheduled(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_scheduled"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place, _ in rows])
-    for message_id, place, available_at in rows:
+    record_removed(tx, queue, [row_key for _, row_key, _ in rows])
+    for message_id, row_key, available_at in rows:
         tx.execute(ADVANCE["drop_scheduled"], (queue.id, available_at, message_id))
-        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+        forget_message(tx, message_id, row_key, ANY_ATTEMPTS)
     queue.scheduled -= len(rows)
     return len(rows)
 
@@ -116,39 +116,39 @@ def _purge_scheduled(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limi
 def _purge_leased(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_leased"], (queue.id, up_to, limit)).fetchall()
     for letters in (False, True):
-        places = [place for _, _, place, from_dead in rows if bool(from_dead) is letters]
-        note_removed(tx, queue, places, EventFlag.LEASED | (EventFlag.DEAD_LETTER if letters else 0))
-    for leased_until, message_id, place, from_dead in rows:
+        row_keys = [row_key for _, _, row_key, from_dead in rows if bool(from_dead) is letters]
+        record_removed(tx, queue, row_keys, EventFlag.LEASED | (EventFlag.DEAD_LETTER if letters else 0))
+    for leased_until, message_id, row_key, from_dead in rows:
         tx.execute(SETTLE["end_lease"], (queue.id, leased_until, message_id))
         tx.execute(SETTLE["forget_extension"], (message_id,))
         if from_dead:
             tx.execute(SETTLE["forget_dead"], (message_id,))
-        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+        forget_message(tx, message_id, row_key, ANY_ATTEMPTS)
     queue.leased -= len(rows)
     return len(rows)
 
 
 def _purge_dead(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_dead"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place in rows], EventFlag.DEAD_LETTER)
-    for message_id, place in rows:
+    record_removed(tx, queue, [row_key for _, row_key in rows], EventFlag.DEAD_LETTER)
+    for message_id, row_key in rows:
         tx.execute(SETTLE["forget_dead"], (message_id,))
-        forget_message(tx, message_id, place, ANY_ATTEMPTS)
+        forget_message(tx, message_id, row_key, ANY_ATTEMPTS)
     queue.dead -= len(rows)
     return len(rows)
 
 
 def _purge_archived(tx: SqliteTransaction, queue: SqliteQueue, up_to: int, limit: int) -> int:
     rows = tx.execute(SQL["purge_archived"], (queue.id, up_to, limit)).fetchall()
-    note_removed(tx, queue, [place for _, place in rows], EventFlag.KEPT)
+    record_removed(tx, queue, [row_key for _, row_key in rows], EventFlag.KEPT)
     _forget_archived(tx, queue, rows)
     return len(rows)
 
 
 def _forget_archived(tx: SqliteTransaction, queue: SqliteQueue, rows: list[tuple[int, int]]) -> None:
-    for message_id, place in rows:
+    for message_id, row_key in rows:
         tx.execute(SQL["end_archive"], (message_id,))
-        tx.execute(SETTLE["delete"], (place,))
+        tx.execute(SETTLE["delete"], (row_key,))
     queue.archived -= len(rows)
 
 
@@ -176,20 +176,20 @@ def redrive(tx: SqliteTransaction, command: Redrive) -> RedriveOutcome:
     if command.dry_run or not matched:
         return RedriveOutcome(len(matched), 0, after)
     at = max(tx.now, queue.newest_at)
-    if queue.noted:
+    if queue.is_journalled:
         pushed = pushed_times(tx, [row[1] for row in matched])
         events = [(row[0], pushed_at, 0, 0, at, 0, 0, 0) for row, pushed_at in zip(matched, pushed, strict=True)]
         tx.journal.note(Kind.REDRIVEN, queue, events, 0, [encode_detail(by=command.by)] * len(events))
-    for message_id, place, _, ttl_left_ms, _ in matched:
+    for message_id, row_key, _, ttl_left_ms, _ in matched:
         # A message whose TTL ran out before it died must not expire as soon as it is back: it loses its TTL.
         expires_at = tx.now + ttl_left_ms if ttl_left_ms else None
-        tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, place))
-        tx.execute(SETTLE["move"], (at, place))
+        tx.execute(SQL["revive"], (at, expires_at, queue.id, message_id, row_key))
+        tx.execute(SETTLE["move"], (at, row_key))
         tx.execute(SETTLE["forget_dead"], (message_id,))
         tx.execute(SETTLE["forget_failures"], (message_id,))
         if expires_at is not None:
             queue.expiry_at = min(queue.expiry_at, expires_at)
-    queue.filed = True
+    queue.has_indexed_rows = True
     queue.dead -= len(matched)
     queue.ready += len(matched)
     queue.n_redriven += len(matched)
@@ -251,7 +251,7 @@ def _trim_archive(tx: SqliteTransaction, queue: SqliteQueue, limit: int, swept: 
         return
     rows = tx.execute(SQL["old_archive"], (queue.id, tx.now - archive_ms, limit)).fetchall()
     if rows:
-        note_removed(tx, queue, [place for _, place in rows], EventFlag.KEPT, Kind.FORGOTTEN)
+        record_removed(tx, queue, [row_key for _, row_key in rows], EventFlag.KEPT, Kind.FORGOTTEN)
         _forget_archived(tx, queue, rows)
         tx.touch(queue)
         swept.forgotten += len(rows)
@@ -262,10 +262,10 @@ def _forget_keys(tx: SqliteTransaction, limit: int, swept: Swept) -> None:
     """Delete expired keys. A message key lives at least as long as its message, a request key until its window ends."""
     past = tx.past_requests.expired_before(lambda: tx.next_ids(0))
     rows = tx.execute(SQL["old_keys"], (tx.now, limit)).fetchall()
-    for space, key, message_id, place in rows:
+    for space, key, message_id, row_key in rows:
         if key.startswith(REQUEST_KEY) and message_id >= past:
             tx.execute(SQL["keep_key"], (tx.now + REQUEST_WINDOW_MS, space, key))
-        elif tx.execute(PUSH["is_alive"], (place, message_id)).fetchone():
+        elif tx.execute(PUSH["is_alive"], (row_key, message_id)).fetchone():
             tx.execute(SQL["keep_key"], (tx.now + KEY_CHECK_MS, space, key))
         else:
             tx.execute(SQL["forget_key"], (space, key))

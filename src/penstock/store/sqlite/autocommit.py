@@ -49,10 +49,10 @@ def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
         return None
     message_id = tx.last_id + 1
     content = 0 if message.content is Content.BYTES else CONTENT_CODES[message.content]
-    place = queue.plain_start | message_id
-    if not tx.execute(PUSH, (place, now, content, payload, tx.writer)).rowcount:
+    row_key = queue.plain_start | message_id
+    if not tx.execute(PUSH, (row_key, now, content, payload, tx.writer)).rowcount:
         return None
-    row = (place, now, None, 0, content, None, None, payload)
+    row = (row_key, now, None, 0, content, None, None, payload)
     queue.only = None if queue.ready else row
     tx.last_id = queue.last_id = message_id
     queue.newest_at = now
@@ -60,14 +60,14 @@ def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
     queue.n_pushed += 1
     queue.uncounted_pushes += 1
     tx.defer_counts(queue)
-    if queue.noted:
+    if queue.is_journalled:
         record_pushed(tx, queue, [row])
     return PushOutcome([PushReceipt(message_id, now, tx.salt)])
 
 
 def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
     queue = None if command.queue is None else tx.ahead(command.queue)
-    if queue is None or command.limit != 1 or queue.filed or queue.paused or not queue.ready:
+    if queue is None or command.limit != 1 or queue.has_indexed_rows or queue.paused or not queue.ready:
         return None
     now, options = tx.now, queue.options
     if options.max_in_flight is not None or options.window_ms:
@@ -81,20 +81,20 @@ def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
         row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
         if row is None:
             return None
-    place: int = row[0]
-    message_id, worker = place & ID_MAX, command.worker
+    row_key: int = row[0]
+    message_id, worker = row_key & ID_MAX, command.worker
     until = now + (options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)
-    lease = (message_id, place, queue.id, token, now, until, now, worker, tx.writer)
+    lease = (message_id, row_key, queue.id, token, now, until, now, worker, tx.writer)
     if not tx.execute(LEASE, lease).rowcount:
         return None
     tx.remember(message_id, (until, token, now, row[1]))
-    queue.count_leased(place, 1, until)
+    queue.count_leased(row_key, 1, until)
     queue.uncounted_leases += 1
     tx.defer_counts(queue)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
     messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
-    if queue.noted:
+    if queue.is_journalled:
         record_leased(tx, queue, messages, [worker], {})
     return Leased(messages)
 
@@ -106,15 +106,15 @@ def ack_autocommit(tx: SqliteTransaction, command: Ack) -> SettledAll | None:
         return None
     item, now = command.items[0], tx.now
     message_id = item.id
-    fresh = tx.fresh.get(message_id)
-    if fresh is None or fresh[0] <= now or item.token != fresh[1].hex() or not queue.may_ack_alone(now):
+    recent = tx.recent_leases.get(message_id)
+    if recent is None or recent[0] <= now or item.token != recent[1].hex() or not queue.may_ack_alone(now):
         return None
-    until, token, leased_at, pushed_at = fresh
-    del tx.fresh[message_id]
+    until, token, leased_at, pushed_at = recent
+    del tx.recent_leases[message_id]
     queue.leased -= 1
     queue.n_acked += 1
     journal_row = None
-    if queue.noted:
+    if queue.is_journalled:
         tx.journal.note(Kind.ACKED, queue, [(message_id, pushed_at, leased_at, leased_at, 0, 1, 0, 0)])
         journal_row = tx.next_journal_row()
     ended = (until, message_id, token, queue.plain_start | message_id)

@@ -71,7 +71,7 @@ def drop(tx: SqliteTransaction, command: Drop) -> Removed:
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
     lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
-    oldest_at = tx.execute(SQL["oldest_alive"], lanes).fetchone()[0] if queue.noted else None
+    oldest_at = tx.execute(SQL["oldest_alive"], lanes).fetchone()[0] if queue.is_journalled else None
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)
     tx.execute(SQL["keep_last_id"], (queue.last_id,))

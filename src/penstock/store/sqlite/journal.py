@@ -26,11 +26,11 @@ def switch_journal(tx: SqliteTransaction, command: SwitchJournal) -> None:
     if has_journal(tx.connection) != command.on:
         tx.flush_deferred()
         tx.execute(SQL["switch"], (int(command.on),))
-        note_all_held(tx, entered=command.on)
+        record_depths(tx, entered=command.on)
         tx.forget_queues()
 
 
-def note_all_held(tx: SqliteTransaction, *, entered: bool) -> None:
+def record_depths(tx: SqliteTransaction, *, entered: bool) -> None:
     record_depth(tx, tx.execute(SQL["holding"]), entered=entered)
 
 
@@ -46,7 +46,7 @@ def catch_up_journal(tx: SqliteTransaction, command: CatchUpJournal) -> None:
     tx.count()
 
 
-def note_uncounted(tx: SqliteTransaction, queue: SqliteQueue) -> None:
+def record_deferred(tx: SqliteTransaction, queue: SqliteQueue) -> None:
     """Record pushes and leases whose counting another process deferred, from the rows that they wrote."""
     if queue.uncounted_pushes:
         record_pushed(tx, queue, tx.execute(SQL["uncounted_pushes"], (queue.id,)).fetchall())
@@ -57,25 +57,25 @@ def note_uncounted(tx: SqliteTransaction, queue: SqliteQueue) -> None:
         tx.journal.note(Kind.LEASED, queue, rows, 0, worker_details(workers))
 
 
-def note_removed(
-    tx: SqliteTransaction, queue: SqliteQueue, places: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
+def record_removed(
+    tx: SqliteTransaction, queue: SqliteQueue, row_keys: Sequence[int], marks: int = 0, kind: Kind = Kind.REMOVED
 ) -> None:
     """Record removals. The flags tell the state of the messages; none means ready or scheduled."""
-    if queue.noted and places:
-        pushed = zip(places, pushed_times(tx, places), strict=True)
-        rows = [(place & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for place, pushed_at in pushed]
+    if queue.is_journalled and row_keys:
+        pushed = zip(row_keys, pushed_times(tx, row_keys), strict=True)
+        rows = [(row_key & ID_MAX, pushed_at, 0, 0, 0, 0, 0, 0) for row_key, pushed_at in pushed]
         tx.journal.note(kind, queue, rows, marks)
 
 
-def pushed_times(tx: SqliteTransaction, places: Sequence[int]) -> list[int]:
+def pushed_times(tx: SqliteTransaction, row_keys: Sequence[int]) -> list[int]:
     """Return when each of these messages was pushed. Call before they are deleted."""
-    first, last = min(places), max(places)
-    if last - first == len(places) - 1:
+    first, last = min(row_keys), max(row_keys)
+    if last - first == len(row_keys) - 1:
         found = tx.execute(SQL["pushed_between"], (first, last)).fetchall()
     else:
-        found = tx.execute(SQL["pushed_at_places"], (msgspec.json.encode(places).decode(),)).fetchall()
+        found = tx.execute(SQL["pushed_at_places"], (msgspec.json.encode(row_keys).decode(),)).fetchall()
     times = dict(found)
-    return [times[place] for place in places]
+    return [times[row_key] for row_key in row_keys]
 
 
 def failures(tx: SqliteTransaction, message_id: int) -> list[dict[str, Any]]:

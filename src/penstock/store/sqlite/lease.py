@@ -40,7 +40,12 @@ def lease(tx: SqliteTransaction, command: Lease) -> Leased:
 def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) -> list[Leased] | None:
     """Serve several leases of a queue with only plain messages, in order, each with its own token."""
     queue = tx.find(name)
-    if queue is None or queue.options.max_in_flight is not None or _blocked(tx, queue) is not None or queue.filed:
+    if (
+        queue is None
+        or queue.options.max_in_flight is not None
+        or _blocked(tx, queue) is not None
+        or queue.has_indexed_rows
+    ):
         return None
     wanted = sum(command.limit for command in commands)
     rows = tx.room.take(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted)) if queue.ready else ())
@@ -50,9 +55,9 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
     for command, until, token in zip(commands, untils, new_tokens(untils), strict=True):
         text, worker, share = token.hex(), command.worker, []
         for row in islice(rows, command.limit):
-            place: int = row[0]
-            message_id = place & ID_MAX
-            leases.append((message_id, place, queue.id, token, now, until, now, worker))
+            row_key: int = row[0]
+            message_id = row_key & ID_MAX
+            leases.append((message_id, row_key, queue.id, token, now, until, now, worker))
             tx.remember(message_id, (until, token, now, row[1]))
             share.append(from_plain(row, name, tx.salt, until, text))
         shares.append(share)
@@ -63,7 +68,7 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
         tx.touch(queue, LEASED)
         messages = [message for share in shares for message in share]
         tx.latencies.add(queue.id, WAIT, [now - message.created_at for message in messages])
-        if queue.noted:
+        if queue.is_journalled:
             record_leased(tx, queue, messages, workers, {})
     wake = wake_at(queue)
     return [Leased(share, more=tx.room.is_full, wake_at=None if share else wake) for share in shares]
@@ -76,11 +81,11 @@ def take(tx: SqliteTransaction, command: Take) -> Leased:
         return blocked
     allowed = _allowed(queue, command.limit)
     # A query with limit 0 would find nothing and mark the queue as empty.
-    plain, filed, messages = _pick(tx, queue, allowed, 0, "") if allowed else ([], [], [])
+    plain, indexed, messages = _pick(tx, queue, allowed, 0, "") if allowed else ([], [], [])
     if messages:
-        if queue.noted:
-            _note_taken(tx, queue, filed, messages)
-        _finish_picked(tx, queue, plain, filed)
+        if queue.is_journalled:
+            _record_taken(tx, queue, indexed, messages)
+        _finish_picked(tx, queue, plain, indexed)
     return Leased(messages, wake_at=None if messages else wake_at(queue))
 
 
@@ -127,14 +132,14 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
         return []
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)
-    if limit == 1 and not queue.filed:
+    if limit == 1 and not queue.has_indexed_rows:
         return _lease_next(tx, queue, until, token, command.worker)
-    plain, filed, messages = _pick(tx, queue, limit, until, token.hex())
+    plain, indexed, messages = _pick(tx, queue, limit, until, token.hex())
     if not messages:
         return messages
     lease_of = (queue.id, token, tx.now, until, tx.now, command.worker)
-    if filed:
-        through = filed[-1][:3]
+    if indexed:
+        through = indexed[-1][:3]
         tx.execute(SQL["lease_filed"], (*lease_of, queue.id, *through))
         tx.execute(SQL["unfile"], (queue.id, *through))
     if plain:
@@ -146,10 +151,10 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
     queue.ready -= len(messages)
     queue.leased += len(messages)
     queue.n_leased += len(messages)
-    queue.lapse_at = min(queue.lapse_at, until)
-    tx.touch(queue, ANYTHING if filed else LEASED)
-    if queue.noted:
-        record_leased(tx, queue, messages, [command.worker] * len(messages), _first_leased(filed))
+    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
+    tx.touch(queue, ANYTHING if indexed else LEASED)
+    if queue.is_journalled:
+        record_leased(tx, queue, messages, [command.worker] * len(messages), _first_leased(indexed))
     tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
     return messages
 
@@ -161,26 +166,26 @@ def _lease_next(
     row = tx.execute(PLAIN, (queue.cursor, queue.plain_end, 1)).fetchone()
     if row is None:
         return []
-    place: int = row[0]
-    message_id, now = place & ID_MAX, tx.now
-    tx.execute(LEASE_ONE, (message_id, place, queue.id, token, now, until, now, worker))
+    row_key: int = row[0]
+    message_id, now = row_key & ID_MAX, tx.now
+    tx.execute(LEASE_ONE, (message_id, row_key, queue.id, token, now, until, now, worker))
     tx.remember(message_id, (until, token, now, row[1]))
-    queue.count_leased(place, 1, until)
+    queue.count_leased(row_key, 1, until)
     tx.touch(queue, LEASED)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
     tx.room.left -= len(row[-1])
     messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
-    if queue.noted:
+    if queue.is_journalled:
         record_leased(tx, queue, messages, [worker], {})
     return messages
 
 
-def _first_leased(filed: list[Row]) -> dict[int, int]:
-    return {row[2]: row[5] for row in filed if row[5] is not None}
+def _first_leased(indexed: list[Row]) -> dict[int, int]:
+    return {row[2]: row[5] for row in indexed if row[5] is not None}
 
 
-def _note_taken(tx: SqliteTransaction, queue: SqliteQueue, filed: list[Row], messages: list[Delivery]) -> None:
-    now, first_leased = tx.now, _first_leased(filed)
+def _record_taken(tx: SqliteTransaction, queue: SqliteQueue, indexed: list[Row], messages: list[Delivery]) -> None:
+    now, first_leased = tx.now, _first_leased(indexed)
     record_leased(tx, queue, messages, [None] * len(messages), first_leased)
     rows = [
         (each.id, each.created_at, first_leased.get(each.id, now), now, 0, each.attempts, 0, 0) for each in messages
@@ -201,30 +206,34 @@ def _pick(
 ) -> tuple[list[Row], list[Row], list[Delivery]]:
     """Return the first messages of a queue: plain rows, rows of the ready table, and both in order as deliveries."""
     name, salt = queue.name, tx.salt
-    filed = list(ByteBudget(tx.room.left).take(tx.execute(SQL["filed"], (queue.id, limit)))) if queue.filed else []
+    indexed = (
+        list(ByteBudget(tx.room.left).take(tx.execute(SQL["indexed"], (queue.id, limit))))
+        if queue.has_indexed_rows
+        else []
+    )
     plain_rows = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit))
-    if not filed:
-        queue.filed = False
+    if not indexed:
+        queue.has_indexed_rows = False
         plain = list(tx.room.take(plain_rows))
-        return plain, filed, [from_plain(row, name, salt, until, token) for row in plain]
+        return plain, indexed, [from_plain(row, name, salt, until, token) for row in plain]
     plain = list(ByteBudget(tx.room.left).take(plain_rows))
     keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
-    merged = (row for _, row in heapq.merge(keyed_plain, ((row[:3], row) for row in filed)))
-    taken_plain, taken_filed, messages = [], [], []
+    merged = (row for _, row in heapq.merge(keyed_plain, ((row[:3], row) for row in indexed)))
+    taken_plain, taken_indexed, messages = [], [], []
     for row in islice(tx.room.take(merged), limit):
         if len(row) == 8:
             taken_plain.append(row)
             messages.append(from_plain(row, name, salt, until, token))
         else:
-            taken_filed.append(row)
+            taken_indexed.append(row)
             messages.append(_from_row(row[2], row[4] + 1, row[6:], name, salt, until, token))
-    return taken_plain, taken_filed, messages
+    return taken_plain, taken_indexed, messages
 
 
 def from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
-    place, created_at, _, priority, content, key, headers, payload = row
+    row_key, created_at, _, priority, content, key, headers, payload = row
     body = (created_at, priority, content, key, headers, payload)
-    return _from_row(place & ID_MAX, 1, body, queue, salt, until, token)
+    return _from_row(row_key & ID_MAX, 1, body, queue, salt, until, token)
 
 
 def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
@@ -245,17 +254,17 @@ def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, u
     )
 
 
-def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], filed: list[Row]) -> None:
+def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], indexed: list[Row]) -> None:
     """Archive or delete taken messages, which never had a lease."""
     keep = queue.options.archive_ms != 0
     archive_of = (queue.id, tx.now, tx.now, tx.now)
-    if filed:
-        through = (queue.id, *filed[-1][:3])
+    if indexed:
+        through = (queue.id, *indexed[-1][:3])
         if keep:
             tx.execute(SQL["archive_filed"], (*archive_of, *through))
         else:
-            tx.connection.executemany(SETTLE["delete"], [(row[3],) for row in filed])
-        tx.connection.executemany(SETTLE["forget_failures"], [(row[2],) for row in filed if row[4]])
+            tx.connection.executemany(SETTLE["delete"], [(row[3],) for row in indexed])
+        tx.connection.executemany(SETTLE["forget_failures"], [(row[2],) for row in indexed if row[4]])
         tx.execute(SQL["unfile"], through)
     if plain:
         last = plain[-1][0]
@@ -264,7 +273,7 @@ def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], 
         else:
             tx.execute(SETTLE["delete_range"], (queue.cursor + 1, last))
         queue.cursor = last
-    count = len(plain) + len(filed)
+    count = len(plain) + len(indexed)
     queue.ready -= count
     queue.archived += count if keep else 0
     queue.n_leased += count
@@ -287,11 +296,11 @@ def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Le
     queue.dead -= len(rows)
     queue.leased += len(rows)
     queue.n_leased += len(rows)
-    queue.lapse_at = min(queue.lapse_at, until)
+    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     tx.touch(queue)
     name = queue.name + DLQ_SUFFIX
     messages = [_from_row(row[1], row[3], row[5:], name, tx.salt, until, token.hex()) for row in rows]
-    if queue.noted:
+    if queue.is_journalled:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         record_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)
     return Leased(messages)
@@ -351,7 +360,7 @@ def _head_ages(tx: SqliteTransaction, queue: SqliteQueue, limit: int) -> list[tu
     limit = _allowed(queue, limit)
     if limit <= 0 or not queue.ready:
         return []
-    filed = tx.execute(SQL["heads"], (queue.id, limit)).fetchall() if queue.filed else []
+    indexed = tx.execute(SQL["heads"], (queue.id, limit)).fetchall() if queue.has_indexed_rows else []
     plain = tx.execute(SQL["plain_heads"], (queue.cursor, queue.plain_end, limit)).fetchall()
-    merged = heapq.merge(filed, ((0, at, message_id) for at, message_id in plain))
+    merged = heapq.merge(indexed, ((0, at, message_id) for at, message_id in plain))
     return [(at, message_id) for _, (_, at, message_id) in zip(range(limit), merged, strict=False)]

@@ -31,12 +31,12 @@ def _state(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> State 
         return None
     if tx.execute(SQL["dead_of"], (message_id, queue.id)).fetchone():
         return State.DEAD
-    places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
-    row = tx.execute(SQL["message_of"], places).fetchone()
+    row_keys = (queue.row_key(message_id, plain=True), queue.row_key(message_id, plain=False))
+    row = tx.execute(SQL["message_of"], row_keys).fetchone()
     if row is None:
         return None
-    place, rank, available_at = row
-    if queue.cursor < place < queue.plain_end:
+    row_key, rank, available_at = row
+    if queue.cursor < row_key < queue.plain_end:
         return State.READY
     if tx.execute(READ["ready_of"], (queue.id, rank, available_at, message_id)).fetchone():
         return State.READY

@@ -14,7 +14,7 @@ from penstock.core.sql_files import load_sql
 from penstock.errors import KeyTaken, TryLater, UnknownQueue
 from penstock.journal.recording import record_pushed
 from penstock.store.common import CONTENT_CODES, check_size, tokens_left
-from penstock.store.request_dedup import NO_PLACE, REQUEST_KEY, REQUEST_WINDOW_MS
+from penstock.store.request_dedup import NO_ROW_KEY, REQUEST_KEY, REQUEST_WINDOW_MS
 from penstock.store.sqlite.configure import create_queue, drop
 from penstock.store.sqlite.queues import ANYTHING, PUSHED, SqliteQueue
 from penstock.store.sqlite.queues import SQL as COUNTER
@@ -49,7 +49,7 @@ def push(tx: SqliteTransaction, command: Push) -> PushOutcome:
         raise
     if request_key is not None and not repeated and len(duplicates) < len(messages):
         until = tx.now + REQUEST_WINDOW_MS
-        tx.execute(SQL["keep_key"], (space, request_key, tx.next_ids(0), NO_PLACE, tx.now, until))
+        tx.execute(SQL["keep_key"], (space, request_key, tx.next_ids(0), NO_ROW_KEY, tx.now, until))
     if not duplicates:
         return PushOutcome(insert(tx, queue, space, messages))
     inserted = iter(insert(tx, queue, space, [m for n, m in enumerate(messages) if n not in duplicates]))
@@ -98,9 +98,9 @@ def _find_duplicates(
             continue
         row = tx.execute(SQL["find_key"], (space, message.key)).fetchone()
         if row is not None:
-            first_id, place, created_at, expires_at = row
-            if expires_at > tx.now or tx.execute(SQL["is_alive"], (place, first_id)).fetchone():
-                if space == 0 and place >> ID_BITS + 1 != queue.id:
+            first_id, row_key, created_at, expires_at = row
+            if expires_at > tx.now or tx.execute(SQL["is_alive"], (row_key, first_id)).fetchone():
+                if space == 0 and row_key >> ID_BITS + 1 != queue.id:
                     raise KeyTaken(queue.name, message.key)
                 found[number] = PushReceipt(first_id, created_at, tx.salt, True)
                 continue
@@ -159,22 +159,22 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
         ttl_ms = default_ttl if message.ttl_ms is None else message.ttl_ms
         priority, headers = message.priority, message.headers
         if priority == 0 and delay_ms == 0 and ttl_ms is None:
-            place, available_at = plain_start | message_id, moved_at
+            row_key, available_at = plain_start | message_id, moved_at
         else:
-            place = queue.place(message_id, plain=False)
+            row_key = queue.row_key(message_id, plain=False)
             expires_at = None if ttl_ms is None else now + ttl_ms
             if delay_ms:
                 available_at = now + delay_ms
-                scheduled.append((queue.id, -priority, available_at, message_id, place, expires_at))
+                scheduled.append((queue.id, -priority, available_at, message_id, row_key, expires_at))
                 queue.due_at = min(queue.due_at, available_at)
             else:
                 available_at = moved_at
-                ready.append((queue.id, -priority, in_order_at, message_id, place, expires_at))
+                ready.append((queue.id, -priority, in_order_at, message_id, row_key, expires_at))
             if expires_at is not None:
                 queue.expiry_at = min(queue.expiry_at, expires_at)
         rows.append(
             (
-                place,
+                row_key,
                 now,
                 available_at,
                 priority,
@@ -185,7 +185,7 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
             )
         )
         if message.key is not None:
-            keys.append((space, message.key, message_id, place, now, now + queue.options.dedupe_ms))
+            keys.append((space, message.key, message_id, row_key, now, now + queue.options.dedupe_ms))
         receipts.append(PushReceipt(message_id, now, salt))
         message_id += 1
     if len(rows) == 1:
@@ -193,13 +193,13 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
     else:
         tx.connection.executemany(MESSAGE, rows)
     if ready:
-        queue.filed = True
+        queue.has_indexed_rows = True
         tx.connection.executemany(SQL["ready"], ready)
     if scheduled:
         tx.connection.executemany(SQL["scheduled"], scheduled)
     if keys:
         tx.connection.executemany(SQL["keep_key"], keys)
-    if queue.noted:
+    if queue.is_journalled:
         expiries = {row[3]: row[5] for row in ready + scheduled} if ready or scheduled else None
         record_pushed(tx, queue, rows, expiries)
     queue.newest_at = in_order_at

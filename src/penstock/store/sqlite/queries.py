@@ -81,8 +81,8 @@ class SqliteQueries:
         queue = self.queue(name)
         found = set()
         for message_id in filter(None, (message_id_of(uuid, self._salt) for uuid in uuids)):
-            places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
-            if row := self._execute(SQL["held"], places).fetchone():
+            row_keys = (queue.row_key(message_id, plain=True), queue.row_key(message_id, plain=False))
+            if row := self._execute(SQL["held"], row_keys).fetchone():
                 found.add(message_uuid(message_id, row[0], self._salt))
         return found.intersection(uuids)
 
@@ -111,15 +111,15 @@ class SqliteQueries:
 
     def _peek_ready(self, queue: SqliteQueue, limit: int, after: str | None) -> Page:
         rank, available_at, message_id, cursor = position(after, (-NEVER, 0, 0, queue.cursor))
-        filed = self._page("ready", queue.id, rank, available_at, message_id, limit)
+        indexed = self._page("ready", queue.id, rank, available_at, message_id, limit)
         plain_start = max(cursor, queue.cursor)
         plain = self._page("plain", plain_start, queue.plain_end, limit)
         # No id occurs in both lists, so the comparison never reaches the columns after it.
         plain_ids = {row[2] for row in plain}
         messages, room = [], ByteBudget(self._page_bytes)
-        for row in islice(room.take(heapq.merge(filed, plain)), limit):
+        for row in islice(room.take(heapq.merge(indexed, plain)), limit):
             if row[2] in plain_ids:
-                plain_start = queue.place(row[2], plain=True)
+                plain_start = queue.row_key(row[2], plain=True)
             else:
                 rank, available_at, message_id = row[:3]
             messages.append(
@@ -193,30 +193,30 @@ class SqliteQueries:
         queue = self.queue(name)
         if not 0 < message_id <= ID_MAX:
             return None
-        places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
-        row = self._execute(SQL["message"], places).fetchone()
+        row_keys = (queue.row_key(message_id, plain=True), queue.row_key(message_id, plain=False))
+        row = self._execute(SQL["message"], row_keys).fetchone()
         if row is None:
             return None
-        place, created_at, available_at, priority, *rest = row
+        row_key, created_at, available_at, priority, *rest = row
         body = (created_at, priority, *rest)
-        body_with_place = (created_at, available_at, priority, *rest)
+        body_with_time = (created_at, available_at, priority, *rest)
         here = (message_id, queue.id)
         if dead := self._execute(SQL["dead_of"], here).fetchone():
-            return self._dead(queue, dead, body_with_place)
+            return self._dead(queue, dead, body_with_time)
         if archived := self._execute(SQL["archived_of"], here).fetchone():
-            return self._archived(queue, archived, body_with_place)
-        state, filed = State.READY, (0, None, None)
-        if not queue.cursor < place < queue.plain_end:
+            return self._archived(queue, archived, body_with_time)
+        state, indexed = State.READY, (0, None, None)
+        if not queue.cursor < row_key < queue.plain_end:
             scheduled = self._execute(SQL["scheduled_of"], (queue.id, available_at, message_id)).fetchone()
             if scheduled:
                 state = State.SCHEDULED
-            filed = (
+            indexed = (
                 scheduled or self._execute(SQL["ready_of"], (queue.id, -priority, available_at, message_id)).fetchone()
             )
-        if filed is None:
+        if indexed is None:
             lease = self._execute(SQL["lease_of"], (queue.id, message_id)).fetchone()
-            return self._leased(queue, lease, body_with_place)
-        attempts, first_leased_at, expires_at = filed
+            return self._leased(queue, lease, body_with_time)
+        attempts, first_leased_at, expires_at = indexed
         return self._message(
             queue,
             state,

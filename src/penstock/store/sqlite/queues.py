@@ -54,11 +54,11 @@ class SqliteQueue:
         "dead",
         "due_at",
         "expiry_at",
-        "filed",
+        "has_indexed_rows",
         "id",
         "journals",
-        "lapse_at",
         "last_id",
+        "lease_expiry_at",
         "leased",
         "minute",
         "n_acked",
@@ -143,16 +143,16 @@ class SqliteQueue:
         self.plain_start = self.id << ID_BITS + 1
         self.plain_end = self.plain_start + (1 << ID_BITS)
         # Lower bounds of the times of the next transitions; 0 means unknown.
-        self.due_at = self.lapse_at = self.expiry_at = 0
+        self.due_at = self.lease_expiry_at = self.expiry_at = 0
         # True if the ready table may hold rows of this queue.
-        self.filed = True
+        self.has_indexed_rows = True
         # Row of the only ready message, if this process has just pushed it.
         self.only: tuple[Any, ...] | None = None
         self.changed = 0
         self._was_busy = self.undone > 0
 
     @property
-    def noted(self) -> bool:
+    def is_journalled(self) -> bool:
         """True if events of its messages go into the journal."""
         return self.journals and self.options.journal != "off"
 
@@ -160,7 +160,7 @@ class SqliteQueue:
     def pending_counts(self) -> bool:
         return bool(self.uncounted_pushes or self.uncounted_leases)
 
-    def place(self, message_id: int, *, plain: bool) -> int:
+    def row_key(self, message_id: int, *, plain: bool) -> int:
         lane: int = self.plain_start if plain else self.plain_end
         return lane | message_id
 
@@ -174,8 +174,8 @@ class SqliteQueue:
         self.ready -= count
         self.leased += count
         self.n_leased += count
-        if until < self.lapse_at:
-            self.lapse_at = until
+        if until < self.lease_expiry_at:
+            self.lease_expiry_at = until
 
     def may_push_uncounted(self, now: int) -> bool:
         """Return True if the counting of one more plain push can be deferred, and no transition is due."""
@@ -187,7 +187,7 @@ class SqliteQueue:
 
     def _may_wait(self, now: int) -> bool:
         return (
-            now < self.lapse_at
+            now < self.lease_expiry_at
             and now < self.due_at
             and now < self.expiry_at
             and now < (self.minute + 1) * 60_000

@@ -28,14 +28,14 @@ from penstock.store.sqlite.transitions import (
 
 SQL = SETTLE
 DELETE, DELETE_RANGE = SQL["delete"], SQL["delete_range"]
-LEASE_AT, END_LEASE, END_FRESH = SQL["lease_at"], SQL["end_lease"], SQL["end_fresh"]
+LEASE_AT, END_LEASE, END_RECENT = SQL["lease_at"], SQL["end_lease"], SQL["end_fresh"]
 OK = Settled.OK
 
 
 def ack(tx: SqliteTransaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    if len(command.items) > 1 and (ended := _end_fresh(tx, queue, command.items)):
+    if len(command.items) > 1 and (ended := _end_recent(tx, queue, command.items)):
         results = [OK] * len(ended)
     else:
         results, ended = _end_leases(tx, queue, command.items)
@@ -48,7 +48,7 @@ def ack_together(tx: SqliteTransaction, name: str, commands: Sequence[Ack]) -> l
     queue = tx.find(name)
     if queue is None:
         return None
-    ended = _end_fresh(tx, queue, [item for command in commands for item in command.items])
+    ended = _end_recent(tx, queue, [item for command in commands for item in command.items])
     if ended is None:
         return None
     finish(tx, queue, ended)
@@ -59,16 +59,16 @@ class NotAsRemembered(Exception):
     """Raised when the cached leases turned out to be outdated; the batch is rolled back and run without the cache."""
 
 
-def _end_fresh(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]) -> list[EndedLeaseRow] | None:
+def _end_recent(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]) -> list[EndedLeaseRow] | None:
     """End leases that this process gave out recently without reading their rows; None if any is not cached."""
-    known, now, lane = tx.fresh, tx.now, queue.plain_start
+    known, now, lane = tx.recent_leases, tx.now, queue.plain_start
     ended: list[EndedLeaseRow] = []
     leases: dict[int, tuple[int, int, int, bytes]] = {}
     for item in items:
-        fresh = known.get(item.id)
-        if fresh is None or item.token != fresh[1].hex() or fresh[0] <= now or item.id in leases:
+        recent = known.get(item.id)
+        if recent is None or item.token != recent[1].hex() or recent[0] <= now or item.id in leases:
             return None
-        until, token, leased_at, pushed_at = fresh
+        until, token, leased_at, pushed_at = recent
         leases[item.id] = (queue.id, until, item.id, token)
         ended.append(EndedLeaseRow(item.id, lane | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token))
     for message_id in leases:
@@ -78,7 +78,7 @@ def _end_fresh(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[Settle
     if last - first == len(leases) - 1 and all(lease[3] == token for lease in leases.values()):
         done = tx.execute(SQL["end_fresh_range"], (queue.id, until, first, last, token)).rowcount
     else:
-        done = tx.connection.executemany(END_FRESH, leases.values()).rowcount
+        done = tx.connection.executemany(END_RECENT, leases.values()).rowcount
     if done != len(leases):
         raise NotAsRemembered
     return ended
@@ -87,18 +87,18 @@ def _end_fresh(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[Settle
 def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow], how: int = ACKED) -> None:
     """Archive or delete acknowledged messages."""
     remember(tx, queue, ended, how)
-    if queue.noted:
-        pushed = _note_acked(tx, queue, ended)
+    if queue.is_journalled:
+        pushed = _record_acked(tx, queue, ended)
     else:
         # Reading the other push times would cost time, so their total latency is not counted.
         pushed = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
     if queue.options.archive_ms == 0:
-        delete_places(tx, [lease.place for lease in ended])
+        delete_messages(tx, [lease.row_key for lease in ended])
     else:
         queue.archived += len(ended)
         tx.connection.executemany(
             SQL["archive"],
-            [(e.id, e.place, queue.id, tx.now, e.attempts, e.first_leased_at, e.leased_at) for e in ended],
+            [(e.id, e.row_key, queue.id, tx.now, e.attempts, e.first_leased_at, e.leased_at) for e in ended],
         )
     for lease in ended:
         if lease.attempts > 1 or lease.from_dead:
@@ -112,7 +112,7 @@ def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLease
     tx.latencies.add(queue.id, TOTAL, [tx.now - pushed_at for pushed_at in pushed])
 
 
-def _note_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow]) -> list[int]:
+def _record_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow]) -> list[int]:
     """Record acks in the journal, and return when each message was pushed."""
     kept = EventFlag.KEPT if queue.options.archive_ms != 0 else 0
     times = [lease.pushed_at for lease in ended if lease.pushed_at is not None]
@@ -125,7 +125,7 @@ def _note_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[Ended
     # Dead letters are recorded separately, because flags apply to all events of one call.
     for from_dead in {lease.from_dead for lease in ended}:
         alike = [lease for lease in ended if lease.from_dead == from_dead]
-        pushed = pushed_times(tx, [lease.place for lease in alike])
+        pushed = pushed_times(tx, [lease.row_key for lease in alike])
         times += pushed
         rows = [
             (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, 0, lease.attempts, 0, 0)
@@ -136,15 +136,15 @@ def _note_acked(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[Ended
     return times
 
 
-def delete_places(tx: SqliteTransaction, places: list[int]) -> None:
-    if len(places) == 1:
-        tx.execute(DELETE, places)
+def delete_messages(tx: SqliteTransaction, row_keys: list[int]) -> None:
+    if len(row_keys) == 1:
+        tx.execute(DELETE, row_keys)
         return
-    first, last = min(places), max(places)
-    if last - first == len(places) - 1:
+    first, last = min(row_keys), max(row_keys)
+    if last - first == len(row_keys) - 1:
         tx.execute(DELETE_RANGE, (first, last))
     else:
-        tx.execute(SQL["delete_places"], (msgspec.json.encode(places).decode(),))
+        tx.execute(SQL["delete_places"], (msgspec.json.encode(row_keys).decode(),))
 
 
 def nack(tx: SqliteTransaction, command: Nack) -> SettledAll:
@@ -178,7 +178,7 @@ def _back_off(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, lease
     queue.n_nacked += 1
     error = item.error or ""
     if item.dead or item.discard or lease.attempts >= queue.options.max_attempts:
-        if queue.noted:
+        if queue.is_journalled:
             record_ended(tx, queue, Kind.NACKED, lease, error=error, traceback=item.traceback)
         dead_letter(tx, queue, lease, "nacked", error, item.traceback, discard=item.discard)
         return State.DEAD if queue.options.dlq and not item.discard else None
@@ -187,9 +187,9 @@ def _back_off(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, lease
     if delay_ms is None:
         delay_ms = backoff_ms(queue.options, lease.id, lease.attempts)
     available_at = tx.now + delay_ms if delay_ms else max(tx.now, queue.newest_at)
-    if queue.noted:
+    if queue.is_journalled:
         record_ended(tx, queue, Kind.NACKED, lease, until=available_at, error=error, traceback=item.traceback)
-    tx.execute(SQL["move"], (available_at, lease.place))
+    tx.execute(SQL["move"], (available_at, lease.row_key))
     if delay_ms == 0:
         requeue(tx, queue, lease)
         return State.READY
@@ -200,7 +200,7 @@ def _back_off(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, lease
         lease.expires_at,
         queue.id,
         lease.id,
-        lease.place,
+        lease.row_key,
     )
     tx.execute(SQL["schedule"], row)
     queue.scheduled += 1
@@ -215,20 +215,20 @@ def extend(tx: SqliteTransaction, command: Extend) -> SettledAll:
     check_tokens(queue.name, queue.options, command.items)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     results = [_extend_one(tx, queue, item, until) for item in command.items]
-    queue.lapse_at = min(queue.lapse_at, until)
+    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     return SettledAll(results, leased_until=until)
 
 
 def _extend_one(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, until: int) -> Settled:
     if not 0 < item.id <= ID_MAX:
         return Settled.UNKNOWN
-    tx.fresh.pop(item.id, None)
+    tx.recent_leases.pop(item.id, None)
     for at, token in _lease_keys(tx, queue, item):
         if at > tx.now and tx.execute(SQL["extend"], (until, queue.id, at, item.id, token)).rowcount:
             tx.execute(SQL["note_extension"], (item.id, until, tx.now))
-            if queue.noted:
-                place = tx.execute(SQL["place_of"], (queue.id, until, item.id)).fetchone()[0]
-                (pushed_at,) = pushed_times(tx, [place])
+            if queue.is_journalled:
+                row_key = tx.execute(SQL["place_of"], (queue.id, until, item.id)).fetchone()[0]
+                (pushed_at,) = pushed_times(tx, [row_key])
                 tx.journal.note(Kind.EXTENDED, queue, [(item.id, pushed_at, 0, 0, until, 0, 0, 0)])
             return Settled.OK
     return _why_not(tx, queue, item.id)
@@ -250,7 +250,7 @@ def release(tx: SqliteTransaction, command: Release) -> SettledAll:
         if lease.from_dead:
             return_to_dead(tx, queue, lease)
         else:
-            if queue.noted:
+            if queue.is_journalled:
                 record_ended(tx, queue, Kind.RELEASED, lease)
             attempts = lease.attempts - 1
             first = lease.first_leased_at if attempts else None
@@ -306,11 +306,11 @@ def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: li
 
 
 def _remembered(tx: SqliteTransaction, lease: EndedLeaseRow, token: bytes) -> EndedLeaseRow:
-    fresh = tx.fresh.pop(lease.id, None)
-    if fresh is None or lease.attempts > 1 or lease.from_dead:
+    recent = tx.recent_leases.pop(lease.id, None)
+    if recent is None or lease.attempts > 1 or lease.from_dead:
         # The cached entry may belong to an earlier lease, which expired.
         return lease._replace(token=token)
-    return lease._replace(token=token, pushed_at=fresh[3])
+    return lease._replace(token=token, pushed_at=recent[3])
 
 
 def _end_one_by_one(
@@ -335,10 +335,10 @@ def _end_one_by_one(
 def _end_lease(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> EndedLeaseRow | None:
     if not 0 < item.id <= ID_MAX:
         return None
-    fresh = tx.fresh.pop(item.id, None)
-    if fresh and item.token == fresh[1].hex() and fresh[0] > tx.now:
-        until, token, leased_at, pushed_at = fresh
-        if tx.execute(END_FRESH, (queue.id, until, item.id, token)).rowcount:
+    recent = tx.recent_leases.pop(item.id, None)
+    if recent and item.token == recent[1].hex() and recent[0] > tx.now:
+        until, token, leased_at, pushed_at = recent
+        if tx.execute(END_RECENT, (queue.id, until, item.id, token)).rowcount:
             return EndedLeaseRow(
                 item.id, queue.plain_start | item.id, 1, leased_at, leased_at, None, 0, 0, pushed_at, token
             )
@@ -375,6 +375,6 @@ def _result(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, how: in
 def _why_not(tx: SqliteTransaction, queue: SqliteQueue, message_id: int) -> Settled:
     if not 0 < message_id <= ID_MAX:
         return Settled.UNKNOWN
-    places = (queue.place(message_id, plain=True), queue.place(message_id, plain=False))
-    known = tx.execute(SQL["is_known"], (*places, message_id)).fetchone()
+    row_keys = (queue.row_key(message_id, plain=True), queue.row_key(message_id, plain=False))
+    known = tx.execute(SQL["is_known"], (*row_keys, message_id)).fetchone()
     return Settled.STALE if known else Settled.UNKNOWN

@@ -171,7 +171,7 @@ class SqliteStore(ReadMixin, SingleLane):
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         outcomes = self._apply_held(commands)
-        if self._transaction.noted_bytes > JOURNAL_BACKLOG_BYTES:
+        if self._transaction.journal_bytes > JOURNAL_BACKLOG_BYTES:
             self._drain_journal()
         return outcomes
 
@@ -179,7 +179,7 @@ class SqliteStore(ReadMixin, SingleLane):
         """Drain the journal if no server does, so that the file does not grow."""
         from penstock.journal.drainer import drain_once  # The drainer imports the store.
 
-        self._transaction.noted_bytes = 0
+        self._transaction.journal_bytes = 0
         try:
             if self.path == MEMORY:
                 # A store in memory has no log to drain to.
@@ -383,7 +383,7 @@ class SqliteStore(ReadMixin, SingleLane):
                 tx.start(self._clock())
                 outcomes = [execute(tx, command) for command in commands]
                 tx.finish()
-                self._transaction.noted_bytes += tx.noted_bytes
+                self._transaction.journal_bytes += tx.journal_bytes
                 connection.execute("RELEASE penstock")
                 if alone and commits_itself(connection):
                     with mapping_errors(self.path, committing=True):
@@ -485,7 +485,7 @@ class SqliteStore(ReadMixin, SingleLane):
     def close(self) -> None:
         """Drain the journal and close the connections. Safe to call again."""
         try:
-            if not self._closed and (self.journal_waits or self._transaction.noted_bytes):
+            if not self._closed and (self.journal_waits or self._transaction.journal_bytes):
                 self._drain_journal()
         finally:
             with self._lock, self._read_lock:

@@ -12,13 +12,13 @@ from penstock.errors import UnknownQueue
 from penstock.journal.recorder import Recorder
 from penstock.store.common import ByteBudget, LeaseChecks
 from penstock.store.request_dedup import RequestWindow
-from penstock.store.sqlite.journal import note_uncounted
+from penstock.store.sqlite.journal import record_deferred
 from penstock.store.sqlite.latency import LatencyCounters
 from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD, PUSHED, SQL, SqliteQueue
 
 # First lease of a plain message: expiry time, token, time of the lease, and time of the push.
-Fresh = tuple[int, bytes, int, int]
-FRESH_MAX = 10_000
+RecentLease = tuple[int, bytes, int, int]
+RECENT_LEASES_MAX = 10_000
 # Rows about settled tokens after which old ones are deleted.
 FORGET_EVERY = 500
 
@@ -37,16 +37,16 @@ class SqliteTransaction:
         "connection",
         "execute",
         "fenced",
-        "fresh",
         "is_writer",
         "journal",
+        "journal_bytes",
         "last_id",
         "latencies",
         "lease_checks",
         "next_offset",
-        "noted_bytes",
         "now",
         "past_requests",
+        "recent_leases",
         "remembered",
         "room",
         "salt",
@@ -69,7 +69,7 @@ class SqliteTransaction:
         self.trimmed_minute = -1
         self.writer = secrets.randbits(62) | 1
         # Bytes written to the journal since this was last set to 0.
-        self.noted_bytes = 0
+        self.journal_bytes = 0
         # True inside Transact: only a current lease settles, not a repeated token, as other commands depend on it.
         self.fenced = False
         # Rows about settled tokens written since old ones were deleted. Each process begins by deleting some.
@@ -77,7 +77,7 @@ class SqliteTransaction:
         self._pushed_last = 0
         self._uncounted_in: int
         # First leases of plain messages given out by this process, by message id, which can be ended without a lookup.
-        self.fresh: dict[int, Fresh] = {}
+        self.recent_leases: dict[int, RecentLease] = {}
         self.forget()
 
     def start(self, now: int) -> None:
@@ -105,8 +105,8 @@ class SqliteTransaction:
 
     def go_back(self, mark: tuple[int, bool]) -> None:
         """Discard changes after the database was rolled back to its savepoint."""
-        noted, self._another_claims = mark
-        self.journal.go_back(noted)
+        is_journalled, self._another_claims = mark
+        self.journal.go_back(is_journalled)
         self.forget_queues()
 
     def forget_queues(self) -> None:
@@ -126,9 +126,9 @@ class SqliteTransaction:
             if row is None:
                 return None
             queue = self._queues[name] = SqliteQueue(row)
-            if queue.pending_counts and queue.noted:
+            if queue.pending_counts and queue.is_journalled:
                 self._ahead = queue
-                note_uncounted(self, queue)
+                record_deferred(self, queue)
         return queue
 
     def ahead(self, name: str) -> SqliteQueue | None:
@@ -150,10 +150,10 @@ class SqliteTransaction:
         queue.changed |= what
         self._touched[queue.id] = queue
 
-    def remember(self, message_id: int, lease: Fresh) -> None:
-        if len(self.fresh) >= FRESH_MAX:
-            self.fresh.clear()
-        self.fresh[message_id] = lease
+    def remember(self, message_id: int, lease: RecentLease) -> None:
+        if len(self.recent_leases) >= RECENT_LEASES_MAX:
+            self.recent_leases.clear()
+        self.recent_leases[message_id] = lease
 
     def dropped(self, queue: SqliteQueue) -> None:
         self._queues.pop(queue.name, None)
@@ -201,7 +201,7 @@ class SqliteTransaction:
         return False
 
     def defer_counts(self, queue: SqliteQueue) -> None:
-        if queue.noted:
+        if queue.is_journalled:
             self._ahead = queue
 
     def flush_deferred(self) -> None:
@@ -243,7 +243,7 @@ class SqliteTransaction:
         self.load_next_offset()
         row = (self.next_offset, len(records), b"".join(records))
         self.next_offset += len(records)
-        self.noted_bytes += len(row[2])
+        self.journal_bytes += len(row[2])
         return row
 
     def load_next_offset(self) -> None:

@@ -23,7 +23,7 @@ class EndedLeaseRow(NamedTuple):
     """Row of a lease that ended."""
 
     id: int
-    place: int
+    row_key: int
     attempts: int
     first_leased_at: int | None
     leased_at: int
@@ -38,12 +38,12 @@ class EndedLeaseRow(NamedTuple):
 
 def advance(tx: SqliteTransaction, queue: SqliteQueue, step: int = STEP) -> Transitions:
     far = bool(queue.leased) and tx.lease_checks.is_due(queue.id, tx.now)
-    if tx.now < queue.lapse_at and tx.now < queue.due_at and tx.now < queue.expiry_at and not far:
+    if tx.now < queue.lease_expiry_at and tx.now < queue.due_at and tx.now < queue.expiry_at and not far:
         return NO_TRANSITIONS
     moved = Transitions()
     if far:
         _expire_far_leases(tx, queue, moved)
-    if queue.lapse_at <= tx.now:
+    if queue.lease_expiry_at <= tx.now:
         _expire_leases(tx, queue, step, moved)
     if queue.due_at <= tx.now:
         _make_due(tx, queue, step, moved)
@@ -54,7 +54,7 @@ def advance(tx: SqliteTransaction, queue: SqliteQueue, step: int = STEP) -> Tran
 
 def wake_at(queue: SqliteQueue) -> int | None:
     """Return when a message of this queue may become ready without a push."""
-    at: int = min(queue.due_at, queue.lapse_at)
+    at: int = min(queue.due_at, queue.lease_expiry_at)
     return at if at < NEVER else None
 
 
@@ -71,7 +71,7 @@ def _make_due(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Trans
         tx.execute(SQL["unschedule_due"], through)
         queue.scheduled -= len(rows)
         queue.ready += len(rows)
-        queue.filed = True
+        queue.has_indexed_rows = True
         tx.touch(queue)
         moved.due = len(rows)
     queue.due_at = _first(tx, "first_due", queue)
@@ -86,10 +86,10 @@ def _expire_far_leases(tx: SqliteTransaction, queue: SqliteQueue, moved: Transit
     rows = [tx.execute(SQL["lease"], (queue.id, *each)).fetchone() for each in over]
     for until, message_id in over:
         tx.execute(SETTLE["end_lease"], (queue.id, until, message_id))
-        tx.fresh.pop(message_id, None)
+        tx.recent_leases.pop(message_id, None)
     _end_expired_leases(tx, queue, rows, moved)
     if over:
-        queue.lapse_at = _first(tx, "first_lapse", queue)
+        queue.lease_expiry_at = _first(tx, "first_lapse", queue)
     moved.more |= more
 
 
@@ -98,8 +98,8 @@ def _expire_leases(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: 
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))
     _end_expired_leases(tx, queue, rows, moved)
-    queue.lapse_at = _first(tx, "first_lapse", queue)
-    moved.more |= queue.lapse_at <= tx.now
+    queue.lease_expiry_at = _first(tx, "first_lapse", queue)
+    moved.more |= queue.lease_expiry_at <= tx.now
 
 
 def _end_expired_leases(
@@ -114,7 +114,7 @@ def _end_expired_leases(
             return_to_dead(tx, queue, lease)
             continue
         queue.n_lapsed += 1
-        if queue.noted:
+        if queue.is_journalled:
             record_ended(tx, queue, Kind.LAPSED, lease, until=row[0])
         if lease.attempts >= queue.options.max_attempts:
             dead_letter(tx, queue, lease, "lapsed", "the lease expired")
@@ -130,14 +130,14 @@ def _end_expired_leases(
 def _expire(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transitions) -> None:
     ready = tx.execute(SQL["expired_ready"], (queue.id, tx.now, step)).fetchall()
     scheduled = tx.execute(SQL["expired_scheduled"], (queue.id, tx.now, step)).fetchall()
-    if queue.noted:
+    if queue.is_journalled:
         _record_expired(tx, queue, [row[-4:] for row in ready + scheduled])
-    for rank, available_at, message_id, place, attempts, _ in ready:
+    for rank, available_at, message_id, row_key, attempts, _ in ready:
         tx.execute(SQL["drop_ready"], (queue.id, rank, available_at, message_id))
-        forget_message(tx, message_id, place, attempts)
-    for available_at, message_id, place, attempts, _ in scheduled:
+        forget_message(tx, message_id, row_key, attempts)
+    for available_at, message_id, row_key, attempts, _ in scheduled:
         tx.execute(SQL["drop_scheduled"], (queue.id, available_at, message_id))
-        forget_message(tx, message_id, place, attempts)
+        forget_message(tx, message_id, row_key, attempts)
     moved.expired = len(ready) + len(scheduled)
     if moved.expired:
         queue.ready -= len(ready)
@@ -151,7 +151,7 @@ def _expire(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transit
 def _record_expired(tx: SqliteTransaction, queue: SqliteQueue, gone: list[tuple[Any, ...]]) -> None:
     """Record expired messages from rows of id, row key, attempts and first_leased_at."""
     if gone:
-        pushed = pushed_times(tx, [place for _, place, _, _ in gone])
+        pushed = pushed_times(tx, [row_key for _, row_key, _, _ in gone])
         rows = [
             (message_id, pushed_at, first_leased_at or 0, 0, 0, attempts, 0, 0)
             for (message_id, _, attempts, first_leased_at), pushed_at in zip(gone, pushed, strict=True)
@@ -171,22 +171,22 @@ def record_ended(
     **detail: Any,
 ) -> None:
     """Record that a lease ended, and why."""
-    (pushed_at,) = pushed_times(tx, [lease.place])
+    (pushed_at,) = pushed_times(tx, [lease.row_key])
     row = (lease.id, pushed_at, lease.first_leased_at or 0, lease.leased_at, until, lease.attempts, 0, 0)
     tx.journal.note(kind, queue, [row], marks, [encode_detail(**detail)] if detail else None)
 
 
-def forget_message(tx: SqliteTransaction, message_id: int, place: int, attempts: int) -> None:
-    tx.execute(SETTLE["delete"], (place,))
+def forget_message(tx: SqliteTransaction, message_id: int, row_key: int, attempts: int) -> None:
+    tx.execute(SETTLE["delete"], (row_key,))
     if attempts:
         tx.execute(SETTLE["forget_failures"], (message_id,))
 
 
 def requeue(tx: SqliteTransaction, queue: SqliteQueue, lease: EndedLeaseRow) -> None:
     """Make a message ready again at its old position."""
-    row = (lease.attempts, lease.first_leased_at, lease.expires_at, queue.id, lease.id, lease.place)
+    row = (lease.attempts, lease.first_leased_at, lease.expires_at, queue.id, lease.id, lease.row_key)
     tx.execute(SETTLE["file"], row)
-    queue.filed = True
+    queue.has_indexed_rows = True
     queue.ready += 1
     if lease.expires_at is not None:
         queue.expiry_at = min(queue.expiry_at, lease.expires_at)
@@ -196,7 +196,7 @@ def return_to_dead(tx: SqliteTransaction, queue: SqliteQueue, lease: EndedLeaseR
     """End the lease of a dead letter; the journal keeps the error that a consumer gave."""
     tx.execute(SETTLE["return_dead"], (lease.id,))
     queue.dead += 1
-    if queue.noted:
+    if queue.is_journalled:
         detail: dict[str, Any] = {"error": error} if error else {}
         record_ended(tx, queue, Kind.RELEASED, lease, marks=EventFlag.DEAD_LETTER, **detail)
 
@@ -215,16 +215,16 @@ def dead_letter(
     queue.n_dead += 1
     keep = queue.options.dlq and not discard
     remember_failure(tx, lease.id, lease.attempts, error, traceback)
-    if queue.noted:
+    if queue.is_journalled:
         marks = 0 if keep else EventFlag.GONE
         record_ended(tx, queue, Kind.DEAD, lease, marks=marks, reason=reason, errors=failures(tx, lease.id))
     if not keep:
-        forget_message(tx, lease.id, lease.place, lease.attempts)
+        forget_message(tx, lease.id, lease.row_key, lease.attempts)
         return
     ttl_left_ms = None if lease.expires_at is None else max(0, lease.expires_at - tx.now)
     row: tuple[Any, ...] = (
         lease.id,
-        lease.place,
+        lease.row_key,
         queue.id,
         tx.now,
         lease.attempts,

@@ -179,11 +179,11 @@ class LeaseCall(FunctionCall[Lease]):
         messages: list[list[Delivery]] = [[] for _ in self.commands]
         tokens = [(now + lasting, self._token(number, now)) for number, lasting in enumerate(self.lasting)]
         salt, name = context.salt, known.name
-        for slot, (_, place, created_at, priority, content, key, headers, payload) in zip(
+        for slot, (_, row_key, created_at, priority, content, key, headers, payload) in zip(
             self.slots, rows, strict=False
         ):
             until, token = tokens[slot - 1]
-            message_id = place & ID_MAX
+            message_id = row_key & ID_MAX
             messages[slot - 1].append(
                 Delivery(
                     id=message_id,

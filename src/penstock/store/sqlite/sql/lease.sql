@@ -11,7 +11,7 @@ SELECT created_at FROM (
                   WHERE place > (?1 * 2 + 1) << 44 AND place < (?1 * 2 + 2) << 44 ORDER BY place DESC LIMIT 1))
  ORDER BY id DESC LIMIT 1
 
--- :filed
+-- :indexed
 SELECT r.rank, r.available_at, r.id, r.place, r.attempts, r.first_leased_at,
        m.created_at, m.priority, m.content, m.key, m.headers, m.payload
   FROM penstock_ready r CROSS JOIN penstock_message m ON m.place = r.place
