@@ -148,7 +148,7 @@ __all__ = [
     "connect",
 ]
 
-# Loaded when first asked for: a command that only talks to a server starts without SQLite and asyncio.
+# Imported on first use: a command that only talks to a server starts without SQLite and asyncio.
 _LATE = {
     "Appended": "penstock.client.stream_types",
     "Client": "penstock.client._sync.client",

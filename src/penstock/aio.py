@@ -1,4 +1,4 @@
-"""The SDK for asyncio: as `penstock.connect`, with `await`.
+"""The SDK for asyncio: the same client as `penstock.connect`, with `await`.
 
 async with penstock.aio.connect("sqlite:///tasks.db") as client:
     queue = await client.create_queue("emails")

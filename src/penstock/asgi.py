@@ -4,7 +4,7 @@ queues = penstock.asgi.app("sqlite:///tasks.db", auth_token="…")
 api = FastAPI(lifespan=penstock.asgi.lifespan(queues, send_email))
 api.mount("/penstock", queues)
 
-`queues` is an ASGI application of its own, too: `uvicorn module:queues`.
+`queues` is also an ASGI application by itself: `uvicorn module:queues`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ log = logging.getLogger("penstock.asgi")
 def app(store: str, **settings: Any) -> Application:
     """Return Penstock as an ASGI application on `sqlite:///path` or `postgresql://…`.
 
-    `settings` are those of the server, for example `auth_token="…"`. Without a token it answers only with
-    `insecure=True`: then the application around it decides who may use it.
+    `settings` are those of the server, for example `auth_token="…"`. Without a token, `insecure=True` is required: then
+    the application around it must check who may use it.
     """
     values = {"access_log": False, **settings, "store": store}
     try:
@@ -47,9 +47,9 @@ def app(store: str, **settings: Any) -> Application:
         raise to_invalid_input(error, "setting") from None
     if not checked.auth_token and not checked.insecure:
         raise InvalidInput(
-            "an application without a token would let everyone in",
+            "auth_token is missing, so everyone could use the queues",
             field="auth_token",
-            hint="give auth_token=…, or insecure=True if your application checks who asks",
+            hint="give auth_token=…, or insecure=True if your application authenticates requests",
         )
     return Application(checked)
 
@@ -68,7 +68,7 @@ class Application:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start; stop at the end of the block."""
+        """Start the application, and stop it at the end of the block."""
         await self._start()
         try:
             yield
@@ -82,7 +82,7 @@ class Application:
         await (self._app or await self._start())(scope, receive, send)
 
     async def _follow(self, receive: Receive, send: Send) -> None:
-        """Start and stop with the server."""
+        """Start and stop with the server's lifespan events."""
         await receive()
         try:
             await self._start()
@@ -124,7 +124,7 @@ def lifespan(*parts: Application | Worker | SyncWorker) -> Callable[[Any], Abstr
     for part in parts:
         if not isinstance(part, Application) and not hasattr(part, "stop"):
             raise InvalidInput(
-                f"lifespan() takes applications and workers, not {type(part).__name__}",
+                f"lifespan(): expected applications and workers, got {type(part).__name__}",
                 field="parts",
                 hint="decorate the function with @queue.worker()",
             )
@@ -146,7 +146,7 @@ async def _working(worker: Worker | SyncWorker) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # A worker that has run before does not heed a stop until its next run has begun, in whatever thread.
+        # A worker that has run before ignores a stop() until its next run has begun, in its own thread or task.
         while not running.done():
             worker.stop()
             await asyncio.wait([running], timeout=1)
@@ -154,7 +154,7 @@ async def _working(worker: Worker | SyncWorker) -> AsyncIterator[None]:
 
 
 async def _in_own_thread(run: Callable[[], None]) -> None:
-    """Run to its end in a thread of its own: the loop's shared threads are few, and a worker would keep one."""
+    """Run in a dedicated thread: a worker would occupy one of the loop's few shared threads."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-worker")
     try:
         await asyncio.get_running_loop().run_in_executor(executor, run)
@@ -163,11 +163,11 @@ async def _in_own_thread(run: Callable[[], None]) -> None:
 
 
 async def _run(worker: Any) -> None:
-    """Run a worker until it is stopped. The application goes on when one fails, and the failure is logged."""
+    """Run a worker until it is stopped. If it fails, log that; the application goes on."""
     try:
         if inspect.iscoroutinefunction(worker.run):
             await worker.run()
         else:
             await _in_own_thread(worker.run)
     except Exception:
-        log.exception("the worker of queue %r has failed and handles no more messages", worker.queue.name)
+        log.exception("the worker of queue %r failed and handles no more messages", worker.queue.name)

@@ -1,5 +1,6 @@
-"""Settings of a server: flag over `PENSTOCK_<NAME>` over the plain name, where there is one (`PORT`, `DB_PATH`, …),
-over configuration file over default.
+"""Settings of a server.
+
+Precedence: flag, `PENSTOCK_<NAME>`, plain environment variable (`PORT`, `DB_PATH`, …), configuration file, default.
 """
 
 from __future__ import annotations
@@ -25,98 +26,98 @@ Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
-    """The address to listen on; beyond this machine only with a token."""
+    """Address to listen on; other than loopback only with a token."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8888
-    """0 picks a free one."""
+    """Port to listen on; 0 picks a free one."""
     data: str = "./penstock-data"
-    """The folder for everything on disk. It holds the store, unless `db` or `store` names another."""
+    """Data folder. It holds the store, unless `db` or `store` names another."""
     db: str | None = None
-    """A SQLite file elsewhere than in the data folder."""
+    """SQLite file, if it is not in the data folder."""
     store: str | None = None
-    """A database instead of a file: sqlite:///path or postgresql://…"""
+    """Database URL: sqlite:///path or postgresql://…"""
     lake: str | None = None
-    """The tables that `penstock pipeline` keeps, for analytics of times long past; by default beside the file, or in
-    the data folder."""
+    """Folder of the tables that `penstock pipeline` writes, for analytics beyond the roll-ups; by default beside the
+    file, or in the data folder."""
     pool_size: Annotated[int, Meta(ge=2, le=1_000)] | None = None
-    """Connections to a PostgreSQL; by default as many as are of use."""
+    """Connections to PostgreSQL; by default as many as are useful."""
     auth_token: str | None = None
-    """The admin token: all that ask must send it, or a key of a queue."""
+    """Admin token. Every request must send it, or an API key."""
     read_token: str | None = None
-    """Lets its bearer look at everything and change nothing."""
+    """Token that can read everything and change nothing."""
     dashboard: bool = True
     """Serve the dashboard at /."""
     insecure: bool = False
-    """Listen beyond this machine without a token."""
+    """Allow other machines to connect without a token."""
     tls_cert: str | None = None
-    """A certificate (PEM), to speak HTTPS."""
+    """Certificate (PEM) for HTTPS."""
     tls_key: str | None = None
-    """Its key."""
+    """Private key of the certificate (PEM)."""
     durability: Literal["full", "relaxed"] = "full"
-    """Answer when it is on disk, or before."""
+    """`full` responds after the fsync, `relaxed` before it."""
     journal: bool = True
-    """Keep a journal of all that happens, for live events and for Spark, beside the file or in the database."""
+    """Record all events in a journal, for live events and for Spark, beside the file or in the database."""
     cors_origins: list[str] = []
-    """Web pages that may use this server, by origin."""
+    """Origins whose web pages may use this server (CORS)."""
     payload_bytes: Count = 512 << 10
-    """The largest message."""
+    """Largest message."""
     request_bytes: Count = 16 << 20
-    """The largest request."""
+    """Largest request."""
     get_limit_default: Count = 1
-    """Messages that a GET of the inbox takes when it does not say."""
+    """Default number of messages of an inbox GET."""
     get_limit_max: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
-    """And at most."""
+    """Most messages of an inbox GET."""
     batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
-    """Messages in one request."""
+    """Most messages in one request."""
     wait_ms_default: Annotated[int, Meta(ge=0, le=600_000)] = 20_000
-    """How long a poll waits when it does not say."""
+    """Default wait of a long poll."""
     wait_ms_max: Annotated[int, Meta(ge=0, le=600_000)] = 60_000
-    """And at most."""
+    """Longest wait of a long poll."""
     polls_max: Count = 20_000
-    """Polls that may wait at once."""
+    """Most long polls that wait at the same time."""
     tree_timeout_ms: Annotated[int, Meta(ge=0, le=600_000)] = 30_000
-    """How long a pop of the tree face waits when it does not say."""
+    """Default wait of a pop of the tree API."""
     tree_batch_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    """Messages in one pop of the tree face."""
+    """Most messages in one pop of the tree API."""
     worker_id: Annotated[str, Meta(min_length=1, max_length=255)] = msgspec.field(default_factory=own_name)
-    """What this server is called where it hands out messages for consumers that give no name."""
+    """Name of this server in the list of workers, also for consumers without a name."""
     worker_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
-    """Time between heartbeats, by which servers and named consumers are known to be there."""
+    """Time between heartbeats of servers and named consumers."""
     worker_stale_ms: Annotated[int, Meta(ge=200, le=86_400_000)] = 30_000
-    """After how long without one they are taken off the list."""
+    """Time without a heartbeat after which a worker is removed from the list."""
     connections_max: Count = 20_000
-    """Connections that may be open at once."""
+    """Most open connections."""
     commit_queue_max: Count = 20_000
-    """Commands that may wait for a commit; more are told to come later."""
+    """Most commands that wait for a commit; further ones get a 429."""
     wal_bytes_max: Count = 1 << 30
-    """Pushes are told to come later while SQLite's write-ahead log is larger."""
+    """Size of SQLite's write-ahead log above which pushes get a 429."""
     busy_ms: Annotated[int, Meta(ge=0, le=600_000)] = 5_000
-    """How long a commit waits for another process that holds the store."""
+    """How long a commit waits for another process that has locked the store."""
     retention_ms: Annotated[int, Meta(ge=0)] | None = None
-    """How long the inbox keeps archived messages; unset: until they are removed."""
+    """How long the inbox keeps archived messages; unset: until they are deleted."""
     grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
-    """How long a server that was asked to stop goes on answering."""
+    """How long a stopping server finishes requests."""
     sweep_ms: Annotated[int, Meta(ge=10, le=600_000)] = 1_000
-    """Time between looks for what time moves: delays that end, leases that lapse. Who waits is woken without it."""
+    """Time between checks for ended delays and expired leases. Waiting polls do not depend on it."""
     metrics_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
-    """Time between the depths that a dashboard is told."""
+    """Time between updates of queue depths for dashboards."""
     ws_heartbeat_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
     """Time between pings to a dashboard."""
     ws_connections_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
-    """Dashboards that may be connected at once."""
+    """Most connected dashboards."""
     ws_slow_ms: Annotated[int, Meta(ge=1, le=600_000)] = 10_000
-    """How long a dashboard may take to accept what it is sent, before it is dropped."""
+    """How long a dashboard may take to accept data before it is disconnected."""
     metrics_days: Annotated[int, Meta(ge=1, le=3_650)] = 30
-    """How long minute roll-ups are kept."""
+    """How long to keep minute roll-ups."""
     trim_ms: Annotated[int, Meta(ge=10, le=86_400_000)] = 10_000
-    """Time between looks for records that streams no longer keep."""
+    """Time between runs of stream retention."""
     canary_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 15_000
     """Time between the canary's synthetic messages; 0 turns it off."""
     canary_slo_ms: Count = 1_000
-    """How fast the canary's message should be through."""
+    """How long a canary message may take."""
     access_log: bool = True
-    """One JSON line a request, on stderr."""
+    """Log one JSON line per request on stderr."""
     otel: bool = False
-    """Send traces by OpenTelemetry; its own OTEL_* variables say where to."""
+    """Send OpenTelemetry traces; the OTEL_* variables configure the exporter."""
 
 
 PLAIN_NAMES = {
@@ -142,13 +143,13 @@ PLAIN_NAMES = {
 }
 LISTS = {"cors_origins"}
 TOKEN = re.compile(r"[!-~]+")
-# What a client can send after "Authorization: Bearer".
+# Characters that a client can send after "Authorization: Bearer".
 
 
 def load_settings(
     flags: Mapping[str, Any], environ: Mapping[str, str] | None = None, file: Path | None = None
 ) -> Settings:
-    """Merge all sources; a flag that was not given is None or missing."""
+    """Merge all sources; a flag that is not given is None or missing."""
     environ = os.environ if environ is None else environ
     from_file = _from_file(file, environ)
     from_file.pop("client", None)
@@ -165,7 +166,7 @@ def load_settings(
         named |= {name: str(name_of(name)) for name in ("data", "db", "store") if name in source}
     _check_one_store(named)
     if not values.get("auth_token") and environ.get("PENSTOCK_TOKEN"):
-        # What this machine's clients send is what its server wants, unless it was told otherwise.
+        # Without a setting of its own, a server accepts the token that clients on this machine send.
         values["auth_token"] = environ["PENSTOCK_TOKEN"]
     try:
         return check_settings(msgspec.convert(values, Settings, strict=False))
@@ -174,7 +175,7 @@ def load_settings(
 
 
 def _check_one_store(named: Mapping[str, str]) -> None:
-    """Refuse settings that name two stores. A folder given by flag names one too: it would hold a file of its own."""
+    """Refuse settings that name two stores. A data folder given by flag counts too, as it holds a file."""
     names = [named[name] for name in ("store", "db") if name in named]
     if named.get("data") == "--data" and not any(name.startswith("--") for name in names):
         names.append("--data")
@@ -185,29 +186,29 @@ def _check_one_store(named: Mapping[str, str]) -> None:
 
 
 def check_settings(settings: Settings) -> Settings:
-    """Check what their types do not say; returns them."""
+    """Check the constraints that types cannot express, and return the settings."""
     for name in ("auth_token", "read_token"):
         token = getattr(settings, name)
         if token is not None and not TOKEN.fullmatch(token):
             raise InvalidInput(
-                f"setting {name}: a token is made of visible ASCII characters, without spaces",
+                f"setting {name}: a token must be visible ASCII without spaces",
                 field=name,
-                hint="make one with: openssl rand -hex 32",
+                hint="generate one with: openssl rand -hex 32",
             )
     if settings.worker_stale_ms < 2 * settings.worker_heartbeat_ms:
         raise InvalidInput(
             f"setting worker_stale_ms: {settings.worker_stale_ms} is less than two heartbeats"
-            f" ({settings.worker_heartbeat_ms} ms each): one that is late would take a worker off the list",
+            f" ({settings.worker_heartbeat_ms} ms each); a late heartbeat would remove a worker from the list",
             field="worker_stale_ms",
         )
     return settings
 
 
 def client_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The file's table `[client]`: the `url` and `token` with which this machine's commands reach a server."""
+    """Return the `[client]` table of the file: the `url` and `token` that the CLI uses."""
     table = _from_file(None, os.environ if environ is None else environ).get("client", {})
     if not isinstance(table, dict) or not table.keys() <= {"url", "token"}:
-        raise InvalidInput("the table [client] holds url and token", field="client")
+        raise InvalidInput("the table [client] can only have url and token", field="client")
     return {name: str(value) for name, value in table.items()}
 
 
@@ -216,12 +217,12 @@ def _from_file(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
     path = Path(named) if named else Path("penstock.toml")
     if not path.exists():
         if named:
-            raise InvalidInput(f"there is no configuration file {path}", field="config")
+            raise InvalidInput(f"configuration file {path} does not exist", field="config")
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not TOML: {error}", field="config") from None
+        raise InvalidInput(f"{path} is not valid TOML: {error}", field="config") from None
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}", field="config") from None
 
@@ -254,8 +255,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 def _listen_address(text: str) -> dict[str, Any]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal():
-        raise InvalidInput(f"LISTEN_ADDR is host:port or :port, not {text!r}", field="LISTEN_ADDR")
-    # A bare port has always meant every interface.
+        raise InvalidInput(f"LISTEN_ADDR: expected host:port or :port, got {text!r}", field="LISTEN_ADDR")
+    # As elsewhere, :port means every interface.
     return {"host": host.strip("[]") or "0.0.0.0", "port": port}
 
 
@@ -267,7 +268,7 @@ def _postgres_url(environ: Mapping[str, str]) -> str:
 
 
 def _is_address(text: str) -> bool:
-    """HOST is set by many shells to the machine's name, which is not what to listen on."""
+    """Return True for an address. Many shells set HOST to the machine's name, which is not an address to listen on."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree. Each error has a stable `code` and, where there is one, a hint on what to do.
+"""Every public exception. Each has a stable `code` and, where possible, a hint of what to do.
 
 PenstockError
 ├── InvalidInput            a value that can never be accepted (also a ValueError)
@@ -19,10 +19,10 @@ PenstockError
 │   ├── StreamExists
 │   ├── StreamInUse
 │   ├── PositionMovesBack
-│   ├── TargetNotEmpty      of a move to another store
+│   ├── TargetNotEmpty      of a migration to another store
 │   ├── SourceChanged
 │   └── MoveDiffers
-├── OffsetTrimmed           those records are no longer kept
+├── OffsetTrimmed           the records were removed by retention
 ├── MissingExtra            an optional dependency is not installed (also an ImportError)
 ├── TryLater                carries `retry_after_ms`
 │   ├── QueueFull
@@ -38,13 +38,13 @@ PenstockError
 │   ├── DiskFull
 │   ├── LogFailed           a write failed; the log must be opened again
 │   └── Damaged
-│       └── CorruptRecord   carries its place, never its bytes
-├── Unsupported             what this store cannot do
+│       └── CorruptRecord   carries its position, never its bytes
+├── Unsupported             an operation that this kind of store does not have
 ├── AccessDenied            only over HTTP
 │   ├── Unauthorized        no credential, or an unknown one
-│   └── Forbidden           a credential without that right
-├── Unreachable             no answer from the server (also a ConnectionError)
-└── ServerFault             an answer that makes no sense
+│   └── Forbidden           a credential without the right
+├── Unreachable             no response from the server (also a ConnectionError)
+└── ServerFault             an invalid response
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from typing import Any
 
 
 class PenstockError(Exception):
-    """Anything Penstock refuses or fails at. With `maybe_done`, an attempt whose answer was lost may have done it."""
+    """The base of all errors. With `maybe_done`, an attempt whose response was lost may have succeeded."""
 
     code = "error"
     maybe_done = False
@@ -67,13 +67,13 @@ class PenstockError(Exception):
         return f"{message} ({self.hint})" if self.hint else message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default an exception is unpickled by calling its class with `args`, which are not what ours are made from.
+        # By default an exception is unpickled by calling its class with `args`, but these constructors take others.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 def _rebuild(kind: type[PenstockError], args: tuple[Any, ...], data: dict[str, Any]) -> PenstockError:
     error = kind.__new__(kind, *args)
-    error.args = args  # An OSError leaves that to its constructor.
+    error.args = args  # OSError sets them in its constructor, not in __new__.
     error.__dict__.update(data)
     return error
 
@@ -101,7 +101,7 @@ class LeaseTokenRequired(InvalidInput):
 
     def __init__(self, queue: str, message_id: int | str) -> None:
         super().__init__(
-            f"queue {queue!r} settles message {message_id} only with the token of its lease",
+            f"queue {queue!r} settles message {message_id} only with its lease token",
             field="token",
             hint="send the token that came with the message, or turn off require_lease_token",
         )
@@ -116,7 +116,7 @@ class BatchTooLarge(InvalidInput):
 
 
 class OffsetBeyondEnd(InvalidInput):
-    """Nothing has that offset yet; `next_offset` is the one that the next record gets."""
+    """The offset is past the end of the stream; the next record gets `next_offset`."""
 
     code = "offset_beyond_end"
 
@@ -139,7 +139,7 @@ class UnknownQueue(NotFound):
     code = "unknown_queue"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"there is no queue {queue!r}", hint="create it first")
+        super().__init__(f"queue {queue!r} does not exist", hint="create it first")
         self.queue = queue
 
 
@@ -147,7 +147,7 @@ class UnknownMessage(NotFound):
     code = "unknown_message"
 
     def __init__(self, queue: str, message_id: int | str) -> None:
-        super().__init__(f"there is no message {message_id} in queue {queue!r}")
+        super().__init__(f"message {message_id} does not exist in queue {queue!r}")
         self.queue = queue
         self.message_id = message_id
 
@@ -156,7 +156,7 @@ class UnknownStream(NotFound):
     code = "unknown_stream"
 
     def __init__(self, stream: str) -> None:
-        super().__init__(f"there is no stream {stream!r}", hint="create it first")
+        super().__init__(f"stream {stream!r} does not exist", hint="create it first")
         self.stream = stream
 
 
@@ -186,14 +186,14 @@ class QueueExists(Conflict):
 
 
 class KeyTaken(Conflict):
-    """A key that all queues share names a message of another queue than the one that was pushed to."""
+    """A key that must be unique across queues belongs to a message of another queue."""
 
     code = "key_taken"
 
     def __init__(self, queue: str, key: str) -> None:
         super().__init__(
-            f"{key!r} names a message of another queue; nothing was pushed to {queue!r}",
-            hint="use an id that no other queue's message has",
+            f"key {key!r} belongs to a message of another queue; nothing was pushed to {queue!r}",
+            hint="use a key that no message of another queue has",
         )
 
 
@@ -207,14 +207,14 @@ class QueueNotEmpty(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease has passed, or the message was settled already; nothing was changed."""
+    """The lease has expired, or the message was settled already; nothing was changed."""
 
     code = "lease_lost"
 
     def __init__(self, message_id: int | str) -> None:
         super().__init__(
             f"the lease on message {message_id} is no longer yours",
-            hint="the work may have been handed to another consumer; extend the lease earlier, or make it longer",
+            hint="another consumer may have the message; use a longer lease, or extend it earlier",
         )
         self.message_id = message_id
 
@@ -262,40 +262,40 @@ class TargetNotEmpty(Conflict):
 
     def __init__(self, target: str) -> None:
         super().__init__(
-            f"{target} holds something already, which is not an unfinished move from this store",
-            hint="move to a new file, or to an empty schema (?schema=…)",
+            f"{target} is not empty, and not an unfinished migration from this store",
+            hint="migrate to a new file, or to an empty schema (?schema=…)",
         )
         self.target = target
 
 
 class SourceChanged(Conflict):
-    """Between the attempts of one move."""
+    """The source of a migration was used between two attempts."""
 
     code = "source_changed"
 
     def __init__(self, source: str) -> None:
         super().__init__(
-            f"{source} was used since the move began",
-            hint="delete the target's file or drop its schema, and move again with nothing using the source",
+            f"{source} was used since the migration began",
+            hint="delete the target's file or drop its schema, and migrate again while nothing uses the source",
         )
         self.source = source
 
 
 class MoveDiffers(Conflict):
-    """The comparison after a move found source and target unlike; the target cannot be opened."""
+    """Source and target differ after a migration; the target cannot be opened."""
 
     code = "move_differs"
 
     def __init__(self, source: str, target: str, what: str) -> None:
         super().__init__(
             f"{source} and {target} differ in {what}",
-            hint="delete the target's file or drop its schema, and move again with nothing using the source",
+            hint="delete the target's file or drop its schema, and migrate again while nothing uses the source",
         )
         self.what = what
 
 
 class OffsetTrimmed(PenstockError):
-    """That record is no longer kept; `first_offset` is the first that is."""
+    """The record was removed by retention; `first_offset` is the first one that exists."""
 
     code = "offset_trimmed"
 
@@ -309,7 +309,7 @@ class OffsetTrimmed(PenstockError):
 
 
 class MissingExtra(PenstockError, ImportError):
-    """Something that an optional dependency is needed for."""
+    """An optional dependency is not installed."""
 
     code = "missing_extra"
 
@@ -319,7 +319,7 @@ class MissingExtra(PenstockError, ImportError):
 
 
 class TryLater(PenstockError):
-    """Well-formed, but not now: try again after `retry_after_ms`."""
+    """The request is valid but cannot be served now; retry after `retry_after_ms`."""
 
     code = "try_later"
 
@@ -337,7 +337,7 @@ class RateLimited(TryLater):
 
 
 class StoreError(PenstockError):
-    """The file or database did not do what was asked; nothing of the request was kept."""
+    """The file or database failed; nothing of the request was stored."""
 
     code = "store_error"
 
@@ -347,7 +347,7 @@ class StoreBusy(StoreError):
 
 
 class StoreUnreachable(StoreError, ConnectionError):
-    """No connection to the database, or it was lost. With `maybe_done`, what was asked may have been kept."""
+    """There is no connection to the database, or it was lost. With `maybe_done`, the commit may have succeeded."""
 
     code = "store_unreachable"
 
@@ -381,7 +381,7 @@ class DiskFull(StoreError):
 
 
 class LogFailed(StoreError):
-    """A write failed in a way that leaves the disk's state unknown: nothing more is written until a new opening."""
+    """A write failed and the state on disk is unknown: nothing more is written until the log is opened again."""
 
     code = "log_failed"
 
@@ -391,7 +391,7 @@ class Damaged(StoreError):
 
 
 class CorruptRecord(Damaged):
-    """A record that is not what was written, or is gone. Its bytes are never handed out."""
+    """A record is damaged or missing. Its bytes are never returned."""
 
     code = "corrupt_record"
 
@@ -399,7 +399,7 @@ class CorruptRecord(Damaged):
         where = f"byte {position} of {segment}" if position is not None else f"{segment}, where it is missing"
         super().__init__(
             f"record {offset} of stream {stream!r} is damaged: {where}",
-            hint="`penstock stream check` tells more; records before and after it can be read",
+            hint="run `penstock stream check`; records before and after it can be read",
         )
         self.stream = stream
         self.offset = offset
@@ -408,7 +408,7 @@ class CorruptRecord(Damaged):
 
 
 class Unsupported(PenstockError):
-    """Not with this kind of store."""
+    """The operation does not exist for this kind of store."""
 
     code = "unsupported"
 
@@ -426,7 +426,7 @@ class Forbidden(AccessDenied):
 
 
 class Unreachable(PenstockError, ConnectionError):
-    """The server did not answer. With `maybe_done`, it may have done what was asked all the same."""
+    """The server did not respond. With `maybe_done`, it may still have executed the request."""
 
     code = "unreachable"
 
@@ -436,7 +436,7 @@ class Unreachable(PenstockError, ConnectionError):
 
 
 class ServerFault(PenstockError):
-    """The server failed in a way it should not, or something else answers at its address."""
+    """The server failed internally, or something else responds at its address."""
 
     code = "server_fault"
 
@@ -446,8 +446,8 @@ class ServerFault(PenstockError):
 
 
 class DeadLetter(Exception):
-    """Raise this in a worker to fail a message for good: it goes to the dead letters, whatever attempts are left."""
+    """Raised in a worker to dead-letter the message now, even if attempts are left."""
 
 
 class Discard(Exception):
-    """Raise this in a worker to fail a message for good and drop it: it leaves no dead letter."""
+    """Raised in a worker to delete the message now, without a dead letter."""

@@ -1,6 +1,6 @@
-"""LiteQueue: a durable queue inside your program. Bytes in, bytes out, one SQLite file.
+"""LiteQueue: a durable queue in one SQLite file, inside your program. Payloads are bytes.
 
-Times are in seconds here. Threads, processes and a Penstock server may share one file.
+Times are in seconds. Threads, processes and a Penstock server may share one file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from penstock.store.sqlite import Durability, SqliteStore
 
 DEFAULT_OPTIONS = QueueOptions(lease_ms=60_000, max_attempts=6)
 MAX_BYTES = 16 << 20
+# SQLite allows rows of up to a billion bytes.
 BLOB_BYTES_MAX = 1_000_000_000 - (1 << 20)
-"""SQLite takes rows of up to a billion bytes."""
 BUSY_MS_MAX = 3_600_000
 Seconds = int | float
 OK = Settled.OK
@@ -48,7 +48,7 @@ OK = Settled.OK
 
 @dataclass(slots=True)
 class Message:
-    """What `pop` hands out. `id` is a time-ordered UUID, `created_at` is in whole seconds."""
+    """A message returned by `pop`. `id` is a time-ordered UUID, `created_at` is in whole seconds."""
 
     id: str
     data: bytes
@@ -56,7 +56,7 @@ class Message:
     retry_count: int
     created_at: int
     lease: SettleItem | None = field(default=None, repr=False, compare=False)
-    """What proves that this message is ours to settle; None for one that was only looked at."""
+    """The lease token, for settling the message; None if it was only peeked at."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class DeadMessage:
     created_at: int
     failed_at: int
     reason: str
-    """The last error, or that the lease expired."""
+    """The last error, or a text that the lease expired."""
 
 
 class LiteQueue:
@@ -81,10 +81,10 @@ class LiteQueue:
     ...         print(message.data)
     b'hello'
 
-    A queue is made by its first `put`, for `max_retries` deliveries beyond the first (default 5). Given explicitly,
-    `max_retries` also changes a queue that exists. `durability="relaxed"` survives a crash of the program, but not of
-    the machine: the last commits may be lost, the file stays whole. `journal=True` keeps a journal of all that happens
-    in a folder beside the file, `False` ends it; it stays as it is if not told.
+    The first `put` creates a queue, with `max_retries` deliveries after the first (default 5). Given explicitly,
+    `max_retries` also changes an existing queue. `durability="relaxed"` survives a crash of the program; a crash of the
+    machine may lose the last commits, but does not corrupt the file. `journal=True` records all events in a folder
+    beside the file, `False` ends that, and None leaves it as it is.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class LiteQueue:
         journal: bool | None = None,
     ) -> None:
         if durability not in ("full", "relaxed"):
-            raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}", field="durability")
+            raise InvalidInput(f"durability must be 'full' or 'relaxed', got {durability!r}", field="durability")
         self._options, self._changes = DEFAULT_OPTIONS, {}
         _check_int("max_bytes", max_bytes, 1, BLOB_BYTES_MAX)
         _check_int("busy_ms", busy_ms, 0, BUSY_MS_MAX)
         if not callable(clock):
-            raise WrongType("clock is a function that answers milliseconds since 1970", field="clock")
+            raise WrongType("clock: expected a function that returns milliseconds since 1970", field="clock")
         if journal is not None and type(journal) is not bool:
-            raise WrongType(f"journal is a bool or None, not {type(journal).__name__}", field="journal")
+            raise WrongType(f"journal: expected bool or None, got {type(journal).__name__}", field="journal")
         if max_retries is not None:
             _check_int("max_retries", max_retries, 0, ATTEMPTS_MAX - 1)
             self._changes = {"max_attempts": max_retries + 1}
@@ -121,9 +121,9 @@ class LiteQueue:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path and the settings: a process that is spawned opens the file itself."""
+        """Pickle the path and the settings; a spawned process opens the file itself."""
         if self._opened_with[0] == ":memory:":
-            raise TypeError("a queue in memory cannot be pickled: no other process can open it")
+            raise TypeError("cannot pickle a queue in memory: no other process can open it")
         return _reopen, self._opened_with
 
     def put(
@@ -137,10 +137,10 @@ class LiteQueue:
         key: str | None = None,
         conn: Any = None,
     ) -> str:
-        """Add a message; answered when it is on disk. A repeated `key` returns the first message's id instead.
+        """Add a message and return its id once it is durable. A duplicate `key` returns the id of the first message.
 
-        With `conn`, a connection of your own to the same file (of sqlite3, or SQLAlchemy's or Django's), the message
-        becomes part of your transaction: it is popped after your commit, and a rollback removes it.
+        With `conn`, your own connection to the same file (from sqlite3, SQLAlchemy or Django), the message is part of
+        your transaction: it can be popped after your commit, and a rollback removes it.
         """
         plain = type(delay) is type(priority) is int and delay == priority == 0 and ttl is None and key is None
         if plain and type(data) is bytes:
@@ -167,13 +167,13 @@ class LiteQueue:
         return self._broker.push(qname, messages, create=self._options)
 
     def _change(self, qname: str, *, create: QueueOptions | None) -> None:
-        """Bring an explicit `max_retries` to a queue, once."""
+        """Apply an explicit `max_retries` to a queue, once."""
         if self._changes and check_queue_name(qname) not in self._known:
             self._broker.configure(qname, self._changes, create=create)
             self._known.add(qname)
 
     def pop(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Message | None:
-        """Lease the next message for `timeout` seconds; None when there is none, after waiting up to `wait`."""
+        """Lease the next message for `timeout` seconds, waiting up to `wait` seconds; None if there is none."""
         leased = self._lease(1, qname, timeout, wait)
         return _message(leased[0]) if leased else None
 
@@ -196,7 +196,7 @@ class LiteQueue:
             return self._lease(limit, qname, timeout, wait)
 
     def peek(self, qname: str = "default") -> Message | None:
-        """The message that `pop` would hand out now, left where it is."""
+        """Return the message that `pop` would return now, without leasing it."""
         try:
             found, _ = self._broker.peek(qname)
         except UnknownQueue:
@@ -208,7 +208,7 @@ class LiteQueue:
         return Message(stored.uuid, stored.payload, stored.queue, retry_count, stored.created_at // 1000)
 
     def ack(self, message: Message) -> None:
-        """Done: the message is gone for good. LeaseLost when it is no longer yours."""
+        """Acknowledge a message, which deletes it. Raises LeaseLost if the lease is over."""
         lease = _lease(message)
         try:
             (result,) = self._broker.ack(message.queue_name, (lease,))
@@ -218,18 +218,18 @@ class LiteQueue:
             raise LeaseLost(message.id)
 
     def ack_many(self, messages: Iterable[Message]) -> list[Message]:
-        """Ack in one commit for each queue; answers those whose lease was lost."""
+        """Ack messages in one commit per queue; return those whose lease was lost."""
         return self._settle(messages, self._broker.ack)
 
     def nack(self, message: Message, delay: Seconds | None = None, error: str | None = None) -> None:
-        """Failed: comes back after `delay` (default: exponential back-off), or goes to the DLQ."""
+        """Report failure: retry after `delay` seconds (default: exponential backoff), or dead-letter the message."""
         if self.nack_many([message], delay, error):
             raise LeaseLost(message.id)
 
     def nack_many(
         self, messages: Iterable[Message], delay: Seconds | None = None, error: str | None = None
     ) -> list[Message]:
-        """Nack in one commit for each queue; answers those whose lease was lost."""
+        """Nack messages in one commit per queue; return those whose lease was lost."""
         delay_ms = None if delay is None else _ms("delay", delay)
         if error is not None:
             _check_text("error", error)
@@ -246,7 +246,7 @@ class LiteQueue:
         return self._settle(messages, nack)
 
     def extend(self, message: Message, timeout: Seconds = 60) -> None:
-        """Keep the message for `timeout` seconds from now."""
+        """Extend the lease to `timeout` seconds from now."""
         lease_ms = _ms("timeout", timeout, 1, LEASE_MS_MAX)
 
         def extend(qname: str, leases: Sequence[SettleItem]) -> list[Settled]:
@@ -269,7 +269,7 @@ class LiteQueue:
 
     @contextmanager
     def process(self, qname: str = "default", timeout: Seconds = 60, *, wait: Seconds = 0) -> Iterator[Message | None]:
-        """Pop for the length of a `with` block: a clean exit acks, an exception counts a retry and goes on up."""
+        """Pop a message for a `with` block: a clean exit acks it, an exception nacks it and propagates."""
         message = self.pop(qname, timeout, wait=wait)
         if message is None:
             yield None
@@ -277,16 +277,16 @@ class LiteQueue:
         try:
             yield message
         except BaseException as error:
-            # The block's own error matters more than what becomes of the lease, which ends by itself.
+            # The block's own error matters more than a failed nack: the lease expires by itself.
             try:
                 self._nack([message], None, describe(error), format_traceback(error))
             except PenstockError as trouble:
-                error.add_note(f"and the message could not be nacked: {trouble}")
+                error.add_note(f"the message could not be nacked: {trouble}")
             raise
         self.ack(message)
 
     def qsize(self, qname: str = "default") -> int:
-        """Messages still to be handed out: ready or delayed. Those in a worker's hands are not counted."""
+        """Return the number of ready and delayed messages; leased ones are not counted."""
         try:
             info = self._broker.stats(qname).info
         except UnknownQueue:
@@ -294,18 +294,18 @@ class LiteQueue:
         return info.ready + info.scheduled
 
     def clear(self, qname: str = "default") -> int:
-        """Remove all messages still to be handed out; answers how many."""
+        """Delete all ready and delayed messages; return how many."""
         try:
             return self._broker.purge(qname)
         except UnknownQueue:
             return 0
 
     def dlq(self, qname: str = "default", limit: int = 100) -> list[DeadMessage]:
-        """Dead letters, newest first."""
+        """Return dead letters, newest first."""
         try:
             found, after = self._broker.peek(qname, state=State.DEAD, limit=limit)
             while after is not None and len(found) < limit:
-                # A page ends early where payloads are large.
+                # A page is shorter if payloads are large.
                 more, after = self._broker.peek(qname, state=State.DEAD, limit=limit - len(found), after=after)
                 found += more
         except UnknownQueue:
@@ -313,7 +313,7 @@ class LiteQueue:
         return [_dead(each) for each in found]
 
     def redrive(self, qname: str = "default", *, reason_contains: str | None = None) -> int:
-        """Give dead letters a new life in their queue; answers how many."""
+        """Move dead letters back into their queue; return how many."""
         if reason_contains is not None:
             _check_text("reason_contains", reason_contains)
         try:
@@ -322,7 +322,7 @@ class LiteQueue:
             return 0
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the queue. Safe to call again."""
         self._broker.close()
 
     def __enter__(self) -> LiteQueue:
@@ -337,7 +337,7 @@ class LiteQueue:
 def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None, key: str | None) -> PushItem:
     if type(data) is not bytes:
         raise WrongType(
-            f"data is bytes, not {type(data).__name__}",
+            f"data: expected bytes, got {type(data).__name__}",
             field="data",
             hint="encode it first, for example as JSON",
         )
@@ -345,7 +345,7 @@ def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None
     if key is not None:
         _check_text("key", key)
         if key.encode("utf-8", "replace").decode() != key:
-            raise InvalidInput("key is no valid Unicode text", field="key")
+            raise InvalidInput("key is not valid Unicode text", field="key")
     return PushItem(
         payload=data,
         priority=priority,
@@ -357,7 +357,7 @@ def _new_message(data: bytes, delay: Seconds, priority: int, ttl: Seconds | None
 
 def _ms(field: str, seconds: Seconds, low_ms: int = 0, high_ms: int = DELAY_MS_MAX) -> int:
     if type(seconds) not in (int, float):
-        raise WrongType(f"{field} is a number of seconds, not {type(seconds).__name__}", field=field)
+        raise WrongType(f"{field}: expected a number of seconds, got {type(seconds).__name__}", field=field)
     if not low_ms <= seconds * 1000 <= high_ms:
         raise InvalidInput(f"{field} is {low_ms / 1000:g} to {high_ms // 1000} seconds", field=field)
     return round(seconds * 1000)
@@ -365,14 +365,14 @@ def _ms(field: str, seconds: Seconds, low_ms: int = 0, high_ms: int = DELAY_MS_M
 
 def _check_int(field: str, value: int, low: int, high: int) -> None:
     if type(value) is not int:
-        raise WrongType(f"{field} is an int, not {type(value).__name__}", field=field)
+        raise WrongType(f"{field}: expected int, got {type(value).__name__}", field=field)
     if not low <= value <= high:
-        raise InvalidInput(f"{field} is an int from {low} to {high}", field=field)
+        raise InvalidInput(f"{field} must be {low} to {high}, got {value}", field=field)
 
 
 def _check_text(field: str, text: str) -> None:
     if not isinstance(text, str):
-        raise WrongType(f"{field} is a str, not {type(text).__name__}", field=field)
+        raise WrongType(f"{field}: expected str, got {type(text).__name__}", field=field)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -420,15 +420,15 @@ def _dead(stored: StoredMessage) -> DeadMessage:
 
 def _lease(message: Message) -> SettleItem:
     if not isinstance(message, Message):
-        raise WrongType(f"a Message from pop, not {type(message).__name__}", field="message")
+        raise WrongType(f"expected a Message from pop, got {type(message).__name__}", field="message")
     if message.lease is None:
-        raise InvalidInput("this message was only looked at; pop it to settle it", field="message")
+        raise InvalidInput("the message was peeked at, not leased; pop it to settle it", field="message")
     return message.lease
 
 
 def _by_queue(messages: Iterable[Message]) -> dict[str, list[tuple[Message, SettleItem]]]:
     if not isinstance(messages, Iterable):
-        raise WrongType(f"messages are a list from pop_many, not {type(messages).__name__}", field="messages")
+        raise WrongType(f"messages: expected a list from pop_many, got {type(messages).__name__}", field="messages")
     groups: dict[str, list[tuple[Message, SettleItem]]] = {}
     for message in messages:
         lease = _lease(message)

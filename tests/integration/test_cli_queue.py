@@ -55,7 +55,7 @@ def test_a_queue_is_made_shown_listed_and_removed(queues: Queues, name: str) -> 
     gone = queues.run("queue", "show", "--name", name)
     assert gone.code == 1
     assert gone.err == (
-        f"error: there is no queue '{name}'"
+        f"error: queue '{name}' does not exist"
         " (list queues with `penstock queue list`, create one with `penstock queue create`)\n"
     )
 

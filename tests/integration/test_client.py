@@ -260,7 +260,7 @@ def test_no_lease_is_kept_of_what_is_settled(sdk: Sdk, url: str, name: str, capl
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, lease_ms=60_000)
             await queue.push_many(list(range(6)))
-            keeper = getattr(client, "target", client).keeper
+            renewer = getattr(client, "target", client).lease_renewer
             async for message in queue.consume(idle=0, batch=2):
                 if message.payload == 0:
                     async with message:
@@ -274,11 +274,11 @@ def test_no_lease_is_kept_of_what_is_settled(sdk: Sdk, url: str, name: str, capl
                     await message.release()
                     break
             del message
-            for kept in keeper._kept.values():
-                kept.due = 0.0
-            keeper._slot.set()
+            for renewal in renewer._renewals.values():
+                renewal.due = 0.0
+            renewer._slot.set()
             await asyncio.sleep(0.05)
-            assert not keeper._kept
+            assert not renewer._renewals
 
     asyncio.run(main())
     assert "neither acked nor nacked" not in caplog.text

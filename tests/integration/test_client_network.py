@@ -495,10 +495,10 @@ def test_a_client_is_closed_though_a_renewal_is_still_being_tried(sdk: Sdk, tmp_
             await queue.push("x")
             consuming = aiter(queue.consume(lease=7_200))
             message = await anext(consuming)
-        keeper = getattr(client, "target", client).keeper
-        for kept in keeper._kept.values():
-            kept.due = 0.0
-        keeper._slot.set()
+        renewer = getattr(client, "target", client).lease_renewer
+        for renewal in renewer._renewals.values():
+            renewal.due = 0.0
+        renewer._slot.set()
         await asyncio.sleep(0.1)
         await client.close()
         assert message.payload == "x"
@@ -621,8 +621,8 @@ def test_an_interrupted_leader_neither_takes_the_others_down_nor_doubles_what_th
     """It is interrupted when the server has done what it asked for itself and for another."""
     with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)
-        asker: Any = client.transport._asker  # type: ignore[union-attr]
-        real = asker.ask
+        session: Any = client.transport._session  # type: ignore[union-attr]
+        real = session.request
         interruptions, receipts = [], []
 
         def interrupted(*args: Any, **how: Any) -> Any:
@@ -636,7 +636,7 @@ def test_an_interrupted_leader_neither_takes_the_others_down_nor_doubles_what_th
             with suppress(KeyboardInterrupt):
                 receipts.append(work())
 
-        asker.ask = interrupted
+        session.request = interrupted
         for verb in ("messages", "ack"):
             interruptions.clear()
             receipts.clear()

@@ -448,7 +448,7 @@ def test_a_worker_whose_server_is_away_at_first_works_when_it_comes(
 
             worker = client.queue("q").worker()(sdk.handler(work))
             run = asyncio.ensure_future(sdk.run(worker))
-            await until(lambda: "does not answer" in caplog.text)
+            await until(lambda: "is unreachable" in caplog.text)
             await asyncio.sleep(0.5)  # Ten times as long as a push would wait for a connection.
             assert not run.done()
             with running(tmp_path, port=port) as server:

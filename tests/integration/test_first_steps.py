@@ -48,7 +48,7 @@ def test_a_worker_needs_no_parentheses() -> None:
         queue.push("x")
         work.run()
         assert done == ["x"]
-        with pytest.raises(penstock.WrongType, match="made of a function, not int"):
+        with pytest.raises(penstock.WrongType, match="expected a function, got int"):
             queue.worker(8)  # type: ignore[call-overload]
 
 

@@ -150,7 +150,7 @@ def test_a_second_signal_gives_back_what_is_at_work_and_stops(kind: str, number:
     with program(STUCK[kind], url) as (started, output):
         assert output.readline() == "begun\n"
         started.send_signal(number)
-        assert "finished first" in output.readline()
+        assert "finishing " in output.readline()
         started.send_signal(number)
         assert "given back" in output.readline()
         assert output.read() == "left\n"
@@ -174,9 +174,9 @@ def test_a_second_signal_releases_every_lease_of_the_worker(kind: str, where: st
         with program(text, url) as (started, output):
             assert [output.readline() for _ in range(4)] == ["begun\n"] * 4
             started.send_signal(signal.SIGINT)
-            assert "finished first" in output.readline()
+            assert "finishing " in output.readline()
             started.send_signal(signal.SIGINT)
-            assert "4 messages of 'q' are given back" in output.readline()
+            assert "releasing 4 unfinished messages of 'q'" in output.readline()
             assert output.read() == "left\n"
             assert started.wait() == 0
         assert queue.stats().leased == 0

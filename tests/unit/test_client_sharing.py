@@ -61,7 +61,7 @@ class Server:
         taken, self.ready = self.ready[:limit], self.ready[limit:]
         return [message(number) for number in taken]
 
-    async def give_back(self, messages: list[Delivery]) -> None:
+    async def release(self, messages: list[Delivery]) -> None:
         self.back += [each.id for each in messages]
         self.push(*[each.id for each in messages])
 
@@ -74,7 +74,7 @@ async def settle_down() -> None:
 def test_callers_who_wait_share_polls_and_never_lease_more_than_they_want() -> None:
     async def main() -> None:
         server = Server()
-        poller = Poller(server.poll, server.give_back)
+        poller = Poller(server.poll, server.release)
         calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(10)]
         await settle_down()
         assert server.polls[0][0] == 10
@@ -93,7 +93,7 @@ def test_callers_who_wait_share_polls_and_never_lease_more_than_they_want() -> N
 def test_one_who_comes_later_looks_once_and_then_waits_behind() -> None:
     async def main() -> None:
         server = Server()
-        poller = Poller(server.poll, server.give_back)
+        poller = Poller(server.poll, server.release)
         first = asyncio.ensure_future(poller.lease(1, 5, None))
         await settle_down()
         second = asyncio.ensure_future(poller.lease(1, 0.05, None))
@@ -111,7 +111,7 @@ def test_one_who_comes_later_looks_once_and_then_waits_behind() -> None:
 def test_a_message_for_one_who_has_gone_goes_to_the_next() -> None:
     async def main() -> None:
         server = Server()
-        poller = Poller(server.poll, server.give_back)
+        poller = Poller(server.poll, server.release)
         calls = [asyncio.ensure_future(poller.lease(1, 5, None)) for _ in range(3)]
         await settle_down()
         calls[0].cancel()
@@ -129,7 +129,7 @@ def test_a_message_for_one_who_has_gone_goes_to_the_next() -> None:
 def test_a_poll_that_nobody_waits_for_is_ended() -> None:
     async def main() -> None:
         server = Server()
-        poller = Poller(server.poll, server.give_back)
+        poller = Poller(server.poll, server.release)
         stop = StopSignal()
         cancelled = asyncio.ensure_future(poller.lease(1, 500, None))
         stopped = asyncio.ensure_future(poller.lease(1, 500, stop))
@@ -150,7 +150,7 @@ def test_an_error_of_a_poll_is_for_those_it_covered() -> None:
             await asyncio.sleep(0.001)
             raise ConnectionError("down")
 
-        poller = Poller(poll, Server().give_back)
+        poller = Poller(poll, Server().release)
         got = await asyncio.gather(*(poller.lease(1, 5, None) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in got] == [ConnectionError] * 3
         assert len({id(each) for each in got}) == 3, "each has a traceback of its own"

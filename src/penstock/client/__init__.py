@@ -1,1 +1,1 @@
-"""The SDK: one typed client over a file and over a server, opened by `penstock.connect` or `penstock.aio.connect`."""
+"""The SDK: one client for files, databases and servers, opened by `penstock.connect` or `penstock.aio.connect`."""

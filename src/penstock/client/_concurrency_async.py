@@ -1,4 +1,7 @@
-"""What the SDK needs of an event loop; `threads` has the same names for threads, and the sync twins use those."""
+"""Concurrency primitives of the SDK on an event loop.
+
+`_concurrency_threads` has the same names for threads, which the synchronous twins use.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# Never contended: between two awaits no other task runs.
 Mutex = threading.Lock
-"""Between two awaits nobody else runs, so nobody ever waits for it."""
 
 
 class OneShotEvent:
-    """Wakes the one who waits for it; a wake-up that comes first is kept."""
+    """Wakes a single waiter; a `set` before the `wait` is kept."""
 
     __slots__ = ("_future", "_set")
 
@@ -30,7 +33,7 @@ class OneShotEvent:
             self._set = True
 
     def wait(self, seconds: float | None = None) -> Awaitable[None]:
-        """Until woken, or until the time has passed. Once in a while for nothing."""
+        """Wait until set or until the time has passed. May wake spuriously."""
         if self._set:
             self._set = False
             return _AT_ONCE
@@ -39,16 +42,16 @@ class OneShotEvent:
 
 
 class ThreadsafeEvent(OneShotEvent):
-    """A slot that any thread may set."""
+    """A OneShotEvent that any thread may set."""
 
     __slots__ = ()
 
     def set(self) -> None:
-        # Each says first what the other looks for next, so one of them sees it.
+        # Each side writes its own flag before reading the other's, so at least one of them sees the other.
         self._set = True
         future = self._future
         if future is not None:
-            with suppress(RuntimeError):  # Its loop is closed.
+            with suppress(RuntimeError):  # The waiter's loop is closed.
                 future.get_loop().call_soon_threadsafe(_wake, future)
 
     def wait(self, seconds: float | None = None) -> Awaitable[None]:
@@ -84,7 +87,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 async def shielded(work: Callable[[], Awaitable[None]]) -> None:
-    """Work that others depend on: it goes on when its caller is cancelled."""
+    """Run work that other callers depend on; it continues if its caller is cancelled."""
     task = asyncio.ensure_future(work())
     _running.add(task)
     task.add_done_callback(_running.discard)
@@ -92,7 +95,7 @@ async def shielded(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def offload(call: Callable[[], T]) -> T:
-    """Work that waits for a disk."""
+    """Run a blocking call in a thread."""
     return await asyncio.to_thread(call)
 
 
@@ -101,7 +104,7 @@ async def sleep(seconds: float) -> None:
 
 
 class BackgroundTasks:
-    """Work on the side."""
+    """A background task."""
 
     def __init__(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         self._task = asyncio.ensure_future(work())
@@ -112,8 +115,8 @@ class BackgroundTasks:
         return not self._task.done()
 
     async def join(self, seconds: float | None = None) -> bool:
-        """Wait for its end; False when that took too long."""
-        if not self._task.done():  # One that has ended may be of a loop that has, too.
+        """Wait for the end; return False after the timeout."""
+        if not self._task.done():  # A finished task may belong to a closed loop, which cannot be awaited.
             await asyncio.wait([self._task], timeout=seconds)
         if self._task.done() and not self._task.cancelled():
             self._task.result()
@@ -124,12 +127,12 @@ class BackgroundTasks:
 
 
 CAN_CANCEL = True
-# Signals belong to the application that runs the event loop, such as uvicorn.
+# The application that runs the event loop, such as uvicorn, handles signals.
 HANDLES_SIGNALS = False
 
 
 async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
-    """TimeoutError when the work takes longer; it is cancelled then."""
+    """Run the work; cancel it and raise TimeoutError if it takes longer."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await work()
@@ -141,4 +144,4 @@ async def within(seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise RuntimeError("what it waited for was cancelled") from error
+        raise RuntimeError("a task that the handler awaited was cancelled") from error

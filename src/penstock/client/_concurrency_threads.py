@@ -1,4 +1,4 @@
-"""What the SDK needs of threads, under the names that `tasks` has for an event loop."""
+"""Concurrency primitives of the SDK on threads, with the names of `_concurrency_async`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_SECONDS = 1.0
 
 
 class OneShotEvent:
-    """Wakes the one who waits for it; a wake-up that comes first is kept."""
+    """Wakes a single waiter; a `set` before the `wait` is kept."""
 
     __slots__ = ("_lock",)
 
@@ -24,14 +24,14 @@ class OneShotEvent:
         self._lock.acquire()
 
     def set(self) -> None:
-        # Only a signal handler or a second waker can find it free already.
+        # Only after a signal handler or a second `set` is the lock free already.
         with suppress(RuntimeError):
             self._lock.release()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until woken, or until the time has passed."""
+        """Wait until set or until the time has passed."""
         left = threading.TIMEOUT_MAX if seconds is None else max(0.0, min(seconds, threading.TIMEOUT_MAX))
-        # In steps: the handler of a signal that comes in the moment before one runs only after it.
+        # Wait in steps: the handler of a signal that arrives just before a step runs only after it.
         while left > STEP_SECONDS:
             if self._lock.acquire(timeout=STEP_SECONDS):
                 return
@@ -55,7 +55,7 @@ def sleep(seconds: float) -> None:
 
 
 class BackgroundTasks:
-    """Work on the side, in a thread that does not keep the program alive."""
+    """A daemon thread."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._work = work
@@ -74,7 +74,7 @@ class BackgroundTasks:
         return self._thread.is_alive()
 
     def join(self, seconds: float | None = None) -> bool:
-        """Wait for its end; False when that took too long."""
+        """Wait for the end; return False after the timeout."""
         self._thread.join(seconds)
         if self._thread.is_alive():
             return False
@@ -83,14 +83,17 @@ class BackgroundTasks:
         return True
 
     def cancel(self) -> None:
-        """A thread cannot be made to stop."""
+        """Do nothing: a thread cannot be cancelled."""
 
 
 CAN_CANCEL = False
-# A blocking run() in the main thread is the whole program.
+# A blocking run() in the main thread is usually the whole program, so it handles signals.
 HANDLES_SIGNALS = True
 
 
 def within(seconds: float | None, work: Callable[[], T]) -> T:
-    """A thread cannot be made to stop: whoever set the limit sees to it that what comes late has no effect."""
+    """Run the work without enforcing the limit: a thread cannot be cancelled.
+
+    The caller makes sure that a late result has no effect.
+    """
     return work()

@@ -1,4 +1,4 @@
-"""Connections to a server for threads, kept open and shared; `connection` has the same for coroutines."""
+"""A pool of keep-alive connections to a server for threads; `connection_async` has the same for coroutines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.client.transport_errors import IDLE_SECONDS_MAX, Address, Interrup
 from penstock.core import fork_safety
 
 READ_BYTES = 256 << 10
+# A connection used more recently is assumed to be open.
 LOOK_SECONDS = 0.5
-"""A connection that was used just now is taken to be open."""
 
 
 class Connection:
-    """One request at a time, over a plain socket."""
+    """A connection over a plain socket that carries one request at a time."""
 
     def __init__(self, link: socket.socket) -> None:
         self.idle_since = 0.0
@@ -46,7 +46,7 @@ class Connection:
         return self._open and not self._reader.begun
 
     def ended(self) -> bool:
-        """Whether the other side has closed meanwhile: nothing should be there to read, not even an end."""
+        """Return True if the server closed the connection: there is something to read, data or end of file."""
         try:
             self._link.settimeout(0)
             socket.socket.recv(self._link, 1, socket.MSG_PEEK)
@@ -56,7 +56,7 @@ class Connection:
             pass
         return True
 
-    def ask(self, request: bytes, seconds: float) -> HttpResponse:
+    def request(self, request: bytes, seconds: float) -> HttpResponse:
         deadline = time.monotonic() + seconds
         try:
             self._link.settimeout(seconds)
@@ -76,7 +76,10 @@ class Connection:
         return answer
 
     def _send(self, request: bytes) -> bool:
-        """Whether the other side took all of it. One that refuses a large request may answer and hang up before."""
+        """Return True if the server took the whole request.
+
+        A server that refuses a large request may respond and close the connection before.
+        """
         try:
             self._link.sendall(request)
         except (ConnectionResetError, BrokenPipeError):
@@ -90,17 +93,17 @@ class Connection:
             if answer is not None:
                 return answer
             if not data:
-                raise ConnectionError("the other side has closed it")
+                raise ConnectionError("the server closed the connection")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._link.settimeout(left)
 
     def abort(self) -> None:
-        """From another thread: whoever waits here is told at once."""
+        """Make a thread that waits for the response fail at once. Called from another thread."""
         self._open = False
         with contextlib.suppress(OSError):
-            # Not TLS's own shutdown, which takes its state away under the one who reads.
+            # Not the shutdown of TLS, which would remove its state under the thread that reads.
             socket.socket.shutdown(self._link, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -109,7 +112,10 @@ class Connection:
 
 
 class ConnectionSlots:
-    """For so many requests at a time. Not a `threading.Semaphore`, which an interrupt can leave locked for ever."""
+    """Limits the number of concurrent requests.
+
+    Not a `threading.Semaphore`, which an interrupt can leave locked forever.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -118,7 +124,7 @@ class ConnectionSlots:
         self._waiting: dict[OneShotEvent, None] = {}
 
     def enter(self, mine: OneShotEvent, seconds: float) -> bool:
-        """False when there was no place in time. Whatever comes of it, `leave` afterwards."""
+        """Wait for a slot; return False after the timeout. Call `leave` afterwards in either case."""
         deadline = time.monotonic() + seconds
         while True:
             with self._mutex:
@@ -133,7 +139,7 @@ class ConnectionSlots:
             mine.wait(left)
 
     def leave(self, mine: OneShotEvent) -> None:
-        """Can be called again."""
+        """Free the slot. Safe to call again."""
         with self._mutex:
             self._inside.discard(mine)
             self._waiting.pop(mine, None)
@@ -143,7 +149,7 @@ class ConnectionSlots:
 
 
 class Connections:
-    """Open connections for reuse, the last used first."""
+    """A pool of open connections; the last used is reused first."""
 
     def __init__(self, address: Address, limit: int, connect_timeout: float) -> None:
         self._address = address
@@ -153,20 +159,20 @@ class Connections:
         self.after_fork_in_child()
         fork_safety.register(self)
 
-    def ask(self, request: bytes, seconds: float, interrupt: Interrupt | None = None) -> HttpResponse:
-        """Send a request and wait for its answer, `seconds` for all of it."""
+    def request(self, request: bytes, seconds: float, interrupt: Interrupt | None = None) -> HttpResponse:
+        """Send a request and return the response, within `seconds` in total."""
         place = OneShotEvent()
         try:
             if not self._places.enter(place, seconds):
-                raise RequestFailed("as many requests as there may be are on their way already", sent=False)
-            answer = self._ask(request, seconds, interrupt)
+                raise RequestFailed("all connections are busy", sent=False)
+            answer = self._request(request, seconds, interrupt)
             self._places.leave(place)
             return answer
         except BaseException:
             self._places.leave(place)
             raise
 
-    def _ask(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> HttpResponse:
+    def _request(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> HttpResponse:
         if self.closed:
             raise RequestFailed("the client is closed", sent=False)
         connection = self._reuse() or Connection.open(self._address, min(seconds, self._connect_timeout))
@@ -174,7 +180,7 @@ class Connections:
             self._busy.add(connection)
             if interrupt is not None:
                 interrupt.arm(connection.abort)
-            answer = connection.ask(request, seconds)
+            answer = connection.request(request, seconds)
             if interrupt is not None:
                 interrupt.arm(None)
             self._busy.discard(connection)
@@ -196,13 +202,13 @@ class Connections:
 
     def _reuse(self) -> Connection | None:
         now = time.monotonic()
-        # A deque's ends are safe for threads; another may take the last one between the look and the pop.
+        # The ends of a deque are thread-safe; another thread may take the last one between the check and the pop.
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._idle.pop()
                 idle_seconds = now - connection.idle_since
                 if not connection.usable:
-                    continue  # Whoever put it back was interrupted just then.
+                    continue  # The thread that put it back was interrupted at that moment.
                 if idle_seconds < LOOK_SECONDS or (idle_seconds < IDLE_SECONDS_MAX and not connection.ended()):
                     return connection
                 connection.close()
@@ -223,7 +229,7 @@ class Connections:
         pass
 
     def after_fork_in_child(self) -> None:
-        """The parent goes on using the sockets; here they are only let go."""
+        """Drop the sockets without closing them: the parent goes on using them."""
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
         self._places = ConnectionSlots(self._limit)

@@ -1,4 +1,4 @@
-"""What is kept of a failure: its text and where it happened. The same for tasks and threads."""
+"""The text and traceback that are stored for a failed delivery."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ def describe(error: str | BaseException | None) -> str | None:
     if isinstance(error, BaseException):
         name = type(error).__name__
         try:
-            told = str(error)
+            message = str(error)
         except Exception:
-            told = ""  # Its own text cannot be had.
-        if told and isinstance(error, DeadLetter | Discard):
-            text = told  # The reason is all that its name would add.
+            message = ""  # The exception's __str__ raised.
+        if message and isinstance(error, DeadLetter | Discard):
+            text = message  # The name of the class would add nothing.
         else:
-            text = f"{name}: {told}" if told else name
+            text = f"{name}: {message}" if message else name
         text = without_secrets(text)
     elif isinstance(error, str):
         text = error
     else:
-        raise WrongType(f"error is a str or an exception, not {type(error).__name__}", field="error")
+        raise WrongType(f"error: expected str or an exception, got {type(error).__name__}", field="error")
     return text[:ERROR_TEXT_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def format_traceback(error: str | BaseException | None) -> str | None:
-    """Where an exception was raised, without secrets and cut to its end, which names the innermost call."""
+    """Format the traceback without secrets, cut to its end, which names the innermost call."""
     if not isinstance(error, BaseException) or error.__traceback__ is None:
         return None
     text = without_secrets("".join(traceback.format_exception(error)))

@@ -1,6 +1,6 @@
-"""HTTP/1.1 as a client of Penstock needs it: one request, one answer, a connection that stays open. No sockets here.
+"""The subset of HTTP/1.1 that the client needs, without sockets: one request, one response, keep-alive.
 
-Redirects, proxies and compression are not spoken. Why this is our own: `connection` has the figures.
+There are no redirects, proxies or compression. `connection_async` says why this is not a library.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ BODY_BYTES_MAX = 1 << 30
 
 
 class BadResponse(Exception):
-    """What came back is not HTTP as we know it."""
+    """The response is not valid HTTP/1.1."""
 
 
 class HttpResponse(NamedTuple):
     status: int
     headers: dict[bytes, bytes]
-    """By lower-case name; of a repeated one, the last."""
+    """Headers by lower-case name; the last one wins."""
     body: bytes
 
 
@@ -38,7 +38,7 @@ def encode_request(
 
 
 class ResponseParser:
-    """Feed it bytes until it gives an answer; then it is ready for the next."""
+    """Parses responses incrementally: feed it bytes until it returns a response, then it is ready for the next."""
 
     def __init__(self) -> None:
         self.keep_alive = True
@@ -50,7 +50,7 @@ class ResponseParser:
 
     @property
     def begun(self) -> bool:
-        """Whether part of an answer is here."""
+        """True if part of a response has arrived."""
         return bool(self._buffer or self._status)
 
     def feed(self, data: bytes) -> HttpResponse | None:
@@ -60,7 +60,7 @@ class ResponseParser:
         return self._read_body()
 
     def end(self) -> HttpResponse | None:
-        """The other side has closed: that ends a body that has no length."""
+        """Handle the end of the connection, which ends a body without a length."""
         if self._status and self._length is None and self._chunks is None:
             self.keep_alive = False
             return self._finish(bytes(self._buffer))
@@ -70,7 +70,7 @@ class ResponseParser:
         while True:
             end = self._buffer.find(b"\r\n\r\n")
             if end > HEAD_BYTES_MAX or (end < 0 and len(self._buffer) > HEAD_BYTES_MAX):
-                raise BadResponse("the head of the answer is too long")
+                raise BadResponse("the response headers are too long")
             if end < 0:
                 return False
             lines = bytes(self._buffer[:end]).split(b"\r\n")
@@ -84,7 +84,7 @@ class ResponseParser:
         version, _, rest = lines[0].partition(b" ")
         code = rest[:3]
         if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(code) != 3 or not code.isdigit():
-            raise BadResponse(f"not an HTTP answer: {lines[0][:80]!r}")
+            raise BadResponse(f"not an HTTP response: {lines[0][:80]!r}")
         headers: dict[bytes, bytes] = {}
         for line in lines[1:]:
             name, colon, value = line.partition(b":")
@@ -105,7 +105,7 @@ class ResponseParser:
         elif length.isdigit() and int(length) <= BODY_BYTES_MAX:
             self._length = int(length)
         else:
-            raise BadResponse(f"a body of {length[:40]!r} bytes")
+            raise BadResponse(f"invalid content length {length[:40]!r}")
         return status
 
     def _read_body(self) -> HttpResponse | None:
@@ -113,7 +113,7 @@ class ResponseParser:
             return self._read_chunks(self._chunks)
         if self._length is None:
             if len(self._buffer) > BODY_BYTES_MAX:
-                raise BadResponse("the body is too long")
+                raise BadResponse("the response body is too long")
             return None
         if len(self._buffer) < self._length:
             return None
@@ -130,9 +130,9 @@ class ResponseParser:
             try:
                 size = int(size_text, 16)
             except ValueError:
-                raise BadResponse(f"a chunk of {size_text[:40]!r} bytes") from None
+                raise BadResponse(f"invalid chunk size {size_text[:40]!r}") from None
             if size + len(body) > BODY_BYTES_MAX:
-                raise BadResponse("the body is too long")
+                raise BadResponse("the response body is too long")
             if size == 0:
                 return self._read_trailers(body, end)
             if len(self._buffer) < end + 2 + size + 2:
@@ -152,7 +152,7 @@ class ResponseParser:
 
     def _finish(self, body: bytes) -> HttpResponse:
         if self._buffer:
-            self.keep_alive = False  # Bytes that nobody asked for: what follows cannot be trusted.
+            self.keep_alive = False  # Extra bytes after the response: do not reuse the connection.
         answer = HttpResponse(self._status, self._headers, body)
         self._buffer.clear()
         self._status, self._headers, self._length, self._chunks = 0, {}, None, None

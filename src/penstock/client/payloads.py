@@ -1,4 +1,4 @@
-"""Payloads: any JSON value, or bytes. What was pushed is what comes back, over every transport."""
+"""Payloads: any JSON value, or bytes. Every transport delivers exactly what was pushed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode(payload: Any) -> tuple[bytes, Content]:
-    """How a payload is stored. Refused is what JSON would change: tuples, NaN, int keys, dates."""
+    """Encode a payload for storage. Values that JSON would change are refused: tuples, NaN, int keys, dates."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), Content.BYTES
     try:
         text = _encode(payload)
-        if type(payload) is str:  # Neither changes nor nests.
+        if type(payload) is str:  # A string needs no further checks.
             return text, Content.JSON
-        # Bytes inside a value, or a class, would be written but come back as something else.
+        # Bytes or objects inside a value would be encoded but decoded as something else.
         faithful = _decode(text) == payload
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise WrongType(f"the payload is not JSON: {error}", field="payload", hint=HINT) from None
     if not faithful:
-        raise WrongType("the payload would not come back as it is", field="payload", hint=HINT)
+        raise WrongType("the payload would change when encoded as JSON", field="payload", hint=HINT)
     if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _depth(payload) > JSON_DEPTH_MAX:
-        raise InvalidInput(f"the payload is nested deeper than {JSON_DEPTH_MAX}", field="payload")
+        raise InvalidInput(f"the payload is nested more than {JSON_DEPTH_MAX} levels deep", field="payload")
     return text, Content.JSON
 
 

@@ -1,4 +1,4 @@
-"""The queue face's JSON as a client writes and reads it, and its errors as exceptions."""
+"""The JSON of the queue API on the client's side, and its errors as exceptions."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Transacted(Struct):
 
 
 class Count(Struct):
-    """How many a purge removed, or a drop."""
+    """Number of messages that a purge or a drop deleted."""
 
     purged: int = 0
     messages: int = 0
@@ -241,7 +241,7 @@ def push_one(message: PushItem, queue: str | UnsetType = UNSET) -> PushOne:
 
 
 def _sent(message: PushItem) -> tuple[msgspec.Raw | str, str | None]:
-    """Return the payload as JSON carries it, and its encoding: text stays text unless it is not UTF-8."""
+    """Return the payload as a JSON value, and its encoding: text stays text unless it is not UTF-8."""
     if message.content is Content.JSON:
         return msgspec.Raw(message.payload), None
     if message.content is Content.TEXT:
@@ -251,29 +251,31 @@ def _sent(message: PushItem) -> tuple[msgspec.Raw | str, str | None]:
 
 
 def sendable(options: dict[str, Any]) -> dict[str, Any]:
-    """As they are. What JSON cannot tell would become something else, or fail without a name: NaN would be sent as
-    null, which means no limit."""
+    """Return the values unchanged, refusing those that JSON cannot express.
+
+    NaN, for example, would be sent as null, which means no limit.
+    """
     for name, value in options.items():
         if not isinstance(value, str | int | float | None):
             raise errors.WrongType(f"option {name}: not {type(value).__name__}", field=name)
         if isinstance(value, str):
             check_text(name, value)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise errors.InvalidInput(f"{name} is {value}, and must be a number", field=name)
+            raise errors.InvalidInput(f"{name} must be a finite number, got {value}", field=name)
         elif isinstance(value, int) and not -(2**63) <= value < 2**64:
             raise errors.InvalidInput(f"{name} is out of range", field=name)
     return options
 
 
 def error_of(answer: HttpResponse, queue: str | None) -> errors.PenstockError:
-    """The exception that the server raised."""
+    """Return the exception for an error response."""
     try:
         problem = _problem.decode(answer.body)
     except msgspec.MsgspecError:
         kind = BY_STATUS.get(answer.status, errors.ServerFault)
         problem = Problem(f"the server answered {answer.status}", kind.code)
     kind = CLASSES.get(problem.code) or BY_STATUS.get(answer.status, errors.ServerFault)
-    # What an error's own constructor derives its text from does not travel; its text does.
+    # The response carries the error's text, not the arguments of its constructor.
     error = kind.__new__(kind)
     error.args = (problem.error,)
     data: dict[str, Any] = {"hint": problem.hint, "maybe_done": problem.maybe_done}
@@ -292,7 +294,7 @@ def error_of(answer: HttpResponse, queue: str | None) -> errors.PenstockError:
     elif isinstance(error, errors.QueueNotEmpty):
         data |= {"queue": queue, "messages": _first_int(problem.error.rpartition("holds ")[2])}
     elif isinstance(error, errors.UnknownQueue | errors.UnknownMessage):
-        # A transaction may have named others.
+        # A transaction may have named other queues.
         named = re.search(r"queue '(.+)'", problem.error)
         data["queue"] = named[1] if named else queue
     if isinstance(error, errors.LeaseLost | errors.UnknownMessage):

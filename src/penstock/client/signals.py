@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM for workers, of which several may share the main thread's event loop."""
+"""SIGINT and SIGTERM handling for workers. Several workers may share the main thread's event loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _before: dict[int, Any] = {}
 
 
 @contextmanager
-def on_signals(tell: Callable[[bool], None]) -> Iterator[None]:
-    """Call `tell(False)` on the first signal and `tell(True)` on the second, which restores the previous handlers.
+def on_signals(notify: Callable[[bool], None]) -> Iterator[None]:
+    """Call `notify(False)` on the first signal and `notify(True)` on the second, which restores the previous handlers.
 
-    Only in the main thread: no other can handle signals. `tell` runs between any two steps of that thread.
+    Does nothing outside the main thread, which alone can handle signals. `notify` may run between any two bytecodes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -25,11 +25,11 @@ def on_signals(tell: Callable[[bool], None]) -> Iterator[None]:
     if not _watchers:
         for number in (signal.SIGTERM, signal.SIGINT):
             _before[number] = signal.signal(number, _first)
-    _watchers.append(tell)
+    _watchers.append(notify)
     try:
         yield
     finally:
-        _watchers.remove(tell)
+        _watchers.remove(notify)
         if not _watchers:
             _restore()
 
@@ -37,20 +37,20 @@ def on_signals(tell: Callable[[bool], None]) -> Iterator[None]:
 def _first(number: int, frame: FrameType | None) -> None:
     for each in _before:
         signal.signal(each, _second)
-    _tell_all(False)
+    _notify_all(False)
 
 
 def _second(number: int, frame: FrameType | None) -> None:
     _restore()
-    _tell_all(True)
+    _notify_all(True)
 
 
-def _tell_all(is_second: bool) -> None:
-    for tell in list(_watchers):
-        tell(is_second)
+def _notify_all(is_second: bool) -> None:
+    for notify in list(_watchers):
+        notify(is_second)
 
 
 def _restore() -> None:
     for number, handler in _before.items():
-        signal.signal(number, handler or signal.SIG_DFL)  # None: not installed from Python.
+        signal.signal(number, handler or signal.SIG_DFL)  # None means that the handler was not installed from Python.
     _before.clear()

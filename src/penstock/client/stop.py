@@ -1,4 +1,4 @@
-"""A wish to stop that those who wait hear at once. The same for tasks and threads."""
+"""A stop signal that wakes waiters at once, for tasks and threads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class StopSignal:
 
     def set(self) -> None:
         self.is_set = True
-        for tell in list(self._watchers.values()):
-            tell()
+        for notify in list(self._watchers.values()):
+            notify()
 
-    def watch(self, tell: Callable[[], None]) -> int:
-        """Call `tell` when the wish comes, which may be now; answers what `unwatch` takes."""
-        self._watchers[id(tell)] = tell
+    def watch(self, notify: Callable[[], None]) -> int:
+        """Call `notify` when the signal is set, which may be now; return a handle for `unwatch`."""
+        self._watchers[id(notify)] = notify
         if self.is_set:
-            tell()
-        return id(tell)
+            notify()
+        return id(notify)
 
     def unwatch(self, watch: int) -> None:
         self._watchers.pop(watch, None)

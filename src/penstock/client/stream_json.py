@@ -1,4 +1,4 @@
-"""The stream face's JSON as a client writes and reads it, and what its errors carry."""
+"""The JSON of the stream API on the client's side, and the attributes of its errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.log.model import FLAGS, Consumer, LogPage, LogRecord, NewRecord, S
 
 ARROW = b"application/vnd.apache.arrow.stream"
 NEXT_HEADER = b"x-penstock-next"
+# Size of one request; larger data takes several.
 ARROW_BYTES = 8 << 20
-"""Of one request; more is several."""
 _any = msgspec.json.Decoder()
 
 
@@ -130,7 +130,7 @@ def _looks_encoded(value: Any) -> bool:
 
 
 def arrow_bodies(batches: Iterable[Any]) -> Iterator[bytes]:
-    """IPC streams of a bounded size."""
+    """Yield the batches as IPC streams of bounded size."""
     import pyarrow as pa
 
     for batch in batches:
@@ -149,14 +149,14 @@ def arrow_page(answer: HttpResponse) -> tuple[int, list[Any]]:
         return int(answer.headers[NEXT_HEADER]), list(pa.ipc.open_stream(answer.body))
     except (KeyError, ValueError, pa.ArrowException) as error:
         raise errors.ServerFault(
-            f"the server answered what is not Arrow: {error}",
+            f"the response is not Arrow: {error}",
             status=answer.status,
-            hint="is that a Penstock server, and of this version?",
+            hint="is that a Penstock server of this version?",
         ) from None
 
 
 def error_data(error: errors.PenstockError, stream: str | None, place: dict[str, Any] | None) -> dict[str, Any]:
-    """What an error of a stream carries, read from its words where it does not travel by itself."""
+    """Return the attributes of a stream's error, parsed from its text where the response has no field for them."""
     text, hint = str(error.args[0]), error.hint or ""
     data: dict[str, Any] = {"stream": stream}
     if isinstance(error, errors.CorruptRecord):

@@ -1,4 +1,4 @@
-"""What the SDK takes and answers of streams, the same for sync and async."""
+"""Stream types of the SDK, shared by the synchronous and the asynchronous client."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Record(Struct, frozen=True):
 
     offset: int
     timestamp: int
-    """When it was appended, in milliseconds since 1970."""
+    """Time of the append, in milliseconds since 1970."""
     data: Any
-    """What was appended: bytes, a string, or another JSON value."""
+    """The appended value: bytes, a string, or another JSON value."""
 
 
 class Records(list[Record]):
-    """A page of a stream; read on from `next`."""
+    """A page of a stream; continue reading at `next`."""
 
     def __init__(self, records: list[Record], next: int, lost: int = 0) -> None:
         super().__init__(records)
         self.next = next
         self.lost = lost
-        """Offsets passed over because a repair found their records beyond help."""
+        """Number of offsets skipped because a repair could not recover their records."""
 
 
 class Appended(Struct, frozen=True):
-    """Where the records of an append went. Between the parts of a very large one there may be records of others."""
+    """Offsets of the appended records. Other records may lie between the parts of a very large append."""
 
     first: int
     last: int
@@ -43,7 +43,7 @@ class Appended(Struct, frozen=True):
 
 
 class StreamChanges(TypedDict, total=False):
-    """A stream's options, as `penstock.StreamOptions` has them."""
+    """Options of a stream; `penstock.StreamOptions` describes them."""
 
     segment_bytes: int
     retention_bytes: int | None
@@ -54,12 +54,12 @@ class StreamChanges(TypedDict, total=False):
 
 
 def to_record(data: Any) -> NewRecord:
-    """Bytes are kept as they are, a string as its text, anything else as JSON."""
+    """Encode a record: bytes as they are, a string as text, anything else as JSON."""
     if isinstance(data, str):
         try:
             return NewRecord(data.encode(), Content.TEXT)
         except UnicodeEncodeError:
-            pass  # Refused below, with the reason.
+            pass  # Refused below, with a reason.
     return NewRecord(*payloads.encode(data))
 
 

@@ -1,4 +1,4 @@
-"""What both kinds of connection share: where to, what can go wrong, and how to end one from outside."""
+"""Shared by both kinds of connection: the address, the error, and the interrupt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+# Shorter than the server's idle timeout of 75 s: a request on a connection that is being closed would fail.
 IDLE_SECONDS_MAX = 60.0
-"""A server closes a connection that idles for 75 s; one used just then would fail."""
 
 
 class Address(Struct, frozen=True):
@@ -18,7 +18,7 @@ class Address(Struct, frozen=True):
 
 
 class RequestFailed(Exception):
-    """Refused, cut or too late. `sent`: the server may have done what was asked."""
+    """A request failed or timed out. `sent`: the server may have executed it."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -26,7 +26,7 @@ class RequestFailed(Exception):
 
 
 class Interrupt:
-    """Ends a request from outside, by closing its connection: the server then knows that nobody listens."""
+    """Ends a request from outside by closing its connection, which also ends it at the server."""
 
     def __init__(self) -> None:
         self.triggered = False

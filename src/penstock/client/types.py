@@ -1,4 +1,4 @@
-"""What the SDK takes and answers, the same for sync and async. Moments (`…_at`) are milliseconds since 1970."""
+"""Types of the SDK, for the synchronous and the asynchronous client. Times (`…_at`) are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from penstock.errors import InvalidInput, WrongType
 
 T = TypeVar("T")
 Seconds = int | float
+# Prefix of the idempotency keys that the SDK generates; users do not see them.
 AUTO_KEY = "sdk~"
-"""Begins the idempotency keys that the SDK makes itself; users do not see them."""
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """A pushed message's id; for a repeated key, the id of the first."""
+    """The id of a pushed message; for a duplicate key, the id of the first message."""
 
     id: int
     duplicate: bool = False
 
 
 class NewMessage(Struct, frozen=True, kw_only=True):
-    """A message to push with options of its own. Durations are in seconds.
+    """A message to push, with its own options. Durations are in seconds.
 
     >>> NewMessage(payload={"to": "ann"}, delay=60, key="welcome-ann").key
     'welcome-ann'
@@ -60,7 +60,7 @@ class NewMessage(Struct, frozen=True, kw_only=True):
 
 
 class Page(list[T], Generic[T]):
-    """A list that may go on: pass `next` as `after` to get the rest."""
+    """One page of a list: pass `next` as `after` to get the next page."""
 
     def __init__(self, items: list[T], next: str | None = None) -> None:
         super().__init__(items)
@@ -68,7 +68,7 @@ class Page(list[T], Generic[T]):
 
 
 class PeekedMessage(Struct, kw_only=True):
-    """A message as it stands in its queue, looked at and left there."""
+    """A message as it is in its queue, without a lease."""
 
     id: int
     uuid: str
@@ -82,11 +82,11 @@ class PeekedMessage(Struct, kw_only=True):
     expires_at: int | None
     leased_until: int | None
     finished_at: int | None
-    """When it was archived or died."""
+    """Time of the ack or of dead-lettering."""
     reason: str | None
-    """What used up its last attempt: `nacked` or `lapsed`."""
+    """How its last attempt ended: `nacked`, or `lapsed` if the lease expired."""
     errors: list[Failure]
-    """Failed deliveries, the last one first."""
+    """Failed deliveries, newest first."""
     key: str | None
     headers: dict[str, str] | None
 
@@ -96,7 +96,7 @@ class PeekedMessage(Struct, kw_only=True):
 
 
 class Stats(Struct, kw_only=True):
-    """How a queue stands. Rates are per second over `1m`, `5m` and `15m`."""
+    """Counts, ages, rates and latencies of a queue. Rates are per second over `1m`, `5m` and `15m`."""
 
     queue: str
     paused: bool
@@ -125,7 +125,7 @@ class Redriven(Struct, frozen=True):
 
 
 class Options(TypedDict, total=False):
-    """A queue's options, as `penstock.QueueOptions` has them."""
+    """Options of a queue; `penstock.QueueOptions` describes them."""
 
     lease_ms: int
     max_attempts: int
@@ -149,7 +149,7 @@ class Options(TypedDict, total=False):
 
 def milliseconds(field: str, seconds: Seconds, low_ms: int = 0, high_ms: int = DELAY_MS_MAX) -> int:
     if type(seconds) not in (int, float):
-        raise WrongType(f"{field} is a number of seconds, not {type(seconds).__name__}", field=field)
+        raise WrongType(f"{field}: expected a number of seconds, got {type(seconds).__name__}", field=field)
     if math.isnan(seconds) or not low_ms <= seconds * 1000 <= high_ms:
         raise InvalidInput(f"{field} is {low_ms / 1000:g} to {high_ms // 1000} seconds", field=field)
     return round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""What a URL names: a file, a database, or a server."""
+"""Parses the URL of a file, a database or a server."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ServerUrl(Struct, frozen=True):
 
 
 def parse(url: str) -> str | ServerUrl:
-    """A file's path or a database's URL, or a server."""
+    """Return the path of a file, the URL of a database, or a server."""
     if not isinstance(url, str):
-        raise InvalidInput(f"a URL is a str, not {type(url).__name__}", field="url", hint=SCHEMES)
+        raise InvalidInput(f"url: expected str, got {type(url).__name__}", field="url", hint=SCHEMES)
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return url.removeprefix("sqlite:///")
     if url.startswith(POSTGRES):
@@ -48,22 +48,24 @@ def parse(url: str) -> str | ServerUrl:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput(f"cannot connect to {without_password(url)!r}", field="url", hint=f"give {SCHEMES}")
     if "@" in parts.netloc + parts.path or parts.query or parts.fragment:
-        raise InvalidInput("a server's URL is scheme, host, port and path", field="url", hint="give a token as token=")
+        raise InvalidInput(
+            "a server URL can only have a scheme, host, port and path", field="url", hint="give a token as token="
+        )
     if port is None:
         port = 443 if parts.scheme == "https" else 80
     try:
         host = parts.hostname.encode("idna").decode()
     except UnicodeError:
-        raise InvalidInput(f"{parts.hostname!r} is not a host's name", field="url") from None
+        raise InvalidInput(f"{parts.hostname!r} is not a valid host name", field="url") from None
     return ServerUrl(parts.scheme, host, port, quote(parts.path.rstrip("/"), safe="/%"))
 
 
 def request_headers(server: ServerUrl, token: str | None) -> bytes:
-    """The headers that every request has."""
+    """Return the headers of every request."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     lines = [f"host: {host}:{server.port}", "accept: application/json", "user-agent: penstock-python"]
     if token is not None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise InvalidInput("a token is printable ASCII without spaces", field="token")
+            raise InvalidInput("the token must be printable ASCII without spaces", field="token")
         lines.append(f"authorization: Bearer {token}")
     return "".join(f"{line}\r\n" for line in lines).encode("ascii")

@@ -1,4 +1,4 @@
-"""What the tree face's analytics are asked and answer. A series is newest first."""
+"""JSON schemas of the tree API's analytics. A series is newest first."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Interval = Annotated[str, Meta(pattern="^([1-9][0-9]{0,4}[mhd]|minute|hour|day)$
 
 
 class Source(Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """Where a window's history comes from, if it begins before the roll-ups do."""
+    """Source of a window's history, if the window begins before the roll-ups."""
 
     rollups_since: str
     lake_until: str | None = None
-    """How far the lake goes that tells of what is older."""
+    """Time up to which the lake, which has the older data, is complete."""
     note: str | None = None
 
 
 class HistoryQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """With any of these, what is answered comes from the roll-ups, and for what is older from the lake."""
+    """A window. If given, the data comes from the roll-ups, and from the lake where those are too recent."""
 
     from_: Time | None = field(default=None, name="from")
-    """By default an hour before `to`."""
+    """Start; by default an hour before `to`."""
     to: Time | None = None
-    """By default now."""
+    """End; by default now."""
     interval: Interval | None = None
 
 
@@ -45,7 +45,7 @@ class Stats(Struct, rename="camel", kw_only=True):
     """Deliveries that failed, or whose lease ran out."""
     dead_letter: int
     total: int
-    """All that were pushed."""
+    """Messages pushed in total."""
 
 
 class StatsPoint(Stats, kw_only=True):
@@ -53,7 +53,7 @@ class StatsPoint(Stats, kw_only=True):
 
 
 class QueueStats(Struct, kw_only=True, omit_defaults=True):
-    """Over a window: pending, processing and deadLetter at its end, the others within it."""
+    """Counts over a window: pending, processing and deadLetter at its end, the others within it."""
 
     queue: str
     ns: str | None
@@ -73,7 +73,7 @@ class AllQueues(Struct, kw_only=True, omit_defaults=True):
 class NamespaceStats(Struct, kw_only=True, omit_defaults=True):
     namespace: str
     totals: Stats
-    """Of all its queues, also those on other pages."""
+    """Totals of all queues, including those on other pages."""
     queues: list[QueueStats]
     next: str | None = None
     source: Source | None = None
@@ -141,7 +141,7 @@ class QueueLatency(Struct, kw_only=True, omit_defaults=True):
     service: Percentiles
     total: Percentiles
     series: list[LatencyPoint] | None = None
-    """Those steps in which any were counted."""
+    """Steps with at least one message."""
 
 
 class Latencies(Struct, kw_only=True, omit_defaults=True):

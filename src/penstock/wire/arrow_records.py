@@ -1,4 +1,4 @@
-"""Arrow columns as records to append. pyarrow is an extra, loaded when it is used."""
+"""Converts Arrow columns to records. pyarrow is an extra, imported on first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_arrow() -> None:
 
 
 def batches_of(data: Any) -> Iterator[Any]:
-    """The record batches of a table, a reader, a batch or several of those."""
+    """Yield the record batches of a table, a reader, a batch, or several of those."""
     check_arrow()
     import pyarrow as pa
 
@@ -33,20 +33,20 @@ def batches_of(data: Any) -> Iterator[Any]:
         for each in data:
             yield from batches_of(each)
     else:
-        raise WrongType(f"an Arrow table or record batches, not {type(data).__name__}", field=COLUMN)
+        raise WrongType(f"expected an Arrow table or record batches, got {type(data).__name__}", field=COLUMN)
 
 
 def payloads_of(batch: Any) -> Sequence[Payload]:
-    """The column `data`, or the only one: binary is bytes, string is text. Other columns are passed over."""
+    """Return the column `data`, or the only column: binary as bytes, string as text. Other columns are ignored."""
     import pyarrow as pa
 
     names = batch.schema.names
     if COLUMN not in names and len(names) != 1:
-        raise InvalidInput("which column holds the records?", field=COLUMN, hint="call it data")
+        raise InvalidInput("there is no column named 'data'", field=COLUMN, hint="name the record column 'data'")
     column = batch.column(names.index(COLUMN) if COLUMN in names else 0)
     kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
     if not any(check(column.type) for check in kinds):
-        raise InvalidInput(f"records are binary or string, not {column.type}", field=COLUMN)
+        raise InvalidInput(f"records must be binary or string, got {column.type}", field=COLUMN)
     if column.null_count:
         raise InvalidInput("a record cannot be null", field=COLUMN)
     values: list[Any] = column.to_pylist()
@@ -56,7 +56,7 @@ def payloads_of(batch: Any) -> Sequence[Payload]:
 
 
 def in_commits(payloads: Sequence[Payload]) -> Iterator[Sequence[Payload]]:
-    """Cut where a commit would become too large; a single record is refused by the stream's own limit."""
+    """Split records where a commit would become too large. The stream itself refuses a record that is too large."""
     cut = size = 0
     for at, payload in enumerate(payloads):
         length = len(payload if isinstance(payload, bytes) else payload.data)

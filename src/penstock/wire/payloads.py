@@ -1,4 +1,4 @@
-"""Payloads as JSON shows them: JSON as it was sent, text as a string, bytes as base64 and said so."""
+"""Payloads in JSON: JSON as it was sent, text as a string, bytes as base64 with an `encoding`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 from penstock.core.model import Content
 from penstock.wire.http_errors import HttpError
 
+# Header with the transaction id of a message that the tree API pushed. Its key may come from another API.
 TRANSACTION_ID = "transaction-id"
-"""Among a message's headers: the one that the tree face pushed it with. Its key may also be one of another face's."""
 
 
 def show(payload: bytes, content: Content) -> tuple[Any, str | None]:
-    """A value to put into JSON, and its encoding when it has one."""
+    """Return the payload as a JSON value, and its encoding if it has one."""
     if content is Content.JSON:
         return msgspec.Raw(payload), None
     if content is Content.TEXT:
@@ -29,7 +29,7 @@ def show(payload: bytes, content: Content) -> tuple[Any, str | None]:
 
 
 def read(payload: msgspec.Raw, encoding: str | None) -> tuple[bytes, Content]:
-    """What to store of a payload that came in JSON."""
+    """Return the bytes to store for a payload from JSON, and their content type."""
     raw = bytes(payload)
     if encoding is None:
         return raw, Content.JSON
@@ -43,7 +43,7 @@ def read(payload: msgspec.Raw, encoding: str | None) -> tuple[bytes, Content]:
 
 
 def read_text(payload: bytes) -> bytes:
-    """The bytes behind a JSON string."""
+    """Return the bytes of a JSON string."""
     try:
         return msgspec.json.decode(payload, type=str).encode()
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What the queue face reads and answers. Times are milliseconds since 1970."""
+"""JSON schemas of the queue API. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QueueView(Struct, kw_only=True):
     max_attempts: int
     visibility_ms: int
     dlq: str | None
-    """The name under which its dead letters are leased and looked at."""
+    """Name under which its dead letters can be leased and read."""
     options: QueueOptions
     paused: bool
     created_at: int
@@ -72,7 +72,7 @@ class QueueList(Struct):
 class PushOne(Struct, forbid_unknown_fields=True, kw_only=True):
     payload: msgspec.Raw
     encoding: Literal["base64", "text"] | None = None
-    """Of a payload that is no JSON: bytes as base64, or text as a string."""
+    """Encoding of a payload that is not JSON: bytes as base64, or text as a string."""
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     delay_ms: DelayMs | None = None
     ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
@@ -90,7 +90,7 @@ class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     payload: msgspec.Raw | UnsetType = UNSET
     encoding: Literal["base64", "text"] | None = None
-    """Of a payload that is no JSON: bytes as base64, or text as a string."""
+    """Encoding of a payload that is not JSON: bytes as base64, or text as a string."""
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     delay_ms: DelayMs | None = None
     ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
@@ -99,7 +99,7 @@ class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
     signature: str | None = None
     messages: Annotated[list[PushOne], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
     request_key: Key | None = None
-    """With `messages`: sent again within 15 minutes, those without keys of their own add nothing."""
+    """With `messages`: if repeated within 15 minutes, messages without keys of their own are not added again."""
 
 
 class PushedOne(Struct):
@@ -112,7 +112,7 @@ class PushedOne(Struct):
 class PushedMany(Struct):
     message_ids: list[int]
     duplicates: list[int]
-    """Positions of those that were there already; their ids are the first ones'."""
+    """Positions of duplicates; their ids are those of the first messages."""
 
 
 class PollQuery(Struct, forbid_unknown_fields=True):
@@ -137,7 +137,7 @@ class PolledMessage(Struct, omit_defaults=True, kw_only=True):
     payload: Any
     encoding: str | None = None
     content: Content = Content.JSON
-    """How it was pushed, where that was not as JSON: text or bytes."""
+    """Encoding of a payload that was not pushed as JSON: text or bytes."""
     priority: int
     attempts: int
     created_at: int
@@ -150,18 +150,18 @@ class PolledMessage(Struct, omit_defaults=True, kw_only=True):
 class Polled(Struct, omit_defaults=True):
     messages: list[PolledMessage]
     acks: list[Settled] | None = None
-    """What became of the acks that came along: ok, stale or unknown."""
+    """Results of the acks in the same request: ok, stale or unknown."""
 
 
 class NackItem(Settle, forbid_unknown_fields=True):
     delay_ms: DelayMs | None = None
     error: ErrorText | None = None
     traceback: ErrorText | None = None
-    """Where it failed; the last 8,192 characters are kept."""
+    """Traceback of the error; the last 8,192 characters are stored."""
     dead: bool = False
-    """Make it a dead letter now, whatever attempts are left."""
+    """Dead-letter the message now, even if attempts are left."""
     discard: bool = False
-    """Drop it now, without a dead letter."""
+    """Delete the message now, without a dead letter."""
 
 
 class AckBody(Struct, forbid_unknown_fields=True):
@@ -178,11 +178,11 @@ class NackBody(Struct, forbid_unknown_fields=True):
     delay_ms: DelayMs | None = None
     error: ErrorText | None = None
     traceback: ErrorText | None = None
-    """Where it failed; the last 8,192 characters are kept."""
+    """Traceback of the error; the last 8,192 characters are stored."""
     dead: bool = False
-    """Make it a dead letter now, whatever attempts are left."""
+    """Dead-letter the message now, even if attempts are left."""
     discard: bool = False
-    """Drop it now, without a dead letter."""
+    """Delete the message now, without a dead letter."""
     items: Annotated[list[NackItem], Meta(min_length=1, max_length=BATCH_MAX)] | UnsetType = UNSET
 
 
@@ -197,7 +197,7 @@ class SettledOne(Struct, omit_defaults=True):
     id: int
     result: Literal["ok", "stale", "unknown"]
     state: str | None = None
-    """After a nack: scheduled, ready or dead."""
+    """State after a nack: scheduled, ready or dead."""
 
 
 class SettledItems(Struct, omit_defaults=True):
@@ -272,7 +272,7 @@ class MessagePage(Struct):
 
 
 class ImportedMessage(Struct):
-    """A line of an export. What cannot be brought back (ids, attempts, leases) is read over."""
+    """A line of an export. Fields that cannot be restored (ids, attempts, leases) are ignored."""
 
     payload: msgspec.Raw
     content: Literal["bytes", "text", "json"] = "json"
@@ -290,7 +290,7 @@ class Imported(Struct):
     imported: int
     duplicates: int
     skipped: int
-    """Archived messages are history, not work."""
+    """Messages not imported, because they were acknowledged already."""
 
 
 class StatsView(Struct, kw_only=True):
@@ -308,7 +308,7 @@ class StatsView(Struct, kw_only=True):
     """Age, since its push, of the oldest ready message, whatever its priority."""
     rates: dict[str, dict[str, float]]
     error_rate: float
-    """Failed deliveries among all that ended in the last 15 minutes."""
+    """Share of failed deliveries among those that ended in the last 15 minutes."""
     latency: dict[str, dict[str, int | None]]
     """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""
     totals: Totals
@@ -339,7 +339,7 @@ class DeadWhere(Struct, frozen=True, forbid_unknown_fields=True):
     """Only errors of these groups, as `GET /queues/{queue}/dlq/errors` names them."""
     older_than_ms: DelayMs | None = None
     died_before: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """Only those that were dead at this time, such as the `seen_at` of an earlier look."""
+    """Only messages that were dead at this time, such as the `seen_at` of an earlier response."""
 
 
 class RequeueBody(Struct, forbid_unknown_fields=True):
@@ -385,7 +385,7 @@ class KeyView(Struct, omit_defaults=True, kw_only=True):
             key=secret,
         )
 
-    """Shown once."""
+    """The key itself; only in the response that creates it."""
 
 
 class KeyList(Struct):
@@ -448,7 +448,7 @@ def message_view(message: StoredMessage) -> MessageView:
 
 
 def export_line(message: StoredMessage) -> bytes:
-    """A payload is shown as it was sent, and JSON may hold line breaks; only between its parts, never within a text."""
+    """Encode a message as one line. A JSON payload may contain line breaks, but only between tokens."""
     line = msgspec.json.encode(message_view(message))
     return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 

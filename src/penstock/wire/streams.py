@@ -1,4 +1,4 @@
-"""What the stream face reads and answers. Times are milliseconds since 1970."""
+"""JSON schemas of the stream API. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class StreamView(Struct, kw_only=True):
     options: StreamOptions
     created_at: int
     first: int
-    """The first offset that is kept."""
+    """The first offset that exists."""
     next: int
-    """That of the next record to come."""
+    """The offset of the next record."""
     bytes: int
     segment_count: int
     consumer_count: int
@@ -58,7 +58,7 @@ class SegmentView(Struct):
 class ConsumerView(Struct, kw_only=True):
     consumer: str
     offset: int | None
-    """The last record it has processed; null before the first."""
+    """Offset of the last processed record; null before the first."""
     lag: int
     seen_at: int
     created_at: int
@@ -68,7 +68,7 @@ class ConsumerView(Struct, kw_only=True):
 
 class StreamDetail(StreamView, kw_only=True):
     segments: list[SegmentView]
-    """Oldest first; of very many, the newest."""
+    """Segments, oldest first; if there are very many, only the newest."""
     consumers: list[ConsumerView]
 
 
@@ -100,8 +100,8 @@ class AppendBody(Struct, forbid_unknown_fields=True):
 
 class AppendQuery(Struct, forbid_unknown_fields=True):
     since: Offset | None = None
-    """With a key: look for this append from that offset on, however long ago it was, and do it only if it is not
-    there."""
+    """With a key: search for this append from this offset on, however old it is, and append only if it is not
+    found."""
 
 
 class EncodedRecord(Struct, forbid_unknown_fields=True):
@@ -113,7 +113,7 @@ class AppendedView(Struct):
     first: int
     last: int
     records: int
-    """Between the first and the last of a large body there may be records of others."""
+    """Records of a large body may be interleaved with others."""
 
 
 class ReadQuery(Struct, forbid_unknown_fields=True):
@@ -121,7 +121,7 @@ class ReadQuery(Struct, forbid_unknown_fields=True):
     limit: Limit | None = None
     wait_ms: WaitMs = 0
     columns: Columns | None = None
-    """In Arrow: those wanted, separated by commas; `offset` is always there."""
+    """Columns of an Arrow response, separated by commas; `offset` is always included."""
 
 
 class NextQuery(Struct, forbid_unknown_fields=True):
@@ -140,14 +140,14 @@ class RecordView(Struct, omit_defaults=True):
 class PageView(Struct, omit_defaults=True):
     records: list[RecordView]
     next: int
-    """Where to read on."""
+    """Offset at which to continue."""
     lost: int = 0
-    """Offsets passed over because a repair found their records beyond help."""
+    """Number of offsets skipped because a repair could not recover their records."""
 
 
 class NewConsumer(Struct, forbid_unknown_fields=True):
     consumer: ConsumerName | None = None
-    """Unique and made for you, if not given."""
+    """Name of the consumer; by default a unique generated one."""
     kind: Literal["consumer", "pipeline"] = "consumer"
 
 
@@ -157,14 +157,14 @@ class ConsumerList(Struct):
 
 class Position(Struct, forbid_unknown_fields=True):
     offset: Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
-    """The last record processed; -1 for none."""
+    """Offset of the last processed record; -1 for none."""
     force: bool = False
     kind: Literal["consumer", "pipeline"] = "consumer"
 
 
 class TrimBody(Struct, forbid_unknown_fields=True):
     before: Offset | None = None
-    """Remove whole segments before this offset; not given, what the options no longer keep."""
+    """Remove whole segments before this offset; by default, what retention allows."""
     force: bool = False
 
 

@@ -47,7 +47,7 @@ NUMBER = re.compile(rb"-?+[0-9][-+0-9.eE]*+")
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], *, value_bytes_max: int | None = None) -> T:
     """Return the body as the decoder's type.
 
-    Refuses a member, or an element of a member that is a list, of more than `value_bytes_max` before it looks inside.
+    Refuses a member, or an element of a member that is a list, of more than `value_bytes_max` before decoding it.
     """
     if not body:
         raise HttpError(400, "malformed_json", "the body is empty", hint="send a JSON object")
@@ -64,7 +64,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T], *, value_bytes_max: in
 
 
 def invalid(error: msgspec.ValidationError, *, status: int | None = None, kind: Any = None) -> HttpError:
-    """With the `kind` that was expected, an unknown field's hint lists the known ones."""
+    """Return the error for a decoding failure. With `kind`, the hint for an unknown field lists the known ones."""
     reason, field, wrong = parse_error(error)
     hint = None if kind is None else known_hint(error, kind)
     if field and field.rpartition(".")[2] not in reason:
@@ -171,14 +171,14 @@ def _add_name(seen: set[bytes], name: bytes) -> None:
         name = _text.decode(b'"%s"' % name).encode()
     if name in seen:
         text = name.decode()
-        raise HttpError(400, "repeated_field", f"the name {text!r} is given twice", field=text)
+        raise HttpError(400, "repeated_field", f"the name {text!r} occurs twice", field=text)
     seen.add(name)
     if len(seen) > NAMES_MAX:
         raise HttpError(413, "body_too_large", f"an object in the JSON has more than {NAMES_MAX} names")
 
 
 class _Outline:
-    """The members of a struct, as a large body is cut into them."""
+    """Splits a large body into the members of a struct."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         fields = msgspec.structs.fields(kind)
@@ -199,9 +199,9 @@ class _Outline:
             for value in self._values(name, member):
                 if value_bytes_max is not None and len(value) > value_bytes_max:
                     raise PayloadTooLarge(
-                        f"a value of {len(value)} bytes under {name!r}",
+                        f"the value of {name!r} is too large ({len(value)} bytes)",
                         field=name,
-                        hint="store large data elsewhere and push where it is",
+                        hint="store large data elsewhere and push a reference to it",
                     )
                 containers = value.count(b"[") + value.count(b"{")
                 if len(value) > QUICK_BYTES or not _is_canonical(value, containers):
@@ -230,11 +230,11 @@ def _has_list(kind: Any) -> bool:
 
 
 def _too_many(elements_max: int) -> BatchTooLarge:
-    return BatchTooLarge("too many elements in one list", hint=f"at most {elements_max}")
+    return BatchTooLarge("too many elements in one list", hint=f"send at most {elements_max}")
 
 
 def _too_deep() -> HttpError:
-    return HttpError(400, "malformed_json", f"the JSON is nested deeper than {DEPTH_MAX}")
+    return HttpError(400, "malformed_json", f"the JSON is nested more than {DEPTH_MAX} levels deep")
 
 
 def _malformed(error: Exception) -> HttpError:

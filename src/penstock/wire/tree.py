@@ -1,4 +1,4 @@
-"""What the tree face reads and answers: names in camel case, times in RFC 3339, options in seconds."""
+"""JSON schemas of the tree API: names in camel case, times in RFC 3339, options in seconds."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ LifeSeconds = Annotated[float, Meta(ge=0.001, le=DELAY_MS_MAX / 1000)]
 
 
 class OptionsGiven(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Those that are left out stay as they are, or as a new queue has them."""
+    """Options of a queue. Those left out keep their value, or the default for a new queue."""
 
     lease_time: LeaseSeconds | UnsetType = UNSET
     max_size: Size | UnsetType | None = UNSET
     ttl: LifeSeconds | UnsetType | None = UNSET
     retry_limit: Annotated[int, Meta(ge=0, le=ATTEMPTS_MAX - 1)] | UnsetType = UNSET
     retry_delay: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | UnsetType = UNSET
-    """Milliseconds; all other times are seconds."""
+    """In milliseconds; all other times are seconds."""
     dead_letter_queue: bool | Annotated[str, Meta(min_length=1, max_length=800)] | UnsetType = UNSET
-    """Or the path of another queue, `ns/task/queue`, that dead letters go to."""
+    """True, false, or the path `ns/task/queue` of the queue that dead letters move to."""
     delayed_processing: DelaySeconds | UnsetType = UNSET
     window_buffer: DelaySeconds | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] | UnsetType = UNSET
     require_lease_token: bool | UnsetType = UNSET
-    """Refuse an ack without its `leaseToken`, which a worker whose lease has passed could send."""
+    """Refuse acks without `leaseToken`, which a worker whose lease has expired could send."""
 
 
 class Options(Struct, rename="camel", kw_only=True):
@@ -81,7 +81,7 @@ class Item(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
 
 class PushConfig(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     batch_mode: bool = False
-    """All items or none; otherwise each stands alone."""
+    """Push all items or none; otherwise each is independent."""
     auto_create: bool = True
 
 
@@ -105,10 +105,10 @@ class Pushed(Struct):
 class PopQuery(Struct, forbid_unknown_fields=True):
     wait: bool = False
     timeout: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """Milliseconds; more than the server allows is as much as it allows."""
+    """Milliseconds, limited to the server's maximum."""
     batch: Annotated[int, Meta(ge=1, le=2**53)] = 1
     worker: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
-    """Who will have them, for those who look on."""
+    """Name of the consumer, for the list of workers."""
 
 
 class PoppedMessage(Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -133,14 +133,14 @@ class Acknowledgment(Struct, rename="camel", forbid_unknown_fields=True, kw_only
     status: Outcome
     error: Annotated[str, Meta(max_length=65_536)] | None = None
     lease_token: Annotated[str, Meta(max_length=256)] | None = None
-    """With it, only that lease is settled. Without it, the message's current one, also if that is another worker's:
-    a queue with `requireLeaseToken` refuses that."""
+    """Token of the lease to settle. Without it, the message's current lease is settled, even if another worker holds
+    it; a queue with `requireLeaseToken` refuses that."""
 
 
 class Acknowledged(Struct, rename="camel", kw_only=True, omit_defaults=True):
     transaction_id: str
     status: Literal["completed", "failed", "dead_letter", "stale", "unknown"]
-    """`stale`: not leased any more; `unknown`: no such message. Both only in a batch."""
+    """`stale`: the lease is over; `unknown`: no such message. Both occur only in a batch."""
     completed_at: str | None = None
     retry_scheduled: bool | None = None
 
@@ -151,7 +151,7 @@ class AckBatch(Struct, forbid_unknown_fields=True):
 
 class AckedBatch(Struct):
     processed: int
-    """How many were settled."""
+    """Number of settled messages."""
     results: list[Acknowledged]
 
 
@@ -170,7 +170,7 @@ SAME = {
 
 
 def option_changes(given: OptionsGiven) -> dict[str, Any]:
-    """The options that were sent, by our names."""
+    """Return the given options under the names of `QueueOptions`."""
     changes: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(given).items():
         if value is UNSET:

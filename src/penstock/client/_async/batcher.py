@@ -1,7 +1,8 @@
-"""Calls that come at the same time become one request.
+"""Batches concurrent calls into one request.
 
-There is no timer unless asked for: while one request is on its way, the next gathers. The first caller to find the way
-free sends for all who wait, and hands the lead to the next; each caller gets its own result or error.
+There is no timer unless `linger` is set: while one request is in flight, the next batch gathers. The first caller to
+find a free lane leads: it sends one request for all waiting callers, then hands the lead to the next. Each caller gets
+its own result or error.
 
 This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
@@ -22,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Attempt:
-    """To send a batch: its key stays the same when the one who sent it is interrupted and another sends it again."""
+    """An attempt to send a batch. Its key stays the same if the leader is interrupted and another caller resends it."""
 
     __slots__ = ("key",)
 
@@ -31,16 +32,16 @@ class Attempt:
 
 
 class Waiting(OneShotEvent, Generic[EntryT, ResultT]):
-    __slots__ = ("done", "entry", "error", "gone", "is_leader", "leading", "result", "successor", "taken")
+    __slots__ = ("done", "entry", "error", "has_left", "is_leader", "leading", "result", "successor", "taken")
 
     def __init__(self, entry: EntryT) -> None:
         super().__init__()
         self.entry = entry
-        self.is_leader = self.leading = self.done = self.gone = False
+        self.is_leader = self.leading = self.done = self.has_left = False
+        # The batch that this caller sends as the leader.
         self.taken: tuple[list[Waiting[EntryT, ResultT]], Attempt] | None = None
-        """What this one sends, for all of them."""
+        # The next leader, still to be woken.
         self.successor: Waiting[EntryT, ResultT] | None = None
-        """Who has got the lead from this one, and is to be woken."""
         self.result: ResultT | None = None
         self.error: BaseException | None = None
 
@@ -56,7 +57,7 @@ class RequestBatcher(Generic[EntryT, ResultT]):
         linger: float = 0.0,
         orphaned: Callable[[ResultT], Awaitable[None]] | None = None,
     ) -> None:
-        """`orphaned` gets the result of a caller that went away meanwhile."""
+        """`orphaned` receives the result of a caller that was cancelled meanwhile."""
         self._send = send
         self._weigh = weigh
         self._weight_max = weight_max
@@ -85,7 +86,7 @@ class RequestBatcher(Generic[EntryT, ResultT]):
                     await shielded(lambda: self._lead(mine))
                 else:
                     await mine.wait()
-            if mine.is_leader:  # Another lane was faster than this wake-up.
+            if mine.is_leader:  # Another lane sent this entry before this caller woke up.
                 self._hand_over(mine)
         except BaseException:
             await self._leave(mine)
@@ -96,7 +97,7 @@ class RequestBatcher(Generic[EntryT, ResultT]):
 
     async def _lead(self, mine: Waiting[EntryT, ResultT]) -> None:
         try:
-            # Even when it does not linger, those who are about to call now come along.
+            # Even without linger, let callers that are about to call join.
             await sleep(self._linger)
             batch, attempt = self._take(mine)
             try:
@@ -115,7 +116,8 @@ class RequestBatcher(Generic[EntryT, ResultT]):
         batch: list[Waiting[EntryT, ResultT]] = []
         taken = batch, Attempt()
         weight = 0
-        # Whoever leaves one place comes to another without a call between: an interrupt would send it twice, or never.
+        # A caller moves from one collection to the other without a function call in between, where an interrupt could
+        # leave it in both (sent twice) or in none (never sent).
         with self._mutex:
             while self._interrupted:
                 again = self._interrupted[0]
@@ -127,7 +129,7 @@ class RequestBatcher(Generic[EntryT, ResultT]):
             mine.taken = taken
             while self._waiting:
                 first = self._waiting[0]
-                if not first.gone:
+                if not first.has_left:
                     weight += self._weigh(first.entry)
                     if batch and weight > self._weight_max:
                         break
@@ -141,18 +143,18 @@ class RequestBatcher(Generic[EntryT, ResultT]):
         shared: Exception | None = None
         for waiting, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                # An error raised in several places would gather all their tracebacks.
+                # One error raised in several callers would collect all their tracebacks.
                 waiting.error = copy.copy(outcome) if outcome is shared else outcome
                 shared = outcome
             else:
                 waiting.result = outcome
             waiting.done = True
             waiting.set()
-            if waiting.gone and self._orphaned is not None and waiting.result is not None:
+            if waiting.has_left and self._orphaned is not None and waiting.result is not None:
                 await self._orphaned(waiting.result)
 
     def _hand_over(self, mine: Waiting[EntryT, ResultT]) -> None:
-        """The lead, if this one has it. Interrupted, it is to be called again and goes on."""
+        """Pass the lead on, if this caller has it. After an interrupt, call it again to finish."""
         with self._mutex:
             if mine.is_leader:
                 successor = None
@@ -160,7 +162,7 @@ class RequestBatcher(Generic[EntryT, ResultT]):
                     if _waits(each) and (each is mine or not each.is_leader):
                         successor = each
                         break
-                # No call from here on: an interrupt finds all of it done, or nothing.
+                # No function call from here on, so an interrupt finds all of it done, or nothing.
                 mine.is_leader = mine.leading = False
                 mine.successor = successor
                 if successor is None:
@@ -172,7 +174,7 @@ class RequestBatcher(Generic[EntryT, ResultT]):
             mine.successor = None
 
     def _give_up(self, mine: Waiting[EntryT, ResultT]) -> None:
-        """Interrupted while leading. It may have been carried out: the next sends just the same again."""
+        """Give up the lead after an interrupt. The request may have arrived, so the next leader resends it as it is."""
         with self._mutex:
             if mine.taken is not None:
                 batch, _ = mine.taken
@@ -185,8 +187,8 @@ class RequestBatcher(Generic[EntryT, ResultT]):
         self._hand_over(mine)
 
     async def _leave(self, mine: Waiting[EntryT, ResultT]) -> None:
-        mine.gone = True
-        # A task goes on leading when its caller is cancelled; a thread that was interrupted does not.
+        mine.has_left = True
+        # A task goes on leading if its caller is cancelled; an interrupted thread does not.
         if not (CAN_CANCEL and mine.leading):
             self._give_up(mine)
         if mine.done and self._orphaned is not None and mine.result is not None:
@@ -194,4 +196,4 @@ class RequestBatcher(Generic[EntryT, ResultT]):
 
 
 def _waits(one: Waiting[Any, Any]) -> bool:
-    return not one.done and not one.gone
+    return not one.done and not one.has_left

@@ -1,4 +1,4 @@
-"""The verbs over HTTP: calls at the same time are joined, and pushes have keys so that they can be repeated.
+"""The client's operations over HTTP. Concurrent calls are batched; pushes have keys so that they can be retried.
 
 This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
@@ -38,22 +38,25 @@ T = TypeVar("T")
 JOINED_BYTES_MAX = 4 << 20
 JOINED_ITEMS_MAX = 1_000
 POLLERS_MAX = 1_000
+# Longest duration of a rate-limited redrive.
 SLOW_SECONDS_MAX = 86_400.0
-"""Of a redrive that was asked to be slow."""
 Messages = Sequence[PushItem]
 
 
 class HttpTransport:
-    """What every caller does for each message is no coroutine of its own, only hands one on."""
+    """Executes the client's operations over HTTP.
 
-    def __init__(self, asker: Session, linger: float) -> None:
-        self._asker = asker
+    Methods called for every message return an awaitable instead of being coroutines, which saves a frame per call.
+    """
+
+    def __init__(self, session: Session, linger: float) -> None:
+        self._session = session
         self._linger = linger
-        self.streams = HttpStreams(asker, linger)
+        self.streams = HttpStreams(session, linger)
         self.after_fork_in_child()
         fork_safety.register(self)
 
-    # Forks: what threads of the parent were about to send is not the child's.
+    # After a fork the child must not send what the parent's threads were about to send.
 
     def before_fork(self) -> None:
         pass
@@ -82,23 +85,23 @@ class HttpTransport:
 
     def push_on(self, conn: Any, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
         raise Unsupported(
-            "a server cannot push in a transaction of your own (conn)",
-            hint="connect to the queue's own sqlite:///… file or postgresql://… database, or push after the commit",
+            "conn: a push over HTTP cannot be part of your transaction",
+            hint="connect to the sqlite:///… file or postgresql://… database of the queue, or push after the commit",
         )
 
     async def _push_all(
         self, queue: str, path: str, batch: list[Messages], key: str
     ) -> list[list[Receipt] | Exception]:
-        """One request for all; when it is refused for what one of them holds, each part on its own."""
+        """Send all in one request; if the server refuses it because of one part, send each part on its own."""
         alone = len(batch) == 1
         body = {
             "messages": [queue_json.push_one(message) for messages in batch for message in messages],
             "request_key": key,
         }
         try:
-            pushed = await self._asker.get(queue_json.pushed, "POST", path, body, queue=queue, share=not alone)
+            pushed = await self._session.get(queue_json.pushed, "POST", path, body, queue=queue, share=not alone)
         except (InvalidInput, QueueFull, RateLimited) as error:
-            if alone or error.maybe_done:  # In parts, with other keys, it could become two.
+            if alone or error.maybe_done:  # Sent again in parts, with other keys, a message could be added twice.
                 return [error] * len(batch)
             half = len(batch) // 2
             first = await self._push_all(queue, path, batch[:half], f"{key}l")
@@ -111,7 +114,7 @@ class HttpTransport:
         for messages in batch:
             receipts = []
             for message in messages:
-                # Without a key of the user's it is our own repeated request, which the user need not know of.
+                # Without a key from the user, the duplicate is the SDK's own retry: do not report it.
                 duplicate = position in again and message.key is not None
                 receipts.append(Receipt(pushed.message_ids[position], duplicate))
                 position += 1
@@ -134,7 +137,7 @@ class HttpTransport:
             if len(self._pollers) >= POLLERS_MAX:
                 self._pollers = {key: each for key, each in self._pollers.items() if not each.idle}
             poller = self._pollers[queue, lease_ms, worker] = self._new_poller(queue, lease_ms, worker)
-        return poller.lease(limit, wait_seconds, stop) if wait_seconds > 0 else poller.look(limit)
+        return poller.lease(limit, wait_seconds, stop) if wait_seconds > 0 else poller.check(limit)
 
     def _new_poller(self, queue: str, lease_ms: int | None, worker: str | None) -> Poller:
         path = f"{_path(queue)}/poll?" + ("" if lease_ms is None else f"visibility_ms={lease_ms}&")
@@ -142,7 +145,7 @@ class HttpTransport:
 
         async def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[Delivery]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
-            found = await self._asker.get(
+            found = await self._session.get(
                 queue_json.polled,
                 "POST",
                 target,
@@ -153,11 +156,11 @@ class HttpTransport:
             )
             return [message.to_model(queue) for message in found.messages]
 
-        async def give_back(messages: list[Delivery]) -> None:
+        async def release(messages: list[Delivery]) -> None:
             items = [SettleItem(message.id, message.token) for message in messages]
             await self.settle("release", queue, items, retry_for=1.0)
 
-        return Poller(poll, give_back)
+        return Poller(poll, release)
 
     async def settle(
         self,
@@ -169,10 +172,10 @@ class HttpTransport:
         retry_for: float | None = None,
         surely: bool = False,
     ) -> list[Settled]:
-        """Ack, nack, extend or release; each item has its result.
+        """Ack, nack, extend or release items, and return a result for each.
 
-        A server remembers what a token did, so a repeated request gets the first attempt's results. With `surely`, it
-        is an error if that cannot be known.
+        The server remembers what a token did, so a retry gets the results of the first attempt. With `surely`, an
+        unknown outcome is an error.
         """
         results, repeated = await self._settle(verb, queue, items, lease_ms, retry_for)
         if surely and repeated:
@@ -189,21 +192,23 @@ class HttpTransport:
         lease_ms: int | None = None,
         retry_for: float | None = None,
     ) -> tuple[list[Settled], bool]:
-        """The results, and whether an earlier attempt may have been carried out as well."""
+        """Return the results, and whether an earlier attempt may have succeeded as well."""
         if not items:
             return [], False
         body = queue_json.Settles([queue_json.settle_one(item) for item in items], lease_ms)
         path = f"{_path(queue)}/{verb}"
         try:
-            answer, repeated = await self._asker.ask("POST", path, body, queue=queue, retry_for=retry_for, patient=True)
+            answer, repeated = await self._session.request(
+                "POST", path, body, queue=queue, retry_for=retry_for, patient=True
+            )
         except LeaseLost:
             return [Settled.STALE], False
         except UnknownMessage:
             return [Settled.UNKNOWN], False
-        return [one.result for one in self._asker.read(queue_json.settled, answer).results], repeated
+        return [one.result for one in self._session.read(queue_json.settled, answer).results], repeated
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Awaitable[Settled]:
-        """As `settle`, joined with others that come at the same time."""
+        """Settle one item, batched with concurrent calls."""
         joiner = self._settles.get((verb, queue))
         if joiner is None:
             joiner = self._settles[verb, queue] = RequestBatcher(
@@ -231,8 +236,8 @@ class HttpTransport:
             "nack": [queue_json.settle_one(item, queue) for queue, items in nacks.items() for item in items],
             "push": [queue_json.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
         }
-        # Done twice, the second would find its leases gone: an answer that was lost cannot be asked for again.
-        done = await self._asker.get(
+        # Not repeatable: a second attempt would find the leases settled by the first.
+        done = await self._session.get(
             queue_json.transacted,
             "POST",
             f"{_path(home)}/transact",
@@ -244,61 +249,61 @@ class HttpTransport:
         keyed = [message.key is not None for some in pushes.values() for message in some]
         return [Receipt(id_, keyed[at] and at in again) for at, id_ in enumerate(done.message_ids)]
 
-    # Looking
+    # Reading
 
     async def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[StoredMessage]:
         query = _query(state=state.value, limit=limit, after=after)
-        page = await self._asker.get(queue_json.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
+        page = await self._session.get(queue_json.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
         return Page([message.to_model() for message in page.messages], page.next)
 
     async def get(self, queue: str, message_id: int) -> StoredMessage | None:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            return (await self._asker.get(queue_json.message_view, "GET", path, queue=queue)).to_model()
+            return (await self._session.get(queue_json.message_view, "GET", path, queue=queue)).to_model()
         except UnknownMessage:
             return None
 
     async def remove(self, queue: str, message_id: int) -> bool:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            await self._asker.get(queue_json.nothing, "DELETE", path, queue=queue)
+            await self._session.get(queue_json.nothing, "DELETE", path, queue=queue)
         except UnknownMessage:
             return False
         return True
 
     async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
-        return await self._asker.get(queue_json.queue_info, "GET", _path(queue), queue=queue, patient=patient)
+        return await self._session.get(queue_json.queue_info, "GET", _path(queue), queue=queue, patient=patient)
 
     async def stats(self, queue: str) -> Stats:
-        return await self._asker.get(queue_json.stats, "GET", f"{_path(queue)}/stats", queue=queue)
+        return await self._session.get(queue_json.stats, "GET", f"{_path(queue)}/stats", queue=queue)
 
     async def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
-        found = await self._asker.get(
+        found = await self._session.get(
             queue_json.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
         )
         return Page(found.queues, found.next)
 
-    # Changing
+    # Managing
 
     async def create(self, queue: str, options: dict[str, Any]) -> None:
         body = {"name": check_new_queue_name(queue), **queue_json.sendable(options)}
-        await self._asker.get(queue_json.queue_info, "POST", "/queues", body, queue=queue)
+        await self._session.get(queue_json.queue_info, "POST", "/queues", body, queue=queue)
 
     async def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
         path = _path(check_new_queue_name(queue))
-        return await self._asker.get(queue_json.queue_info, "PATCH", path, queue_json.sendable(changes), queue=queue)
+        return await self._session.get(queue_json.queue_info, "PATCH", path, queue_json.sendable(changes), queue=queue)
 
     async def drop(self, queue: str, force: bool) -> int:
         path = f"{_path(queue)}?force={str(force).lower()}"
-        return (await self._asker.get(queue_json.count, "DELETE", path, queue=queue, repeatable=False)).messages
+        return (await self._session.get(queue_json.count, "DELETE", path, queue=queue, repeatable=False)).messages
 
     async def pause(self, queue: str, paused: bool) -> None:
         verb = "pause" if paused else "resume"
-        await self._asker.get(queue_json.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
+        await self._session.get(queue_json.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
 
     async def purge(self, queue: str, dead: bool) -> int:
         verb = "dlq/purge" if dead else "purge"
-        return (await self._asker.get(queue_json.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
+        return (await self._session.get(queue_json.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
 
     async def redrive(
         self,
@@ -315,15 +320,15 @@ class HttpTransport:
         body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
         path = f"{_path(queue)}/dlq/requeue"
         wait = 0.0 if rate_per_s is None else SLOW_SECONDS_MAX
-        done = await self._asker.get(queue_json.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
+        done = await self._session.get(queue_json.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
         return Redriven(done.matched, done.moved)
 
     async def close(self) -> None:
-        await self._asker.close()
+        await self._session.close()
 
 
 def add_keys(messages: Messages) -> Messages:
-    """A key for each message that has none, so that the same request again adds nothing."""
+    """Add a key to each message without one, so that a retry adds nothing."""
     if all(message.key is not None for message in messages):
         return messages
     base = AUTO_KEY + os.urandom(12).hex()
@@ -334,17 +339,17 @@ def add_keys(messages: Messages) -> Messages:
 
 
 def _sure_results(verb: str, items: Sequence[SettleItem], results: Sequence[Settled]) -> list[Settled | Exception]:
-    """After a repeated request, with an error for each item of which it cannot be known what the first attempt did.
+    """Replace the results of a retry by an error where the outcome of the first attempt is unknown.
 
-    A message that is still there was not acked. Otherwise the server may have forgotten what the token did, if that was
-    minutes ago or its clock was moved.
+    A message that still exists was not acked. Otherwise the server may have forgotten what the token did, if that was
+    minutes ago or its clock changed.
     """
     known = (Settled.OK, Settled.STALE) if verb == "ack" else (Settled.OK,)
     return [result if result in known else _unknown_outcome(item) for item, result in zip(items, results, strict=True)]
 
 
 def _unknown_outcome(item: SettleItem) -> LeaseLost:
-    """For a message whose lease is over, and an earlier attempt may have been what ended it."""
+    """Return the error for a lease that is over, maybe because of an earlier attempt."""
     error = LeaseLost(item.id)
     error.maybe_done, error.hint = True, MAYBE
     return error

@@ -1,4 +1,4 @@
-"""Keeps leases alive while their messages are worked on: extends them in the background, many with one request.
+"""Extends the leases of messages in progress, in the background, many with one request.
 
 This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
@@ -20,20 +20,20 @@ from penstock.errors import PenstockError
 log = logging.getLogger("penstock.client")
 IDLE_SECONDS = 5.0
 JOIN_SECONDS = 1.0
+# A lease is renewed after a third of its time, so two renewals may fail.
 RENEWALS = 3
-"""A lease is renewed when a third of it has passed: two renewals may fail."""
 
 
 class Renewal:
-    __slots__ = ("due", "item", "lease_ms", "overdue", "queue", "ref", "until")
+    __slots__ = ("due", "item", "lease_ms", "queue", "ref", "timeout_error", "until")
 
-    def __init__(self, message: LeasedMessage, lease_ms: int, until: float, overdue: str | None) -> None:
+    def __init__(self, message: LeasedMessage, lease_ms: int, until: float, timeout_error: str | None) -> None:
         self.ref = weakref.ref(message)
         self.queue = message.queue
         self.item: SettleItem = message.item()
         self.lease_ms = lease_ms
         self.until = until
-        self.overdue = overdue
+        self.timeout_error = timeout_error
         self.due = self.next_due(time.monotonic())
 
     def next_due(self, now: float) -> float:
@@ -53,48 +53,48 @@ class LeaseRenewer:
         pass
 
     def after_fork_in_child(self) -> None:
-        self._kept: dict[tuple[int, str], Renewal] = {}
+        self._renewals: dict[tuple[int, str], Renewal] = {}
         self._mutex = Mutex()
         self._slot = OneShotEvent()
         self._wakes_at = 0.0
         self._closed = False
         self._background: BackgroundTasks | None = None
 
-    def keep(self, message: LeasedMessage, lease_ms: int, seconds_max: float, overdue: str | None = None) -> None:
+    def keep(self, message: LeasedMessage, lease_ms: int, seconds_max: float, timeout_error: str | None = None) -> None:
         """Extend the message's lease until it is settled, dropped, or `seconds_max` have passed.
 
-        With `overdue`, the message is then nacked with this text.
+        With `timeout_error`, the message is then nacked with this text.
         """
-        kept = Renewal(message, lease_ms, time.monotonic() + seconds_max, overdue)
+        renewal = Renewal(message, lease_ms, time.monotonic() + seconds_max, timeout_error)
         with self._mutex:
             if self._closed:
                 return
-            self._kept[message.id, message.token] = kept
+            self._renewals[message.id, message.token] = renewal
             if self._background is None or not self._background.running:
-                self._wakes_at = kept.due
-                self._background = BackgroundTasks(self._run, "penstock-keeper")
-            elif kept.due < self._wakes_at:
+                self._wakes_at = renewal.due
+                self._background = BackgroundTasks(self._run, "penstock-lease-renewer")
+            elif renewal.due < self._wakes_at:
                 self._slot.set()
 
     def end(self, message: LeasedMessage) -> None:
-        """It is settled."""
+        """Mark the message as settled and stop renewing its lease."""
         message.settled = True
         self.forget(message)
 
     def forget(self, message: LeasedMessage) -> None:
-        if self._kept:
+        if self._renewals:
             with self._mutex:
-                self._kept.pop((message.id, message.token), None)
+                self._renewals.pop((message.id, message.token), None)
 
     def stop(self) -> None:
-        """Keep nothing any more. A renewal that is under way goes on until the transport is closed."""
+        """Stop all renewals. A request in flight goes on until the transport is closed."""
         with self._mutex:
             self._closed = True
-            self._kept.clear()
+            self._renewals.clear()
         self._slot.set()
 
     async def join(self) -> None:
-        """Once the transport is closed: nothing comes of a renewal any more, but it may sleep before it sees that."""
+        """Wait for the background task after the transport is closed; it may sleep before it notices."""
         background = self._background
         if background is not None:
             background.cancel()
@@ -104,28 +104,28 @@ class LeaseRenewer:
         while True:
             now = time.monotonic()
             with self._mutex:
-                due = [kept for kept in self._kept.values() if kept.due <= now]
+                due = [renewal for renewal in self._renewals.values() if renewal.due <= now]
             if due:
                 await self._renew(due, now)
             now = time.monotonic()
             with self._mutex:
-                idle = not self._kept
+                idle = not self._renewals
                 if self._closed or (idle and self._wakes_at < now):
                     self._background = None
                     return
-                self._wakes_at = now + IDLE_SECONDS if idle else min(kept.due for kept in self._kept.values())
+                self._wakes_at = now + IDLE_SECONDS if idle else min(renewal.due for renewal in self._renewals.values())
             await self._slot.wait(self._wakes_at - now)
 
     async def _renew(self, due: list[Renewal], now: float) -> None:
         groups: dict[tuple[str, int], list[Renewal]] = {}
-        for kept in due:
-            message = kept.ref()
+        for renewal in due:
+            message = renewal.ref()
             if message is None or message.settled or message.lost:
-                self._drop(kept, message)
-            elif kept.until <= now:
-                await self._give_up(kept, message)
+                self._drop(renewal, message)
+            elif renewal.until <= now:
+                await self._give_up(renewal, message)
             else:
-                groups.setdefault((kept.queue, kept.lease_ms), []).append(kept)
+                groups.setdefault((renewal.queue, renewal.lease_ms), []).append(renewal)
             del message
         for (queue, lease_ms), group in groups.items():
             await self._extend(queue, lease_ms, group)
@@ -135,41 +135,43 @@ class LeaseRenewer:
             results = await self._transport.settle(
                 "extend",
                 queue,
-                [kept.item for kept in group],
+                [renewal.item for renewal in group],
                 lease_ms=lease_ms,
                 retry_for=lease_ms / 1000 / RENEWALS,
             )
         except PenstockError as error:
             if not self._closed:
-                log.warning("leases on %r could not be extended: %s", queue, error)
+                log.warning("cannot extend leases on %r: %s", queue, error)
             results = [Settled.OK] * len(group)
         now = time.monotonic()
-        for kept, result in zip(group, results, strict=True):
-            kept.due = kept.next_due(now)
-            message = kept.ref()
+        for renewal, result in zip(group, results, strict=True):
+            renewal.due = renewal.next_due(now)
+            message = renewal.ref()
             if result is not Settled.OK and message is not None and not message.settled:
                 message.lost = True
-                log.warning("the lease on message %d of %r is lost", kept.item.id, queue)
-                self._drop(kept, message)
+                log.warning("the lease on message %d of %r is lost", renewal.item.id, queue)
+                self._drop(renewal, message)
 
-    async def _give_up(self, kept: Renewal, message: LeasedMessage) -> None:
-        self._drop(kept, message)
-        if kept.overdue is None:
-            log.warning("message %d of %r is no longer kept: it takes too long", kept.item.id, kept.queue)
+    async def _give_up(self, renewal: Renewal, message: LeasedMessage) -> None:
+        self._drop(renewal, message)
+        if renewal.timeout_error is None:
+            log.warning(
+                "no longer extending the lease of message %d of %r: it takes too long", renewal.item.id, renewal.queue
+            )
             return
-        log.error("message %d of %r failed: %s", kept.item.id, kept.queue, kept.overdue)
+        log.error("message %d of %r failed: %s", renewal.item.id, renewal.queue, renewal.timeout_error)
         try:
-            await message.nack(kept.overdue)
+            await message.nack(renewal.timeout_error)
         except PenstockError as error:
-            log.warning("message %d of %r could not be nacked: %s", kept.item.id, kept.queue, error)
+            log.warning("cannot nack message %d of %r: %s", renewal.item.id, renewal.queue, error)
         message.lost = True
 
-    def _drop(self, kept: Renewal, message: LeasedMessage | None) -> None:
+    def _drop(self, renewal: Renewal, message: LeasedMessage | None) -> None:
         with self._mutex:
-            self._kept.pop((kept.item.id, str(kept.item.token)), None)
+            self._renewals.pop((renewal.item.id, str(renewal.item.token)), None)
         if message is None:
             log.warning(
-                "message %d of %r was neither acked nor nacked; it comes back when its lease ends",
-                kept.item.id,
-                kept.queue,
+                "message %d of %r was neither acked nor nacked; it is redelivered when its lease expires",
+                renewal.item.id,
+                renewal.queue,
             )

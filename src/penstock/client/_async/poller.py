@@ -1,7 +1,8 @@
-"""Callers that wait for messages of one queue share their polls, and never lease more than they asked for together.
+"""Shares long polls between callers that wait for messages of one queue.
 
-One poll may wait at the server. Who comes meanwhile looks once without waiting, together with the others that come,
-and then waits behind it. A message for a caller that has gone goes to the next in line, or back to the queue.
+One poll waits at the server. A caller that arrives meanwhile first checks without waiting, batched with others, and
+then waits for the next poll. The callers never lease more than they requested together. A message for a caller that
+has left goes to the next caller, or back to the queue.
 
 This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
@@ -19,13 +20,13 @@ from penstock.client.stop import StopSignal
 from penstock.client.transport_errors import Interrupt
 from penstock.core.model import BATCH_MAX, Delivery
 
+# Longest wait of one poll; a longer wait takes several.
 WAIT_SECONDS_MAX = 20.0
-"""Of one poll; a longer wait is several."""
+# Pause between polls that the server ends early, because it is shutting down.
 EARLY_SECONDS = 0.05
-"""Between polls that a server ends early, because it is about to stop."""
 Messages = list[Delivery]
 Poll = Callable[[int, float, Interrupt | None], Awaitable[Messages]]
-GiveBack = Callable[[Messages], Awaitable[None]]
+Release = Callable[[Messages], Awaitable[None]]
 
 
 class Caller:
@@ -47,41 +48,39 @@ class Caller:
         self.deadline = deadline
         self.slot = OneShotEvent()
         self.covered = self.done = self.is_leader = self.leading = False
-        self.successor: Caller | None = None
-        """Who has got the lead from this one, and is to be woken."""
+        self.successor: Caller | None = None  # The next leader, still to be woken.
         self.messages: Messages = []
         self.error: Exception | None = None
 
 
 class Poller:
-    def __init__(self, poll: Poll, give_back: GiveBack) -> None:
-        """`poll(limit, wait_seconds, interrupt)` asks the server."""
+    def __init__(self, poll: Poll, release: Release) -> None:
+        """`poll(limit, wait_seconds, interrupt)` sends one request; `release` returns messages to the queue."""
         self._poll = poll
-        self._give_back = give_back
+        self._release = release
         self._mutex = Mutex()
         self._waiting: deque[Caller] = deque()
         self._polling = False
-        self._gathering = False
-        """The next poll is about to be sent."""
+        self._gathering = False  # True while the next poll is about to be sent.
         self._interrupt: Interrupt | None = None
-        self._looks: RequestBatcher[int, Messages] = RequestBatcher(
-            lambda limits, _: self._look(limits), weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
+        self._checks: RequestBatcher[int, Messages] = RequestBatcher(
+            lambda limits, _: self._check(limits), weigh=int, weight_max=BATCH_MAX, lanes=2, orphaned=self._pass_on
         )
 
     @property
     def idle(self) -> bool:
-        return not self._polling and not self._waiting and self._looks.idle
+        return not self._polling and not self._waiting and self._checks.idle
 
-    def look(self, limit: int) -> Awaitable[Messages]:
-        """What is there now."""
-        return self._looks.join(limit)
+    def check(self, limit: int) -> Awaitable[Messages]:
+        """Lease what is ready, without waiting."""
+        return self._checks.join(limit)
 
     async def lease(self, limit: int, wait_seconds: float, stop: StopSignal | None) -> Messages:
-        """What is there or comes in time."""
+        """Lease what is ready or arrives in time."""
         mine = Caller(limit, time.monotonic() + wait_seconds)
         try:
             if not self._enter(mine, only_if_in_time=True):
-                messages = await self._looks.join(limit)
+                messages = await self._checks.join(limit)
                 if messages:
                     return messages
                 self._enter(mine, only_if_in_time=False)
@@ -94,7 +93,7 @@ class Poller:
             self._withdraw(mine)
         except BaseException:
             if not CAN_CANCEL:
-                # A task goes on leading when its caller is cancelled; a thread that was interrupted does not.
+                # A task goes on leading if its caller is cancelled; an interrupted thread does not.
                 self._end(mine)
             self._withdraw(mine)
             if mine.messages:
@@ -120,13 +119,13 @@ class Poller:
                 await shielded(lambda: self._lead(mine))
                 continue
             left = mine.deadline - time.monotonic()
-            # A caller that a poll covers ends with it, so that no message comes for one who has just left.
+            # A caller covered by a poll leaves only with it, so that no message arrives for one that has just left.
             if left <= 0 and not mine.covered:
                 return
             await mine.slot.wait(None if mine.covered else left)
 
     async def _lead(self, mine: Caller) -> None:
-        """One poll for all who wait now."""
+        """Send one poll for all callers that wait now."""
         interrupt = Interrupt()
         covered: list[Caller] = []
         try:
@@ -152,7 +151,7 @@ class Poller:
             self._end(mine)
 
     def _share(self, messages: Messages) -> Messages:
-        """Hand messages to those who wait, in the order they came; answers what is left over."""
+        """Hand messages to waiting callers in order of arrival; return what is left over."""
         with self._mutex:
             while messages and self._waiting:
                 caller = self._waiting[0]
@@ -161,7 +160,7 @@ class Poller:
                     caller.done = True
                 caller.slot.set()
                 if caller.leading:
-                    self._end_poll()  # It waits for its own poll, and need not any more.
+                    self._end_poll()  # The leader has its messages and need not wait for its own poll.
                 # Last, so that an interrupt before it leaves the caller for `_end` to wake.
                 del self._waiting[0]
         return messages
@@ -169,7 +168,7 @@ class Poller:
     async def _pass_on(self, messages: Messages) -> None:
         left_over = self._share(messages)
         if left_over:
-            await self._give_back(left_over)
+            await self._release(left_over)
 
     def _fail(self, covered: list[Caller], error: Exception) -> None:
         with self._mutex:
@@ -179,7 +178,7 @@ class Poller:
                     caller.done = True
 
     def _end(self, mine: Caller) -> None:
-        """Of this one's poll, if it leads. Interrupted, it is to be called again and goes on."""
+        """End this caller's poll, if it leads. After an interrupt, call it again to finish."""
         now = time.monotonic()
         with self._mutex:
             if mine.is_leader:
@@ -195,7 +194,7 @@ class Poller:
 
     def _next_leads(self, mine: Caller) -> None:
         if mine.is_leader:
-            # Without a call: an interrupt finds all of it done, or nothing.
+            # No function call here, so an interrupt finds all of it done, or nothing.
             mine.successor = self._waiting[0] if self._waiting else None
             mine.is_leader = mine.leading = False
             if mine.successor is not None:
@@ -207,7 +206,7 @@ class Poller:
             mine.successor = None
 
     def _withdraw(self, mine: Caller, *, at_once: bool = False) -> None:
-        """Leave, answered or not. A poll that nobody waits for any more is ended; `at_once`, also the caller's own."""
+        """Leave, with or without messages. Ends a poll that no caller waits for; `at_once`, also the caller's own."""
         with self._mutex:
             mine.done = True
             mine.slot.set()
@@ -222,7 +221,7 @@ class Poller:
         if self._interrupt is not None:
             self._interrupt.trigger()
 
-    async def _look(self, limits: list[int]) -> list[Messages]:
+    async def _check(self, limits: list[int]) -> list[Messages]:
         messages = await self._poll(min(BATCH_MAX, sum(limits)), 0.0, None)
         shares: list[Messages] = []
         for limit in limits:

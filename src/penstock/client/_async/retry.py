@@ -1,4 +1,4 @@
-"""How often, and how long, to try again.
+"""The retry policy.
 
 This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
@@ -17,7 +17,7 @@ LONGEST_SECONDS = 5.0
 
 
 class Retry:
-    """Exponential back-off with full jitter, never shorter than the server asked for, until the time is used up."""
+    """Exponential backoff with full jitter, not shorter than the server's Retry-After, until the time is used up."""
 
     def __init__(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
@@ -26,11 +26,11 @@ class Retry:
     async def wait(
         self,
         error: Exception,
-        tell: Callable[[Exception, float], None] | None = None,
+        notify: Callable[[Exception, float], None] | None = None,
         *,
         after_ms: int | None = None,
     ) -> None:
-        """Wait for the next attempt, or raise the error because there is none. `tell` gets the seconds left."""
+        """Wait for the next attempt, or raise the error if the time is used up. `notify` gets the seconds left."""
         longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2**self._attempt)
         seconds = random.uniform(longest / 2, longest)
         if isinstance(error, TryLater):
@@ -40,7 +40,7 @@ class Retry:
         left = self._deadline - time.monotonic()
         if seconds > left:
             raise error
-        if tell is not None:
-            tell(error, left)
+        if notify is not None:
+            notify(error, left)
         self._attempt = min(self._attempt + 1, 20)
         await sleep(seconds)

@@ -1,5 +1,6 @@
-"""Streams beside a SQLite file or in a database, in this process. Of files, one process appends to a stream at a
-time; all may read it.
+"""Streams beside a SQLite file or in a database, used directly from this process.
+
+Only one process at a time can append to a stream in files; all may read it.
 
 This is asynchronous; its twin in `penstock.client._sync` is made from it by tools/unasync.py.
 """
@@ -36,7 +37,7 @@ class StoreStreams:
         self.after_fork_in_child()
         fork_safety.register(self)
 
-    # Forks: what the parent has open, and may write to, is not the child's.
+    # After a fork the child must not use the files that the parent has open for writing.
 
     def before_fork(self) -> None:
         pass
@@ -49,13 +50,13 @@ class StoreStreams:
         self._opening = threading.Lock()
 
     def _streams(self) -> Streams:
-        """Opened when first used: who only has queues gets no folder."""
+        """Open the streams on first use, so that a client that uses only queues creates no folder."""
         with self._opening:
             if self._closed:
                 raise StoreClosed("the client is closed")
             if self._opened is None:
                 if self._where == ":memory:":
-                    raise InvalidInput("streams are files, and cannot be in memory", field="url")
+                    raise InvalidInput("streams are stored in files; they cannot be in memory", field="url")
                 self._opened = open_streams(self._where, durability=self._durability)
             return self._opened
 
@@ -63,7 +64,7 @@ class StoreStreams:
         return await offload(lambda: call(self._streams()))
 
     async def _write(self, call: Callable[[Streams], T]) -> T:
-        """Waits a while for another process that writes to the same stream."""
+        """Retry for a while if another process is writing to the stream."""
         retry = Retry(self._retry_for)
         while True:
             try:
@@ -99,7 +100,7 @@ class StoreStreams:
             await self._wait(name, page.next, deadline)
 
     async def _wait(self, name: str, offset: int, deadline: float) -> None:
-        """Until something may have come. A look costs two system calls; a thread for each who waits would cost more."""
+        """Wait until there may be new records. Polling costs two system calls; a thread per waiter would cost more."""
         grown = threading.Event()
         stop = await self._call(lambda streams: streams.listen(name, grown.set))
         try:

@@ -1,4 +1,4 @@
-"""Opening a client, over a file or a server.
+"""The client, for a file, a database or a server.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -32,28 +32,28 @@ PAGE_MAX = 1_000
 
 
 class Client:
-    """Made by `connect`. Safe to share, and best shared: calls at the same time travel together."""
+    """A client, opened by `connect`. Share it between tasks and threads: concurrent calls are batched."""
 
     def __init__(self, transport: StoreTransport | HttpTransport, worker: str | None = None) -> None:
         self.transport = transport
-        self.keeper = LeaseRenewer(transport)
+        self.lease_renewer = LeaseRenewer(transport)
         self._worker = worker
         self.closed = False
 
     @property
     def worker_name(self) -> str:
-        """Under which `consume` and `worker` of its queues lease."""
+        """The name under which `consume` and `worker` lease messages."""
         return self._worker or own_name()
 
     def queue(self, name: str) -> Queue:
-        """A queue by its name; whether it exists shows when it is used."""
+        """Return a queue by name, without checking that it exists."""
         return Queue(self, name)
 
     def create_queue(self, name: str, *, exist_ok: bool = False, **options: Unpack[Options]) -> Queue:
-        """Make a queue. One that exists with just these options is fine; any other is QueueExists.
+        """Create a queue, or return it if it exists with these options; raise QueueExists if it has others.
 
-        With `exist_ok`, a queue that exists gets the options named here, and keeps its others. Options are those of
-        `penstock.QueueOptions`, for example `lease_ms=60_000, max_attempts=3`.
+        With `exist_ok`, an existing queue gets the options given here and keeps its others. `penstock.QueueOptions`
+        lists the options, for example `lease_ms=60_000, max_attempts=3`.
         """
         check_queue_name(name)
         try:
@@ -66,19 +66,19 @@ class Client:
         return self.queue(name)
 
     def queues(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[QueueInfo]:
-        """Queues by name, with options and counters."""
+        """Return queues in the order of their names, with options and counters."""
         _check_page(prefix, limit, after)
         return self.transport.queues(prefix, limit, after)
 
     def stream(self, name: str) -> Stream:
-        """A stream by its name; whether it exists shows when it is used."""
+        """Return a stream by name, without checking that it exists."""
         return Stream(self, name)
 
     def create_stream(self, name: str, *, exist_ok: bool = False, **options: Unpack[StreamChanges]) -> Stream:
-        """Make a stream. One that exists with just these options is fine; any other is StreamExists.
+        """Create a stream, or return it if it exists with these options; raise StreamExists if it has others.
 
-        With `exist_ok`, a stream that exists gets the options named here, and keeps its others. Options are those of
-        `penstock.StreamOptions`, for example `retention_ms=86_400_000`.
+        With `exist_ok`, an existing stream gets the options given here and keeps its others. `penstock.StreamOptions`
+        lists the options, for example `retention_ms=86_400_000`.
         """
         try:
             self.transport.streams.create(name, dict(options))
@@ -90,16 +90,16 @@ class Client:
         return self.stream(name)
 
     def streams(self, *, prefix: str = "", limit: int = 100, after: str | None = None) -> Page[StreamInfo]:
-        """Streams by name, with options and sizes."""
+        """Return streams in the order of their names, with options and sizes."""
         _check_page(prefix, limit, after)
         return self.transport.streams.list_all(prefix, limit, after)
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the client. Safe to call again."""
         self.closed = True
-        self.keeper.stop()
+        self.lease_renewer.stop()
         self.transport.close()
-        self.keeper.join()
+        self.lease_renewer.join()
 
     def __enter__(self) -> Client:
         return self
@@ -126,12 +126,13 @@ def connect(
     """Open a queue file, a database or a server; the client is the same.
 
     `url`: `sqlite:///tasks.db` (relative), `sqlite:////var/lib/tasks.db`, `sqlite:///:memory:`, `http://host:8888`,
-    `https://…` or `postgresql://user@host/database` (in its schema `penstock`, or the one that `?schema=` names).
-    `timeout` is for one attempt (a poll's waiting comes on top), `retry_for` for all attempts of one call: after a lost
-    answer, when the server is busy, or when a queue is full; 0 never tries again. A server that cannot be reached is an
-    error after `connect_timeout`; only `consume`, `worker`, and what settles a message keep trying for `retry_for`.
-    `linger` lets a request wait so that more calls may join it. `durability` is for files and databases, the others are
-    for servers. `worker` is the name of `consume` and `worker` in `penstock workers`; by default host and process.
+    `https://…` or `postgresql://user@host/database` (in the schema `penstock`, or the one given with `?schema=`).
+    `timeout` limits one attempt, in addition to the wait of a long poll. `retry_for` limits all attempts of one call,
+    which is retried after a lost response and while the server is busy or a queue is full; 0 disables retries. An
+    unreachable server is an error after `connect_timeout`; only `consume`, `worker` and calls that settle a message
+    keep trying for `retry_for`. `linger` delays requests so that more calls can join them. `durability` applies to
+    files and databases, the other options to servers. `worker` names `consume` and `worker` in `penstock workers`; the
+    default is host and process id.
     """
     where = parse(url)
     retry_seconds = milliseconds("retry_for", retry_for) / 1000
@@ -139,9 +140,9 @@ def connect(
     timeout_seconds = milliseconds("timeout", timeout, 1) / 1000
     connect_seconds = milliseconds("connect_timeout", connect_timeout, 1) / 1000
     if type(connections) is not int or connections < 1:
-        raise InvalidInput("connections is an int from 1", field="connections")
+        raise InvalidInput(f"connections must be a positive int, got {connections!r}", field="connections")
     if worker is not None and (type(worker) is not str or not 0 < len(worker) <= NAME_LENGTH_MAX):
-        raise InvalidInput(f"worker is a name of 1 to {NAME_LENGTH_MAX} letters", field="worker")
+        raise InvalidInput(f"worker must have 1 to {NAME_LENGTH_MAX} characters", field="worker")
     if not isinstance(where, ServerUrl):
         store = open_store(where, durability=durability)
         return Client(
@@ -150,7 +151,7 @@ def connect(
             ),
             worker,
         )
-    asker = Session(
+    session = Session(
         Connections(where.address(tls), connections, connect_seconds),
         where=where.shown,
         base_path=where.base_path,
@@ -159,7 +160,7 @@ def connect(
         connect_timeout=connect_seconds,
         retry_for=retry_seconds,
     )
-    return Client(HttpTransport(asker, linger_seconds), worker)
+    return Client(HttpTransport(session, linger_seconds), worker)
 
 
 def _check_page(prefix: str, limit: int, after: str | None) -> None:

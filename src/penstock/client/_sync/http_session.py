@@ -1,4 +1,4 @@
-"""One request to a server and its answer: retried where that is safe, with the server's errors as exceptions.
+"""Sends requests to a server: retries where that is safe, and raises the server's errors as exceptions.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -27,7 +27,7 @@ from penstock.errors import (
 
 log = logging.getLogger("penstock.client")
 T = TypeVar("T")
-MAYBE = "an earlier attempt, whose answer was lost, may have been carried out"
+MAYBE = "an earlier attempt whose response was lost may have succeeded"
 
 
 class Session:
@@ -51,7 +51,7 @@ class Session:
         self._retry_for = retry_for
         self._is_lost = False
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -67,11 +67,11 @@ class Session:
         headers: bytes = b"",
         content_type: bytes = b"application/json",
     ) -> tuple[HttpResponse, bool]:
-        """The answer, and whether an earlier attempt may have been carried out as well.
+        """Return the response, and whether an earlier attempt may have succeeded as well.
 
-        `repeatable`: carrying it out twice does no harm. `patient`: keep trying to reach the server for `retry_for`.
-        `share`: a full queue is for the caller to see, who then tries with fewer messages. `headers` stand before
-        those that every request has. A body of bytes is sent as it is.
+        `repeatable`: the request is idempotent. `patient`: keep trying to reach the server for `retry_for`. `share`:
+        raise QueueFull and RateLimited at once, for the caller to try with fewer messages. `headers` precede those of
+        every request. A body of bytes is sent as it is.
         """
         headers += self._headers
         request = encode_request(method, self._base_path + path, headers, _body(method, body), content_type)
@@ -83,7 +83,7 @@ class Session:
             answer = self._try(request, self._timeout + wait_seconds, interrupt)
             if isinstance(answer, RequestFailed):
                 repeated = repeated or answer.sent
-                lost = Unreachable(f"{self._where} does not answer: {answer}", maybe_done=repeated)
+                lost = Unreachable(f"{self._where} is unreachable: {answer}", maybe_done=repeated)
                 if self._connections.closed:
                     closed = StoreClosed("the client is closed")
                     closed.maybe_done = repeated
@@ -101,7 +101,7 @@ class Session:
                 repeated = True
                 if not repeatable:
                     raise error
-            if repeated and _depends_on_the_moment(answer.status):
+            if repeated and _is_transient(answer.status):
                 error.maybe_done, error.hint = True, MAYBE
             if share and isinstance(error, QueueFull | RateLimited):
                 raise error
@@ -113,19 +113,19 @@ class Session:
                 raise error
 
     def _log_lost(self, lost: Exception, seconds: float) -> None:
-        """Once for an outage, however many calls it concerns."""
+        """Log an outage once, however many calls it affects."""
         if not self._is_lost:
             self._is_lost = True
             log.warning("%s; retrying for up to %g s", lost, round(seconds, 1))
 
     def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> HttpResponse | RequestFailed:
         try:
-            return self._connections.ask(request, seconds, interrupt)
+            return self._connections.request(request, seconds, interrupt)
         except RequestFailed as failure:
             return failure
 
     def get(self, kind: msgspec.json.Decoder[T], method: str, path: str, body: Any = None, **how: Any) -> T:
-        answer, _ = self.ask(method, path, body, **how)
+        answer, _ = self.request(method, path, body, **how)
         return self.read(kind, answer)
 
     def read(self, kind: msgspec.json.Decoder[T], answer: HttpResponse) -> T:
@@ -133,17 +133,17 @@ class Session:
             return kind.decode(answer.body)
         except msgspec.MsgspecError as error:
             raise ServerFault(
-                f"{self._where} answered what cannot be read: {error}",
+                f"cannot decode the response of {self._where}: {error}",
                 status=answer.status,
-                hint="is that a Penstock server, and of this version?",
+                hint="is that a Penstock server of this version?",
             ) from None
 
     def close(self) -> None:
         self._connections.close()
 
 
-def _depends_on_the_moment(status: int) -> bool:
-    """An earlier attempt may have fared better."""
+def _is_transient(status: int) -> bool:
+    """Return True for errors after which an earlier attempt may still have succeeded."""
     return status == 429 or status >= 500
 
 
@@ -154,5 +154,5 @@ def _body(method: str, body: Any) -> bytes | None:
         try:
             return queue_json.encode(body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
+            raise InvalidInput(f"cannot encode the request as JSON: {error}") from None
     return b"" if method == "POST" else None

@@ -1,4 +1,4 @@
-"""Streams over HTTP. Appends at the same time are joined, and have keys so that they can be repeated.
+"""Streams over HTTP. Concurrent appends are batched, and have idempotency keys so that they can be retried.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -27,21 +27,21 @@ from penstock.log.streams import check_stream_name
 from penstock.wire.arrow_records import check_arrow
 
 JOINED_BYTES_MAX = 4 << 20
+# Longest wait of one poll; a longer wait takes several.
 WAIT_SECONDS_MAX = 20.0
-"""Of one poll; a longer wait is several."""
+# Pause between polls that the server ends early, because it is shutting down.
 EARLY_SECONDS = 0.05
-"""Between polls that a server ends early, because it is about to stop."""
 Records = Sequence[NewRecord]
 
 
 class HttpStreams:
-    def __init__(self, asker: Session, linger: float) -> None:
-        self._asker = asker
+    def __init__(self, session: Session, linger: float) -> None:
+        self._session = session
         self._linger = linger
         self.after_fork_in_child()
         fork_safety.register(self)
 
-    # Forks: what threads of the parent were about to send is not the child's.
+    # After a fork the child must not send what the parent's threads were about to send.
 
     def before_fork(self) -> None:
         pass
@@ -66,10 +66,10 @@ class HttpStreams:
         return joiner.join(records)
 
     def _append_all(self, name: str, batch: list[Records], key: str) -> list[Appended | Exception]:
-        """One request for all; when it is refused for what one of them holds, each part on its own."""
+        """Send all in one request; if the server refuses it because of one part, send each part on its own."""
         body = {"records": [wire.one_record(record) for records in batch for record in records]}
         try:
-            done = self._asker.get(
+            done = self._session.get(
                 wire.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_key(key)
             )
         except InvalidInput as error:
@@ -91,7 +91,7 @@ class HttpStreams:
         parts = []
         for body in wire.arrow_bodies(batches):
             parts.append(
-                self._asker.get(
+                self._session.get(
                     wire.appended,
                     "POST",
                     f"{_path(name)}/records",
@@ -121,7 +121,7 @@ class HttpStreams:
             began = time.monotonic()
             left = min(max(0.0, deadline - began), WAIT_SECONDS_MAX)
             target = f"{path}?{urlencode(query | {'wait_ms': round(left * 1000)})}"
-            page = (self._asker.get(wire.page, "GET", target, queue=name, wait_seconds=left)).to_model()
+            page = (self._session.get(wire.page, "GET", target, queue=name, wait_seconds=left)).to_model()
             if page.records or time.monotonic() >= deadline:
                 return page
             if time.monotonic() - began < left / 10:
@@ -134,7 +134,7 @@ class HttpStreams:
         end = info.next if end is None else min(end, info.next)
         while at < end or at > info.next:
             target = f"{_path(name)}/records?from={at}&limit={max(1, min(end - at, 1_000_000))}"
-            answer, _ = self._asker.ask("GET", target, queue=name, headers=b"accept: %s\r\n" % wire.ARROW)
+            answer, _ = self._session.request("GET", target, queue=name, headers=b"accept: %s\r\n" % wire.ARROW)
             at, batches = wire.arrow_page(answer)
             for batch in batches:
                 yield batch
@@ -143,50 +143,50 @@ class HttpStreams:
 
     def commit(self, name: str, consumer: str, offset: int, force: bool) -> Consumer:
         body = {"offset": offset, "force": force}
-        return (self._asker.get(wire.consumer, "PUT", _consumer(name, consumer), body, queue=name)).to_model()
+        return (self._session.get(wire.consumer, "PUT", _consumer(name, consumer), body, queue=name)).to_model()
 
     def create_consumer(self, name: str, consumer: str) -> Consumer:
         path = f"{_path(name)}/consumers"
-        return (self._asker.get(wire.consumer, "POST", path, {"consumer": consumer}, queue=name)).to_model()
+        return (self._session.get(wire.consumer, "POST", path, {"consumer": consumer}, queue=name)).to_model()
 
     def consumers(self, name: str) -> list[Consumer]:
-        found = self._asker.get(wire.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
+        found = self._session.get(wire.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
         return [consumer.to_model() for consumer in found.consumers]
 
     def consumer(self, name: str, consumer: str) -> Consumer:
-        return (self._asker.get(wire.consumer, "GET", _consumer(name, consumer), queue=name)).to_model()
+        return (self._session.get(wire.consumer, "GET", _consumer(name, consumer), queue=name)).to_model()
 
     def forget(self, name: str, consumer: str) -> None:
-        self._asker.ask("DELETE", _consumer(name, consumer), queue=name, repeatable=False)
+        self._session.request("DELETE", _consumer(name, consumer), queue=name, repeatable=False)
 
     # Streams
 
     def create(self, name: str, options: dict[str, Any]) -> None:
         body = {"name": check_stream_name(name), **sendable(options)}
-        self._asker.get(wire.stream, "POST", "/streams", body, queue=name)
+        self._session.get(wire.stream, "POST", "/streams", body, queue=name)
 
     def list_all(self, prefix: str, limit: int, after: str | None) -> Page[StreamInfo]:
         given = {"prefix": prefix, "limit": limit} | ({} if after is None else {"after": after})
-        found = self._asker.get(wire.stream_list, "GET", f"/streams?{urlencode(given)}")
+        found = self._session.get(wire.stream_list, "GET", f"/streams?{urlencode(given)}")
         return Page([stream.to_model() for stream in found.streams], found.next)
 
     def info(self, name: str) -> StreamInfo:
-        return (self._asker.get(wire.stream, "GET", _path(name), queue=name)).to_model()
+        return (self._session.get(wire.stream, "GET", _path(name), queue=name)).to_model()
 
     def configure(self, name: str, changes: dict[str, Any]) -> StreamInfo:
-        return (self._asker.get(wire.stream, "PATCH", _path(name), sendable(changes), queue=name)).to_model()
+        return (self._session.get(wire.stream, "PATCH", _path(name), sendable(changes), queue=name)).to_model()
 
     def trim(self, name: str, before: int | None, force: bool) -> Trimmed:
         body = {"before": before, "force": force}
-        return self._asker.get(wire.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
+        return self._session.get(wire.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
 
     def drop(self, name: str, force: bool) -> None:
         path = f"{_path(name)}?force={str(force).lower()}"
-        self._asker.ask("DELETE", path, queue=name, repeatable=False)
+        self._session.request("DELETE", path, queue=name, repeatable=False)
 
 
 def _key(key: str) -> bytes:
-    """The server answers a repeated request with what the first one did."""
+    """Return the header that makes the server answer a retry with the result of the first attempt."""
     return f"idempotency-key: {AUTO_KEY}{key}\r\n".encode()
 
 

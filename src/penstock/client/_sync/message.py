@@ -1,4 +1,4 @@
-"""A message in your hands: look at it, then say what became of it.
+"""A leased message.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -26,7 +26,8 @@ _UNREAD = object()
 class LeasedMessage:
     """A message leased to you until `leased_until` (milliseconds since 1970).
 
-    In a `with` block a clean exit acks it; an exception nacks it with its text, and goes on up::
+    As a context manager it acks the message on a clean exit, and nacks it with the text of an exception, which
+    propagates::
 
         with message:
             send(message.payload)
@@ -39,9 +40,9 @@ class LeasedMessage:
         self._lease = lease
         self._payload: Any = _UNREAD
         self.settled = False
-        """Whether it was acked, nacked or given back."""
+        """True if the message was acked, nacked or released."""
         self.lost = False
-        """Whether the lease is known to be over: another consumer may have the message."""
+        """True if the lease is known to be over: another consumer may have the message."""
 
     @property
     def id(self) -> int:
@@ -58,7 +59,7 @@ class LeasedMessage:
 
     @property
     def payload(self) -> Any:
-        """What was pushed."""
+        """The pushed value."""
         if self._payload is _UNREAD:
             self._payload = payloads.decode(self._lease.payload, self._lease.content)
         return self._payload
@@ -78,7 +79,7 @@ class LeasedMessage:
 
     @property
     def leased_until(self) -> int:
-        """As of the lease; extending it is not shown here."""
+        """End of the lease as first granted; extensions do not change it."""
         return self._lease.leased_until
 
     @property
@@ -94,13 +95,13 @@ class LeasedMessage:
         return self._lease.headers or {}
 
     def item(self) -> SettleItem:
-        """What proves that this message is yours to settle."""
+        """Return the id and the lease token, for settling the message."""
         return SettleItem(self._lease.id, self._lease.token)
 
     def failed_item(
         self, error: str | BaseException | None, delay: Seconds | None, dead: bool = False, discard: bool = False
     ) -> SettleItem:
-        """The same, with what went wrong and what is to become of the message."""
+        """Return the item for a nack, with the error and what to do with the message."""
         item = self.item()
         item.delay_ms = None if delay is None else milliseconds("delay", delay)
         item.error = describe(error)
@@ -112,7 +113,7 @@ class LeasedMessage:
         return item
 
     def ack(self) -> None:
-        """Done. LeaseLost when the message is no longer yours."""
+        """Acknowledge the message. Raises LeaseLost if the lease is over."""
         self._end(self._settle("ack", self.item()))
 
     def nack(
@@ -123,19 +124,19 @@ class LeasedMessage:
         dead: bool = False,
         discard: bool = False,
     ) -> None:
-        """Failed: comes back after `delay` seconds (default: the queue's back-off), or dies.
+        """Report failure: retry after `delay` seconds (default: the queue's backoff), or dead-letter the message.
 
-        With `dead` it is a dead letter now, whatever attempts are left; with `discard` it is dropped instead. An
-        exception's traceback is kept with its text.
+        With `dead`, the message is dead-lettered now, even if attempts are left; with `discard`, it is deleted. The
+        text and traceback of an exception are stored with the message.
         """
         self._end(self._settle("nack", self.failed_item(error, delay, dead, discard)))
 
     def release(self) -> None:
-        """Give it back untouched: it keeps its place, and no attempt is used up."""
+        """Return the message to the queue: it keeps its position, and the delivery does not count as an attempt."""
         self._end(self._settle("release", self.item()))
 
     def extend(self, lease: Seconds | None = None) -> None:
-        """Keep it for `lease` seconds from now (default: the queue's)."""
+        """Extend the lease to `lease` seconds from now (default: the queue's lease time)."""
         lease_ms = None if lease is None else milliseconds("lease", lease, 1, LEASE_MS_MAX)
         results = self._client.transport.settle("extend", self.queue, [self.item()], lease_ms=lease_ms)
         self._check(results[0])
@@ -144,8 +145,8 @@ class LeasedMessage:
         return self._client.transport.settle_one(verb, self._lease.queue, item)
 
     def _end(self, result: Settled) -> None:
-        """Note that it was settled; raise if that changed nothing."""
-        self._client.keeper.end(self)
+        """Mark the message as settled; raise LeaseLost if the server refused."""
+        self._client.lease_renewer.end(self)
         self._check(result)
 
     def _check(self, result: Settled) -> None:
@@ -164,11 +165,11 @@ class LeasedMessage:
         if error is None:
             self.ack()
             return
-        # The block's own error matters more than what becomes of the lease, which ends by itself.
+        # The block's own error matters more than a failed nack: the lease expires by itself.
         try:
             self.nack(error)
         except PenstockError as trouble:
-            error.add_note(f"and the message could not be nacked: {trouble}")
+            error.add_note(f"the message could not be nacked: {trouble}")
 
     def __repr__(self) -> str:
         return f"<LeasedMessage {self.id} of {self.queue!r}, attempt {self.attempts}>"
@@ -176,5 +177,5 @@ class LeasedMessage:
 
 def check_leased(message: LeasedMessage) -> LeasedMessage:
     if not isinstance(message, LeasedMessage):
-        raise WrongType(f"this takes a message that was leased, not {type(message).__name__}", field="messages")
+        raise WrongType(f"expected a leased message, got {type(message).__name__}", field="messages")
     return message

@@ -1,4 +1,4 @@
-"""One queue: the verbs.
+"""Operations of one queue.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -38,7 +38,7 @@ CONSUME_WAIT_SECONDS = 60.0
 
 
 class Queue:
-    """A queue by its name. Durations are in seconds. Made by `client.queue(name)`::
+    """A queue, returned by `client.queue(name)`. Durations are in seconds::
 
     receipt = queue.push({"to": "ann"}, delay=60)
     for message in queue.consume():
@@ -67,17 +67,17 @@ class Queue:
         headers: dict[str, str] | None = None,
         conn: Any = None,
     ) -> Receipt:
-        """Add a message: a JSON value, or bytes. Answered when it is on disk.
+        """Push a message: a JSON value, or bytes. Returns once it is durable.
 
-        A repeated `key` adds nothing and answers the first message's id, with `duplicate` set. With `conn`, your own
-        connection to the same file or database, the message is part of your transaction: consumers get it after your
-        commit, and a rollback removes it.
+        A duplicate `key` adds nothing and returns the id of the first message, with `duplicate` set. With `conn`, your
+        own connection to the same file or database, the message is part of your transaction: consumers get it after
+        your commit, and a rollback removes it.
         """
         message = NewMessage(payload=payload, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
         return (self._push([message.to_store()], conn))[0]
 
     def push_many(self, messages: Iterable[Any], *, conn: Any = None) -> list[Receipt]:
-        """Add messages, all or none: payloads, or `NewMessage` where one has options of its own. `conn`: see `push`."""
+        """Push messages, all or none: payloads, or `NewMessage` for one with its own options. `conn`: see `push`."""
         some = check_many("messages", messages, BATCH_MAX)
         new = [each if isinstance(each, NewMessage) else NewMessage(payload=each) for each in some]
         return self._push([each.to_store() for each in new], conn) if new else []
@@ -90,9 +90,9 @@ class Queue:
     # Consuming
 
     def lease(self, limit: int = 1, *, lease: Seconds | None = None, wait: Seconds = 0) -> list[LeasedMessage]:
-        """Take up to `limit` messages for `lease` seconds (default: the queue's), waiting for the first up to `wait`.
+        """Lease up to `limit` messages for `lease` seconds (default: the queue's), waiting up to `wait` for the first.
 
-        They are yours to ack, nack, extend or release; nothing is extended for you here, as it is by `consume`.
+        Ack, nack, extend or release each of them. Unlike with `consume`, leases are not extended in the background.
         """
         _check_limit(limit, BATCH_MAX)
         lease_ms = None if lease is None else milliseconds("lease", lease, 1, LEASE_MS_MAX)
@@ -108,11 +108,11 @@ class Queue:
         idle: Seconds | None = None,
         keep_alive_for: Seconds = 3600,
     ) -> Iterator[LeasedMessage]:
-        """Messages as they come, for ever, or until none has come for `idle` seconds.
+        """Yield messages as they arrive, forever, or until none has arrived for `idle` seconds.
 
-        Nothing is acked by itself: use each message in a `with` block, or ack or nack it. Until then, and while you
-        hold on to it, its lease is extended in the background, `keep_alive_for` seconds at most. Leaving the loop gives
-        back what was leased ahead (`batch`) and not handed out.
+        Messages are not acked automatically: use each one in a `with` block, or ack or nack it. Until then, and while
+        you hold a reference to it, its lease is extended in the background, for `keep_alive_for` seconds at most.
+        Leaving the loop releases messages that were leased ahead (`batch`) and not yielded.
         """
         _check_limit(batch, BATCH_MAX)
         lease_ms = self.lease_ms(lease)
@@ -125,7 +125,7 @@ class Queue:
                     self.name, batch, lease_ms, wait, None, self._client.worker_name
                 ):
                     leased = LeasedMessage(self._client, each)
-                    self._client.keeper.keep(leased, lease_ms, keep_seconds)
+                    self._client.lease_renewer.keep(leased, lease_ms, keep_seconds)
                     ahead.append(leased)
                     del leased
                 if not ahead and idle is not None:
@@ -137,22 +137,22 @@ class Queue:
                         yield ahead.popleft()
         finally:
             for message in ahead:
-                self._client.keeper.end(message)
+                self._client.lease_renewer.end(message)
             if ahead:
                 self._transport.settle("release", self.name, [message.item() for message in ahead])
 
     def lease_ms(self, lease: Seconds | None) -> int:
-        """A lease's length: as asked for, or the queue's own."""
+        """Return the lease time: the given one, or the queue's."""
         if lease is not None:
             return milliseconds("lease", lease, 1, LEASE_MS_MAX)
         return (self._transport.info(self.name.removesuffix(DLQ_SUFFIX), patient=True)).options.lease_ms
 
     def ack(self, message: LeasedMessage) -> None:
-        """Done. LeaseLost when the message is no longer yours."""
+        """Acknowledge a message. Raises LeaseLost if the lease is over."""
         check_leased(message).ack()
 
     def ack_many(self, messages: Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Ack with one request; answers those whose lease was lost."""
+        """Ack messages in one request; return those whose lease was lost."""
         return self._settle_many("ack", messages, LeasedMessage.item)
 
     def nack(
@@ -164,9 +164,9 @@ class Queue:
         dead: bool = False,
         discard: bool = False,
     ) -> None:
-        """Failed: comes back after `delay` (default: the queue's back-off), or dies.
+        """Report failure: retry after `delay` seconds (default: the queue's backoff), or dead-letter the message.
 
-        With `dead` it is a dead letter now, whatever attempts are left; with `discard` it is dropped instead.
+        With `dead`, the message is dead-lettered now, even if attempts are left; with `discard`, it is deleted.
         """
         check_leased(message).nack(error, delay=delay, dead=dead, discard=discard)
 
@@ -179,17 +179,17 @@ class Queue:
         dead: bool = False,
         discard: bool = False,
     ) -> list[LeasedMessage]:
-        """Nack with one request; answers those whose lease was lost."""
+        """Nack messages in one request; return those whose lease was lost."""
         return self._settle_many(
             "nack", messages, lambda message: message.failed_item(error, delay, dead, discard)
         )
 
     def release(self, message: LeasedMessage) -> None:
-        """Give it back untouched: it keeps its place, and no attempt is used up."""
+        """Return the message to the queue: it keeps its position, and the delivery does not count as an attempt."""
         check_leased(message).release()
 
     def extend(self, message: LeasedMessage, lease: Seconds | None = None) -> None:
-        """Keep the message for `lease` seconds from now (default: the queue's)."""
+        """Extend the lease to `lease` seconds from now (default: the queue's lease time)."""
         check_leased(message).extend(lease)
 
     def _settle_many(
@@ -198,19 +198,21 @@ class Queue:
         messages = check_many("messages", many, BATCH_MAX)
         for message in map(check_leased, messages):
             if message.queue != self.name:
-                raise InvalidInput(f"message {message.id} is of queue {message.queue!r}", field="messages")
+                raise InvalidInput(
+                    f"message {message.id} belongs to queue {message.queue!r}, not {self.name!r}", field="messages"
+                )
         items = [to_item(message) for message in messages]
         results = self._transport.settle(verb, self.name, items, surely=True)
         lost = []
         for message, result in zip(messages, results, strict=True):
-            self._client.keeper.end(message)
+            self._client.lease_renewer.end(message)
             if result is not Settled.OK:
                 message.lost = True
                 lost.append(message)
         return lost
 
     def transact(self) -> Transaction:
-        """Ack, nack and push (to any queue), all or nothing, at the end of a `with` block."""
+        """Start a transaction: acks, nacks and pushes (to any queue) happen together at the end of a `with` block."""
         return Transaction(self._client, self.name)
 
     @overload
@@ -237,7 +239,7 @@ class Queue:
         time_limit: Seconds | None = None,
         grace: Seconds = 30,
     ) -> Worker | Callable[[Callable[[LeasedMessage], object]], Worker]:
-        """Make a function the queue's worker, with options or as plain `@queue.worker`::
+        """Turn a function into a worker of the queue, with options or as plain `@queue.worker`::
 
             @queue.worker(concurrency=8, time_limit=30)
             def send(message):
@@ -245,35 +247,35 @@ class Queue:
 
             send.run()  # until SIGTERM, SIGINT or send.stop()
 
-        Returning acks the message, an exception nacks it with its text and the queue's back-off.
+        Returning acks the message; an exception nacks it with its text and the queue's backoff.
         """
 
         def make(handler: Callable[[LeasedMessage], object]) -> Worker:
             if not callable(handler):
-                raise WrongType(f"a worker is made of a function, not {type(handler).__name__}", field="handler")
+                raise WrongType(f"handler: expected a function, got {type(handler).__name__}", field="handler")
             return Worker(
                 self, self._client, handler, concurrency=concurrency, lease=lease, time_limit=time_limit, grace=grace
             )
 
         return make if handler is None else make(handler)
 
-    # Looking
+    # Reading
 
     def peek(self, limit: int = 1, *, state: str = "ready", after: str | None = None) -> Page[PeekedMessage]:
-        """Messages in the order they would be leased, left where they are. States: see `penstock.State`."""
+        """Return messages in the order they would be leased, without leasing them. States: see `penstock.State`."""
         try:
             wanted = State(state)
         except ValueError:
-            raise InvalidInput(f"state is one of {', '.join(State)}", field="state") from None
+            raise InvalidInput(f"state must be one of {', '.join(State)}, got {state!r}", field="state") from None
         if type(limit) is not int:
-            raise WrongType(f"limit is an int, not {type(limit).__name__}", field="limit")
+            raise WrongType(f"limit: expected int, got {type(limit).__name__}", field="limit")
         if after is not None:
             check_text("after", after)
         found = self._transport.peek(self.name, wanted, limit, after)
         return Page([peeked(each) for each in found], found.next)
 
     def get(self, message_id: int) -> PeekedMessage | None:
-        """One message, left where it is."""
+        """Return one message, without leasing it."""
         check_range("message_id", message_id, 1, ID_MAX)
         found = self._transport.get(self.name, message_id)
         return None if found is None else peeked(found)
@@ -282,40 +284,40 @@ class Queue:
         return self._transport.stats(self.name)
 
     def info(self) -> QueueInfo:
-        """Options and counters."""
+        """Return the queue's options and counters."""
         return self._transport.info(self.name)
 
-    # Changing
+    # Managing
 
     def remove(self, message_id: int) -> bool:
-        """Remove one message; whether it was there."""
+        """Delete one message; return whether it existed."""
         check_range("message_id", message_id, 1, ID_MAX)
         return self._transport.remove(self.name, message_id)
 
     def configure(self, **changes: Unpack[Options]) -> QueueInfo:
-        """Change options; the others stay."""
+        """Change the given options; the others stay as they are."""
         return self._transport.configure(self.name, dict(changes))
 
     def pause(self) -> None:
-        """Stop leases, not pushes."""
+        """Stop leasing messages; pushes go on."""
         self._transport.pause(self.name, True)
 
     def resume(self) -> None:
         self._transport.pause(self.name, False)
 
     def purge(self) -> int:
-        """Remove all that is still to be leased; answers how many."""
+        """Delete all ready and scheduled messages; return how many."""
         return self._transport.purge(self.name, False)
 
     def drop(self, *, force: bool = False) -> int:
-        """Remove the queue; with `force`, also what it holds."""
+        """Delete the queue; with `force`, even if it holds messages."""
         check_flag("force", force)
         return self._transport.drop(self.name, force)
 
     # Dead letters
 
     def dead_letters(self, limit: int = 100, *, after: str | None = None) -> Page[PeekedMessage]:
-        """Messages that used up their attempts, newest first, with their errors."""
+        """Return dead letters, newest first, with their errors."""
         return self.peek(limit, state="dead", after=after)
 
     def redrive(
@@ -327,15 +329,17 @@ class Queue:
         rate_per_s: float | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Give dead letters a new life in their queue: all, or those that match."""
+        """Move dead letters back into their queue: all of them, or those that match."""
         older_than_ms = None if older_than is None else milliseconds("older_than", older_than, 0, DELAY_MS_MAX)
         if error_contains is not None:
             check_text("error_contains", error_contains)
             if len(error_contains) > ERROR_TEXT_MAX:
-                raise InvalidInput(f"error_contains has at most {ERROR_TEXT_MAX} characters", field="error_contains")
+                raise InvalidInput(
+                    f"error_contains must have at most {ERROR_TEXT_MAX} characters", field="error_contains"
+                )
         check_flag("dry_run", dry_run)
         if rate_per_s is not None and type(rate_per_s) not in (int, float):
-            raise WrongType(f"rate_per_s is a number, not {type(rate_per_s).__name__}", field="rate_per_s")
+            raise WrongType(f"rate_per_s: expected a number, got {type(rate_per_s).__name__}", field="rate_per_s")
         return self._transport.redrive(
             self.name,
             ids=None if ids is None else _checked_ids(ids),
@@ -351,9 +355,9 @@ class Queue:
 
 def _check_limit(limit: int, highest: int) -> None:
     if type(limit) is not int:
-        raise WrongType(f"limit is an int, not {type(limit).__name__}", field="limit")
+        raise WrongType(f"limit: expected int, got {type(limit).__name__}", field="limit")
     if not 1 <= limit <= highest:
-        raise InvalidInput(f"limit is {limit}, and must be 1 to {highest}", field="limit")
+        raise InvalidInput(f"limit must be 1 to {highest}, got {limit}", field="limit")
 
 
 def _checked_ids(ids: Iterable[int]) -> list[int]:

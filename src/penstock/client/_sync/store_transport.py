@@ -1,4 +1,4 @@
-"""The verbs over a SQLite file in this process. Calls at the same time share a commit already; nothing is joined here.
+"""The client's operations directly on a store. Concurrent calls already share a commit, so nothing is batched here.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -42,7 +42,7 @@ class StoreTransport:
                 retry.wait(error)
 
     def push_on(self, conn: Any, queue: str, messages: Sequence[PushItem]) -> list[Receipt]:
-        # Not tried again when the queue is full: the caller's transaction would stay open meanwhile.
+        # No retries if the queue is full: the caller's transaction would stay open meanwhile.
         receipts = self._broker.push_on(conn, queue, messages)
         return [Receipt(receipt.id, receipt.duplicate) for receipt in receipts]
 
@@ -72,7 +72,7 @@ class StoreTransport:
                 return messages
 
     def _attend(self) -> None:
-        """There is no server that would give signs of life for those who lease here."""
+        """Register this process and its consumers as workers, as no server sends heartbeats for them."""
         worker_registry = self._broker.worker_registry
         if worker_registry.due():
             self._attends = True
@@ -116,7 +116,7 @@ class StoreTransport:
             *(self._broker.push_command(queue, messages) for queue, messages in pushes.items()),
         ]
         if home not in {*acks, *nacks, *pushes}:
-            self.info(home)  # What names a queue says whether it is there.
+            self.info(home)  # Raises UnknownQueue even if the transaction is empty.
         retry = Retry(self._retry_for)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""One stream: the verbs.
+"""Operations of one stream.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -29,7 +29,7 @@ COMMITS = ("batch", "record", "manual")
 
 
 class Stream:
-    """A stream by its name. Durations are in seconds. Made by `client.stream(name)`::
+    """A stream, returned by `client.stream(name)`. Durations are in seconds::
 
     stream.append({"order": 1})
     for record in stream.consume("billing"):
@@ -46,28 +46,30 @@ class Stream:
     # Appending
 
     def append(self, data: Any) -> Appended:
-        """Add a record: bytes, a string, or another JSON value. Answered when it is on disk.
+        """Append a record: bytes, a string, or another JSON value. Returns once it is durable.
 
-        Over HTTP it is tried again when the answer was lost, and still added once.
+        Over HTTP, an append is retried after a lost response and still added only once.
         """
         return self._streams.append(self.name, [to_record(data)])
 
     def append_many(self, records: Iterable[Any]) -> Appended:
-        """Add records, all or none, one after the other."""
+        """Append records, all or none, at consecutive offsets."""
         new = [to_record(data) for data in check_many("records", records, BATCH_RECORDS_MAX)]
         if not new:
             raise InvalidInput("no records to append", field="records")
         return self._streams.append(self.name, new)
 
     def append_arrow(self, data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> Appended:
-        """Add the column `data`, or the only one, of binary or string. In order, in parts of 10,000 records at most,
-        each of them whole."""
+        """Append the column `data`, or the only column, of type binary or string.
+
+        Records are appended in order, in parts of at most 10,000, each of them all or none.
+        """
         return self._streams.append_arrow(self.name, batches_of(data))
 
     # Reading
 
     def read(self, start: int | None = None, limit: int = 1_000, *, wait: Seconds = 0) -> Records:
-        """Records from an offset on, by default the earliest kept, waiting for the first up to `wait`."""
+        """Read records from an offset (default: the earliest), waiting up to `wait` for the first."""
         check_range("limit", limit, 1, READ_RECORDS_MAX)
         if start is not None:
             check_range("start", start, 0, OFFSET_MAX)
@@ -76,7 +78,7 @@ class Stream:
         return to_records(self._streams.read(self.name, offset, limit, seconds))
 
     def read_arrow(self, start: int | None = None, end: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches with the columns offset, timestamp and data, up to an offset, by default the end as of now."""
+        """Yield record batches with the columns offset, timestamp and data, up to an offset (default: the end)."""
         for field, offset in (("start", start), ("end", end)):
             if offset is not None:
                 check_range(field, offset, 0, OFFSET_MAX)
@@ -84,7 +86,7 @@ class Stream:
             yield batch
 
     def next(self, consumer: str, limit: int = 1_000, *, wait: Seconds = 0) -> Records:
-        """The records after a consumer's position; a new one starts at the earliest kept."""
+        """Read the records after a consumer's committed offset; a new consumer starts at the earliest record."""
         check_range("limit", limit, 1, READ_RECORDS_MAX)
         seconds = milliseconds("wait", wait) / 1000
         return to_records(self._streams.next(self.name, check_consumer_name(consumer), limit, seconds))
@@ -92,15 +94,15 @@ class Stream:
     def consume(
         self, consumer: str, *, batch: int = 100, commit: Commit = "batch", idle: Seconds | None = None
     ) -> Iterator[Record]:
-        """Records after the consumer's position as they come, for ever, or until none has come for `idle` seconds.
+        """Yield records after the consumer's offset, forever, or until none has arrived for `idle` seconds.
 
-        At least once: a record counts as processed when the next one is asked for. The position is committed after
-        each `batch`, or after each `record`, and on leaving the loop, without the record at which it was left.
-        `manual` leaves that to `commit`.
+        At-least-once delivery: a record counts as processed when the loop asks for the next one. The offset is
+        committed after each `batch` or each `record`, and on leaving the loop, without the record at which the loop
+        was left. With `manual`, call `commit` yourself.
         """
         check_range("batch", batch, 1, BATCH_RECORDS_MAX)
         if commit not in COMMITS:
-            raise InvalidInput(f"commit is one of {', '.join(COMMITS)}", field="commit")
+            raise InvalidInput(f"commit must be one of {', '.join(COMMITS)}, got {commit!r}", field="commit")
         wait = CONSUME_WAIT_SECONDS if idle is None else milliseconds("idle", idle) / 1000
         done = committed = -1
         page = self._streams.next(self.name, check_consumer_name(consumer), batch, wait)
@@ -116,7 +118,7 @@ class Stream:
                     self.commit(consumer, done)
                     committed = done
                 elif not page.records:
-                    # It has nothing to say, and should be known to be there all the same.
+                    # Register the consumer, although it has no offset to commit yet.
                     self._streams.create_consumer(self.name, consumer)
                 page = self._streams.read(self.name, page.next, batch, wait)
         finally:
@@ -126,46 +128,48 @@ class Stream:
     # Consumers
 
     def commit(self, consumer: str, offset: int, *, force: bool = False) -> Consumer:
-        """The last record that was processed. Durable when answered; moves back only with `force`."""
+        """Commit the offset of the last processed record, durably. It moves back only with `force`."""
         check_range("offset", offset, -1, OFFSET_MAX)
         check_flag("force", force)
         return self._streams.commit(self.name, check_consumer_name(consumer), offset, force)
 
     def create_consumer(self, consumer: str | None = None) -> Consumer:
-        """With a unique name if none is given. One that is there already stays as it is."""
+        """Create a consumer, with a unique name if none is given. An existing consumer stays as it is."""
         consumer = new_consumer_name() if consumer is None else check_consumer_name(consumer)
         return self._streams.create_consumer(self.name, consumer)
 
     def consumers(self) -> list[Consumer]:
-        """With their positions and lag."""
+        """Return the consumers with their offsets and lag."""
         return self._streams.consumers(self.name)
 
     def consumer(self, consumer: str) -> Consumer:
         return self._streams.consumer(self.name, check_consumer_name(consumer))
 
     def forget(self, consumer: str) -> None:
-        """Its position is gone, and nothing is kept for it any more."""
+        """Delete a consumer's offset, so that retention no longer waits for it."""
         self._streams.forget(self.name, check_consumer_name(consumer))
 
     # The stream itself
 
     def info(self) -> StreamInfo:
-        """Options, first and next offset, sizes."""
+        """Return the stream's options, first and next offset, and sizes."""
         return self._streams.info(self.name)
 
     def configure(self, **changes: Unpack[StreamChanges]) -> StreamInfo:
-        """Change options; the others stay."""
+        """Change the given options; the others stay as they are."""
         return self._streams.configure(self.name, dict(changes))
 
     def trim(self, before: int | None = None, *, force: bool = False) -> Trimmed:
-        """Remove whole segments before an offset, or what the options no longer keep; not what a consumer still needs,
-        unless forced."""
+        """Remove whole segments before an offset (default: what retention allows).
+
+        Records that a consumer still needs stay, unless forced.
+        """
         if before is not None:
             check_range("before", before, 0, OFFSET_MAX)
         check_flag("force", force)
         return self._streams.trim(self.name, before, force)
 
     def drop(self, *, force: bool = False) -> None:
-        """Remove the stream; with `force`, also one that has consumers."""
+        """Delete the stream; with `force`, even if it has consumers."""
         check_flag("force", force)
         self._streams.drop(self.name, force)

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """What is said inside the block happens at its end, together; after an exception, nothing of it::
+    """Collects acks, nacks and pushes, and applies them together at the end of the block; none after an exception::
 
         with queue.transact() as tx:
             tx.ack(message)
             tx.push({"step": 2}, queue="next")
         print(tx.receipts)
 
-    LeaseLost or UnknownMessage, and nothing done, when a message is no longer yours; UnknownQueue when this queue,
-    or one that is pushed to, is not there.
+    Raises LeaseLost or UnknownMessage if a lease is over, and UnknownQueue if this queue or one that is pushed to does
+    not exist; nothing is applied then.
     """
 
     def __init__(self, client: Client, home: str) -> None:
         self._client = client
         self._home = home
         self.receipts: list[Receipt] = []
-        """Of the pushes, in the order they were said, once the block has ended."""
+        """Receipts of the pushes, in order, after the end of the block."""
         self._begin()
 
     def _begin(self) -> None:
@@ -71,7 +71,7 @@ class Transaction:
         key: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """To this queue, or to another."""
+        """Push to this queue or another one."""
         new = NewMessage(payload=payload, priority=priority, delay=delay, ttl=ttl, key=key, headers=headers)
         message = new.to_store()
         group = self._pushes.setdefault(queue or self._home, [])
@@ -79,7 +79,7 @@ class Transaction:
         group.append(message)
 
     def commit(self) -> list[Receipt]:
-        """Done by the block's end."""
+        """Apply the transaction. The end of the block does this."""
         if self._settled or self._places:
             flat = self._client.transport.transact(self._home, self._acks, self._nacks, self._pushes)
             firsts: dict[str, int] = {}
@@ -89,8 +89,8 @@ class Transaction:
                 position += len(group)
             self.receipts += [flat[firsts[queue] + number] for queue, number in self._places]
             for message in self._settled:
-                self._client.keeper.end(message)
-            self._begin()  # What is done by a call of this is not to be done again by the block's end.
+                self._client.lease_renewer.end(message)
+            self._begin()  # So that the end of the block does not apply it again.
         return self.receipts
 
     def __enter__(self) -> Transaction:

@@ -1,4 +1,4 @@
-"""A function that works off a queue, several messages at a time, until it is told to stop.
+"""A worker: runs a function on each message of a queue, several at a time, until stopped.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -43,17 +43,17 @@ log = logging.getLogger("penstock.worker")
 LEASE_WAIT_SECONDS = 60.0
 TROUBLE_SECONDS = 1.0
 RELEASE_SECONDS = 1.0
-# A signal that comes in the moment before a wait begins does not end it; the next step of the wait sees it.
+# A signal that arrives just before a wait does not end it, so waits are split into steps.
 SIGNAL_SECONDS = 1.0
 KEEP_SECONDS_MAX = 86_400.0
 CONCURRENCY_MAX = 10_000
 
 
 class Worker:
-    """Made by `queue.worker`. Calling it calls the function itself, as a test may want to.
+    """A worker, created by `queue.worker`. Calling it calls the function itself, for tests.
 
-    `time_limit`: a message that takes longer is nacked; an async function is cancelled then, a thread goes on, but what
-    comes of it no longer counts. `grace`: how long a stop waits for messages at work, before they are given back.
+    `time_limit`: a message that takes longer is nacked; an async function is cancelled, a thread goes on, but its
+    result is ignored. `grace`: how long a stop waits for messages in progress before it releases them.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class Worker:
         grace: Seconds,
     ) -> None:
         if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise InvalidInput(f"concurrency is an int from 1 to {CONCURRENCY_MAX}", field="concurrency")
+            raise InvalidInput(
+                f"concurrency must be an int from 1 to {CONCURRENCY_MAX}, got {concurrency!r}", field="concurrency"
+            )
         self.queue = queue
         self.handler = handler
         self._client = client
@@ -77,11 +79,11 @@ class Worker:
         self._time_limit = None if time_limit is None else milliseconds("time_limit", time_limit, 1) / 1000
         self._grace = milliseconds("grace", grace) / 1000
         self._lease_ms = 0
-        self._in_hand: set[LeasedMessage] = set()
+        self._in_progress: set[LeasedMessage] = set()
         self._stop = StopSignal()
         self._wake = ThreadsafeEvent()
         self._stopping = False
-        self._hurrying = False
+        self._is_forced = False
         self._has_ended = False
         self._error: BaseException | None = None
 
@@ -89,21 +91,21 @@ class Worker:
         return self.handler(message)
 
     def stop(self) -> None:
-        """Lease no more, finish what is at work, and let `run` return. From any thread, and from a signal handler."""
+        """Stop leasing, finish messages in progress, and let `run` return. Safe from any thread and signal handler."""
         self._stopping = True
         self._wake.set()
 
     def run(self, *, handle_signals: bool = HANDLES_SIGNALS) -> None:
-        """Work until stopped.
+        """Process messages until stopped.
 
-        With `handle_signals`, and in the main thread, SIGTERM or SIGINT stops it as `stop` does, and a second one
-        without waiting: what is still at work is given back. The previous handlers are restored at the end. A sync
-        worker handles signals unless told otherwise; an async worker leaves them to the application it runs in.
+        With `handle_signals`, in the main thread, SIGTERM or SIGINT stops the worker as `stop` does; a second signal
+        releases messages in progress without waiting. The previous handlers are restored at the end. A sync worker
+        handles signals by default; an async worker leaves them to its application.
         """
         if self._has_ended:
-            # A stop that came since then was not meant for this run. One before the first run is.
+            # A stop() since the last run was not meant for this one; a stop() before the first run is.
             self._wake = ThreadsafeEvent()
-            self._stopping = self._hurrying = self._has_ended = False
+            self._stopping = self._is_forced = self._has_ended = False
         try:
             self._lease_ms = self.queue.lease_ms(self._lease)
             with on_signals(self._on_signal) if handle_signals else nullcontext():
@@ -112,7 +114,7 @@ class Worker:
             self._has_ended = True
 
     def _on_signal(self, is_second: bool) -> None:
-        self._hurrying = is_second
+        self._is_forced = is_second
         self.stop()
 
     def _run(self, step_seconds: float | None) -> None:
@@ -141,32 +143,32 @@ class Worker:
 
     def _finish(self, lanes: list[BackgroundTasks], at_work: set[int], wake: ThreadsafeEvent) -> None:
         deadline = time.monotonic() + self._grace
-        if self._in_hand:
+        if self._in_progress:
             log.info(
-                "%d messages of %r are finished first; a second signal gives them back",
-                len(self._in_hand),
+                "finishing %d messages of %r; a second signal releases them",
+                len(self._in_progress),
                 self.queue.name,
             )
-        while at_work and not self._hurrying and (left := deadline - time.monotonic()) > 0:
+        while at_work and not self._is_forced and (left := deadline - time.monotonic()) > 0:
             wake.wait(min(left, SIGNAL_SECONDS))
         late = [lanes[number] for number in sorted(at_work)]
         if not late:
             return
-        if self._in_hand:
-            log.warning("%d messages of %r are given back unfinished", len(self._in_hand), self.queue.name)
-        self._give_back_all([message for message in self._in_hand if not message.settled])
+        if self._in_progress:
+            log.warning("releasing %d unfinished messages of %r", len(self._in_progress), self.queue.name)
+        self._release_all([message for message in self._in_progress if not message.settled])
         for lane in late:
             lane.cancel()
         if CAN_CANCEL:
             for lane in late:
-                lane.join(1 + (0 if self._hurrying else self._grace))
+                lane.join(1 + (0 if self._is_forced else self._grace))
 
     def _lane(self, stop: StopSignal) -> None:
         try:
             while not stop.is_set:
                 self._next(stop)
         except BaseException as error:
-            # One that was cancelled after the stop ends as it should; any other end would leave nobody at work.
+            # Cancellation after a stop is expected; any other end of this task must end the whole worker.
             if stop is self._stop and (isinstance(error, Exception) or not stop.is_set):
                 self._error = error
                 self.stop()
@@ -179,37 +181,39 @@ class Worker:
         except (Unreachable, TryLater, StoreError, ServerFault) as error:
             if self._client.closed and not stop.is_set:
                 raise
-            log.warning("no messages of %r for now: %s", self.queue.name, error)
+            log.warning("cannot lease messages of %r, retrying: %s", self.queue.name, error)
             sleep(TROUBLE_SECONDS)
             return
         for lease in leases:
             message = LeasedMessage(self._client, lease)
             if stop.is_set:
-                self._give_back(message)
+                self._release(message)
             else:
                 self._work(message)
 
     def _work(self, message: LeasedMessage) -> None:
-        self._in_hand.add(message)
+        self._in_progress.add(message)
         limit = self._time_limit
-        overdue = None if CAN_CANCEL or limit is None else f"TimeoutError: took longer than {limit:g} s"
-        self._client.keeper.keep(message, self._lease_ms, KEEP_SECONDS_MAX if overdue is None else limit or 0, overdue)
+        timeout_error = None if CAN_CANCEL or limit is None else f"TimeoutError: took longer than {limit:g} s"
+        self._client.lease_renewer.keep(
+            message, self._lease_ms, KEEP_SECONDS_MAX if timeout_error is None else limit or 0, timeout_error
+        )
         try:
             within(limit, lambda: self.handler(message))
         except (DeadLetter, Discard) as error:
-            log.warning("message %d of %r failed for good: %s", message.id, self.queue.name, error)
+            log.warning("message %d of %r failed permanently: %s", message.id, self.queue.name, error)
             self._settle(message, error)
         except Exception as error:
             log.exception("message %d of %r failed", message.id, self.queue.name)
             self._settle(message, error)
         except BaseException:
-            self._give_back(message)
+            self._release(message)
             raise
         else:
             self._settle(message, None)
         finally:
-            self._client.keeper.forget(message)
-            self._in_hand.discard(message)
+            self._client.lease_renewer.forget(message)
+            self._in_progress.discard(message)
 
     def _settle(self, message: LeasedMessage, error: Exception | None) -> None:
         if message.settled:
@@ -220,10 +224,10 @@ class Worker:
             else:
                 message.nack(error)
         except PenstockError as trouble:
-            log.warning("message %d of %r is done, but could not be settled: %s", message.id, message.queue, trouble)
+            log.warning("cannot settle message %d of %r: %s", message.id, message.queue, trouble)
 
-    def _give_back_all(self, messages: list[LeasedMessage]) -> None:
-        """Release them in one call: a server that is away must not be waited for once for each message."""
+    def _release_all(self, messages: list[LeasedMessage]) -> None:
+        """Release messages in one call, so that an unreachable server delays the stop only once."""
         if not messages:
             return
         items = [message.item() for message in messages]
@@ -234,12 +238,12 @@ class Worker:
             for message, result in zip(messages, results, strict=True):
                 message._end(result)
         except PenstockError as trouble:
-            log.warning("%d messages of %r could not be given back: %s", len(items), self.queue.name, trouble)
+            log.warning("cannot release %d messages of %r: %s", len(items), self.queue.name, trouble)
 
-    def _give_back(self, message: LeasedMessage) -> None:
+    def _release(self, message: LeasedMessage) -> None:
         if message.settled:
             return
         try:
             message.release()
         except PenstockError as trouble:
-            log.warning("message %d of %r could not be given back: %s", message.id, message.queue, trouble)
+            log.warning("cannot release message %d of %r: %s", message.id, message.queue, trouble)
