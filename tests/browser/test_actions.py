@@ -100,10 +100,10 @@ def test_chosen_dead_letters_go_back_after_a_dry_run_and_later_ones_stay(
     die(client, queue, "timeout 3")
     page.get_by_role("button", name="Redrive 2 chosen…").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text(f"2 messages would go back to {name}")
+    expect(dialog).to_contain_text(f"2 messages would move back to {name}")
     dialog.get_by_label("Messages a second").fill("100")
     dialog.get_by_role("button", name="Redrive").click()
-    expect(page.get_by_text(f"2 of 2 went back to {name}")).to_be_visible()
+    expect(page.get_by_text(f"2 of 2 moved back to {name}")).to_be_visible()
     counts = client.get(f"{queue}/stats").json
     assert (counts["ready"], counts["dead"]) == (2, 2)
 
@@ -118,7 +118,7 @@ def test_all_that_match_go_back_and_others_and_unseen_ones_stay(
     page.get_by_role("button", name="Redrive all 2 that match…").click()
     die(client, queue, "timeout while it was asked")
     page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
-    expect(page.get_by_text("2 of 2 went back")).to_be_visible()
+    expect(page.get_by_text("2 of 2 moved back")).to_be_visible()
     counts = client.get(f"{queue}/stats").json
     assert (counts["ready"], counts["dead"]) == (2, 2)
 
@@ -134,9 +134,9 @@ def test_dead_letters_behind_the_newest_thousands_are_counted_and_redriven(
     expect(page.get_by_text("7 dead letters of 6,007 in 1 group")).to_be_visible()
     page.get_by_role("button", name="Redrive all 7 that match…").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text(f"7 messages would go back to {name}")
+    expect(dialog).to_contain_text(f"7 messages would move back to {name}")
     dialog.get_by_role("button", name="Redrive").click()
-    expect(page.get_by_text(f"7 of 7 went back to {name}")).to_be_visible()
+    expect(page.get_by_text(f"7 of 7 moved back to {name}")).to_be_visible()
     page = dashboard.go(f"dead/{name}")
     page.get_by_label("Choose: new").check()
     expect(page.get_by_role("button", name="Redrive 6,000 chosen…")).to_be_visible()
@@ -161,7 +161,7 @@ def test_a_single_dead_letter_gets_a_new_life(dashboard: Dashboard, client: Clie
     (message,) = die(client, queue, "bad luck")
     page = dashboard.go(f"message/{name}/{message}")
     page.get_by_role("button", name="Redrive").click()
-    expect(page.get_by_label("Life").get_by_role("listitem").last).to_contain_text("Given a new life")
+    expect(page.get_by_label("Life").get_by_role("listitem").last).to_contain_text("Redriven")
     assert client.get(queue).json["ready"] == 1
 
 

@@ -1,4 +1,4 @@
-/** The tree face's analytics, `/api/v1/analytics`: now, or over a window of time with `from`, `to` and `interval`. */
+/** The tree API's analytics, `/api/v1/analytics`: now, or over a window with `from`, `to` and `interval`. */
 
 /** @import { Http } from './http.js' */
 /** @import * as shapes from '../shapes.d.ts' */
@@ -10,7 +10,7 @@ export class Analytics {
   }
 
   /**
-   * All queues, with their options and counts.
+   * Return all queues, with their options and counts.
    * @param {shapes.PageOfHistory} [query]
    * @returns {Promise<{queues: shapes.TreeQueue[], next?: string}>}
    */
@@ -19,7 +19,7 @@ export class Analytics {
   }
 
   /**
-   * A namespace and its queues.
+   * Return a namespace and its queues.
    * @param {string} ns
    * @param {shapes.PageOfHistory} [query]
    * @returns {Promise<{namespace: string, totals: shapes.TreeStats, queues: shapes.TreeQueue[], next?: string}>}
@@ -29,7 +29,7 @@ export class Analytics {
   }
 
   /**
-   * A task and its queues.
+   * Return a task and its queues.
    * @param {string} ns
    * @param {string} task
    * @param {shapes.PageOfHistory} [query]
@@ -40,7 +40,7 @@ export class Analytics {
   }
 
   /**
-   * How much waits and is worked on, by queue.
+   * Return the number of pending and processing messages by queue.
    * @param {shapes.PageOfHistory} [query]
    * @returns {Promise<{depths: shapes.QueueDepth[], next?: string}>}
    */
@@ -49,7 +49,7 @@ export class Analytics {
   }
 
   /**
-   * Messages completed over time, in all queues, newest first.
+   * Return the number of completed messages over time, in all queues, newest first.
    * @param {shapes.History} [query]
    * @returns {Promise<{throughput: shapes.ThroughputPoint[]}>}
    */
@@ -58,7 +58,7 @@ export class Analytics {
   }
 
   /**
-   * How long messages wait and take, by queue, in milliseconds.
+   * Return wait and processing times by queue, in milliseconds.
    * @param {shapes.PageOfHistory} [query]
    * @returns {Promise<{latency: shapes.QueueLatency[], next?: string}>}
    */

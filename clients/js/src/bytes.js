@@ -1,4 +1,4 @@
-/** Bytes travel in JSON as base64; here they are a Uint8Array, on the way in and on the way out. */
+/** Converts between Uint8Array and base64, the encoding of bytes in JSON. */
 import { InvalidInput } from './errors.js'
 
 /**
@@ -25,8 +25,8 @@ export function fromBase64(text) {
 }
 
 /**
- * Return what is sent of a payload: the payload itself, or bytes and their encoding. There is always a payload:
- * `undefined` is a variable that was never set or a misspelt field.
+ * Return the fields to send for a payload: the payload itself, or bytes and their encoding. `undefined` is refused, as
+ * it is usually a variable that was never set or a misspelt field.
  * @param {unknown} payload
  * @returns {{payload: unknown, encoding?: 'base64'}}
  */
@@ -34,13 +34,13 @@ export function sentPayload(payload) {
   if (payload instanceof ArrayBuffer) return sentPayload(new Uint8Array(payload))
   if (payload instanceof Uint8Array) return { payload: toBase64(payload), encoding: 'base64' }
   if (payload === undefined) {
-    throw new InvalidInput('the payload is undefined', { code: 'invalid_value', field: 'payload', hint: 'to push nothing, push null' })
+    throw new InvalidInput('payload: expected a value, got undefined', { code: 'invalid_value', field: 'payload', hint: 'to push nothing, push null' })
   }
   return { payload }
 }
 
 /**
- * A message with its payload as it was pushed.
+ * Return the message with its payload as it was pushed.
  * @template {{payload?: any, encoding?: string | null}} T
  * @param {T} message
  * @returns {T}
@@ -54,7 +54,7 @@ export function readPayload(message) {
 }
 
 /**
- * A key that nobody else makes. It is no secret, so where there is no good randomness (Node 18), any will do.
+ * Return a unique key. It is not a secret, so weak randomness will do where there is no other (Node 18).
  * @returns {string}
  */
 export function newKey() {

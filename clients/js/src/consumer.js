@@ -1,4 +1,4 @@
-/** Work off messages, several at a time, until told to stop; through outages of the server. */
+/** Processes messages, several at a time, across server outages, until stopped. */
 import { InvalidInput, isPassing } from './errors.js'
 import { backoffMs, pause } from './http.js'
 
@@ -9,18 +9,18 @@ const CONCURRENCY_MAX = 10_000
 /**
  * @template Message
  * @typedef {object} Work
- * @property {(limit: number, signal: AbortSignal) => Promise<Message[]>} lease waits for the first
+ * @property {(limit: number, signal: AbortSignal) => Promise<Message[]>} lease leases messages, waiting for the first
  * @property {(message: Message) => Promise<unknown>} handle
  * @property {(message: Message) => Promise<unknown>} done
  * @property {(message: Message, error: unknown) => Promise<unknown>} failed
- * @property {(messages: Message[]) => Promise<unknown>} [giveBack] those that were not begun
+ * @property {(messages: Message[]) => Promise<unknown>} [giveBack] releases messages that were not started
  */
 
 /**
  * @typedef {object} ConsumeOptions
- * @property {number} [concurrency] messages at work at a time; 1
- * @property {AbortSignal} [signal] stops it, as `stop()` does
- * @property {(error: unknown) => void} [onError] told of what goes wrong without ending it
+ * @property {number} [concurrency] messages processed at the same time; default 1
+ * @property {AbortSignal} [signal] stops the consumer, as `stop()` does
+ * @property {(error: unknown) => void} [onError] called for errors that do not end the consumer
  */
 
 /**
@@ -31,12 +31,12 @@ const CONCURRENCY_MAX = 10_000
 const OPTIONS = ['concurrency', 'signal', 'onError']
 
 /**
- * Check the handler and options of a `consume` and return them. A handler that cannot be called would fail every
- * message, so it is refused before the first is leased.
+ * Check the handler and options of a `consume` and return them. A handler that is not a function would fail every
+ * message, so it is refused before the first lease.
  * @template {object} Given
  * @param {Given} given
  * @param {string} usage
- * @param {string[]} own options beside those of every consumer
+ * @param {string[]} own options in addition to those of every consumer
  * @returns {Given}
  */
 export function checkConsume(given, usage, own) {
@@ -59,7 +59,7 @@ export class Consumer {
    */
   constructor(work, http, { concurrency = 1, signal, onError = () => {} }) {
     if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > CONCURRENCY_MAX) {
-      throw new InvalidInput(`concurrency is a whole number from 1 to ${CONCURRENCY_MAX}`, { field: 'concurrency' })
+      throw new InvalidInput(`concurrency must be a whole number from 1 to ${CONCURRENCY_MAX}`, { field: 'concurrency' })
     }
     this._work = work
     this._concurrency = concurrency
@@ -68,14 +68,14 @@ export class Consumer {
     this._ending = controller
     /** @type {Set<Promise<void>>} */
     this._atWork = new Set()
-    /** Settles when it has ended: stopped, or on an error that trying again cannot mend. */
+    /** Settles when the consumer has ended: stopped, or after a permanent error. */
     this.done = this._run().finally(release)
-    // Whoever looks at it sees the error; nobody has to.
+    // A caller may ignore `ended`, so its rejection must not count as unhandled.
     this.done.catch(() => {})
   }
 
   /**
-   * Lease no more, and finish what is at work.
+   * Stop leasing, and finish messages in progress.
    * @returns {Promise<void>}
    */
   stop() {
@@ -130,14 +130,14 @@ export class Consumer {
       }
       await this._work.done(message)
     } catch (error) {
-      // The lease runs out, and the message comes again.
+      // The lease expires and the message is redelivered.
       this._onError(error)
     }
   }
 }
 
 /**
- * What to say of a failure.
+ * Return the text of an error.
  * @param {unknown} error
  */
 export function errorText(error) {
@@ -146,7 +146,7 @@ export function errorText(error) {
 }
 
 /**
- * Where it failed, if that is known: the beginning of the stack, which has the innermost calls.
+ * Return the start of the error's stack, which has the innermost calls, if there is one.
  * @param {unknown} error
  * @returns {string | undefined}
  */

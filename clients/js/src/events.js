@@ -1,7 +1,7 @@
 /**
- * Live events over a WebSocket, which is opened again when it breaks and goes on where it was.
+ * Live events over a WebSocket that reconnects and resumes where it stopped.
  *
- * A browser can set no header of a WebSocket, so the token travels as one more subprotocol, never in the address.
+ * A browser cannot set headers of a WebSocket, so the token is sent as a subprotocol, never in the URL.
  */
 import { NotFound, OffsetTrimmed, PenstockError, ServerFault, Unreachable, isPassing } from './errors.js'
 import { toBase64 } from './bytes.js'
@@ -17,16 +17,16 @@ const NORMAL = 1000
 
 /**
  * @typedef {object} EventOptions
- * @property {number} [since] the `offset` of the last event seen; without it, from now on
- * @property {boolean} [digest] instead of every event, once a second what happened in it; `since` means nothing then
- * @property {number} [bufferMax] events held for a slow reader, before the socket is closed until it has caught up; 10,000
- * @property {(state: 'open' | 'closed', error?: unknown) => void} [onState] told when it connects, and when it does not
- * @property {AbortSignal} [signal] ends it
+ * @property {number} [since] the `offset` of the last event seen; default: only new events
+ * @property {boolean} [digest] receive one summary per second instead of every event; ignores `since`
+ * @property {number} [bufferMax] events buffered for a slow reader before the socket closes until it catches up; default 10,000
+ * @property {(state: 'open' | 'closed', error?: unknown) => void} [onState] called on connect and disconnect
+ * @property {AbortSignal} [signal] ends the events
  */
 
 /**
- * Events in the batches in which they came, for whoever has many to show. After a gap that the server can no longer fill
- * an event `missed` says so.
+ * Yield events in batches as they arrived, for rendering many at once. An event `missed` marks a gap that the server can
+ * no longer fill.
  * @param {Http} http
  * @param {EventOptions} [options]
  * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}
@@ -51,7 +51,7 @@ export async function* eventBatches(http, { since, digest, bufferMax = BUFFER_MA
         if (!isPassing(error)) throw error
         onState('closed', error)
       }
-      // Also after a normal end: a server that stops takes a moment to come back.
+      // Also after a normal close: a restarting server takes a moment to come back.
       await pause(backoffMs(failures++), controller.signal).catch(() => {})
     }
   } finally {
@@ -67,22 +67,22 @@ export async function* eventsOf(batches) {
   for await (const batch of batches) yield* batch
 }
 
-/** How far we have come, and what has been told beyond it. */
+/** Tracks the last offset and the events seen at it. */
 class Place {
   /** @param {number} [since] */
   constructor(since) {
     this.since = since
     this.moved = false
-    /** Events that share the last offset: the server tells them again from there. */
+    /** Events at the last offset, which the server sends again after a reconnect. */
     this._told = new Set()
   }
 
   /**
-   * Whether this event is new.
+   * Return true if the event is new.
    * @param {shapes.LiveEvent} event
    */
   pass(event) {
-    // What `dropped` names is where the server was, which may be before what has come.
+    // `dropped` names the server's position, which may be before events that have already arrived.
     if (event.offset === undefined || event.event === 'dropped') return true
     const name = `${event.event} ${subject(event.data)} ${event.data.timestamp}`
     if (this._told.has(name)) return false
@@ -94,7 +94,7 @@ class Place {
   }
 
   /**
-   * Go on from now.
+   * Continue with new events only.
    * @param {Error} error
    * @returns {shapes.LiveEvent}
    */
@@ -107,7 +107,7 @@ class Place {
 }
 
 /**
- * Whom an event is about: a message, a worker or a queue.
+ * Return the subject of an event: a message, a worker or a queue.
  * @param {Record<string, any>} data
  */
 function subject({ id, workerId, kind, ns, task, queue }) {
@@ -115,7 +115,7 @@ function subject({ id, workerId, kind, ns, task, queue }) {
 }
 
 /**
- * Whether the server does not have the place where we were: it keeps it no longer, or has begun a new journal.
+ * Return true if the server no longer has our offset: it was trimmed, or the journal is a new one.
  * @param {unknown} error
  * @returns {error is PenstockError}
  */
@@ -124,7 +124,7 @@ function isGone(error) {
 }
 
 /**
- * Until the socket closes. Whoever reads too slowly makes it close, and gets what is there.
+ * Yield events until the socket closes. It closes for a slow reader, which still gets what is buffered.
  * @param {Http} http
  * @param {{place: Place, digest?: boolean}} what
  * @param {number} bufferMax
@@ -152,7 +152,7 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
   }
   socket.onmessage = ({ data }) => {
     const event = parse(String(data))
-    // Only what is new counts, so that every socket brings a slow reader further.
+    // Only new events count, so that a slow reader makes progress with every socket.
     if (!place.pass(event)) return
     if (batch.push(event) === bufferMax) close()
     wake()
@@ -162,7 +162,7 @@ async function* oneSocket(http, { place, digest }, bufferMax, onState, signal) {
     wake()
   }
   socket.onclose = ended
-  // A close follows, but not on every Node where the server was not there.
+  // A close event follows, except on some versions of Node if the server was unreachable.
   socket.onerror = ended
   try {
     if (signal.aborted) close()
@@ -193,13 +193,13 @@ async function openSocket(http, query) {
   const url = http.url(PATH, query).replace(/^http/, 'ws')
   const protocols = ['penstock']
   if (http.token) protocols.push(`bearer.${base64url(http.token)}`)
-  // Node has one of its own from version 22 on.
+  // Node has a built-in WebSocket since version 22.
   const kind = globalThis.WebSocket ?? (await import('./websocket_node.js')).NodeWebSocket
   return new kind(url, protocols)
 }
 
 /**
- * Why the server would not: a browser does not tell, so it is asked the same as a plain request.
+ * Return why the server refused. A browser does not tell, so send the same as a plain request.
  * @param {Http} http
  * @param {{since?: number, digest?: boolean}} query
  * @param {AbortSignal} signal
@@ -210,7 +210,7 @@ async function refusal(http, query, signal) {
     await http.text(PATH, { query, signal, accept: [426] })
   } catch (error) {
     if (error instanceof NotFound) {
-      return new NotFound('this server tells no events', { code: error.code, hint: 'was it started without a journal?' })
+      return new NotFound('this server has no live events', { code: error.code, hint: 'start it with a journal' })
     }
     return error instanceof PenstockError ? error : new ServerFault(String(error), { cause: error })
   }

@@ -1,4 +1,4 @@
-/** The journal, `/journal`: all that happened to messages and queues, in order. */
+/** The journal, `/journal`: all events of messages and queues, in order. */
 import { readPayload } from './bytes.js'
 import { remaining } from './http.js'
 
@@ -12,7 +12,7 @@ export class Journal {
   }
 
   /**
-   * How far it goes, and who reads it.
+   * Return the journal's offsets, size and consumers.
    * @returns {Promise<shapes.JournalInfo>}
    */
   info() {
@@ -20,8 +20,8 @@ export class Journal {
   }
 
   /**
-   * Events from an offset on, by default the earliest kept, waiting up to `wait_ms` for the first. Those of one queue,
-   * or of some kinds, may be few on a page that goes far: read on from `next`.
+   * Read events from an offset, by default the earliest, waiting up to `wait_ms` for the first. With a filter by queue
+   * or kind, a page may have few events of a long range; continue at `next`.
    * @param {shapes.JournalQuery} [options]
    * @returns {Promise<shapes.JournalPage>}
    */

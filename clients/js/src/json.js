@@ -1,4 +1,4 @@
-/** JSON in which whole numbers beyond 2^53 are exact: they are BigInts here, and plain digits on the wire. */
+/** JSON with exact whole numbers beyond 2^53: BigInts in JavaScript, plain digits on the wire. */
 
 import { InvalidInput } from './errors.js'
 
@@ -7,7 +7,7 @@ const NEXT = /"|-?[1-9]\d{15,}/g
 const NAME = Math.random().toString(36).slice(2)
 
 /**
- * As JSON.parse, but a whole number that a double cannot hold becomes a BigInt.
+ * Like JSON.parse, but a whole number that a double cannot represent becomes a BigInt.
  * @param {string} text
  * @returns {any}
  */
@@ -23,7 +23,7 @@ export function parse(text) {
 }
 
 /**
- * The text with every big whole number as a marked string.
+ * Return the text with every large whole number as a marked string.
  * @param {string} text
  * @param {string} mark
  */
@@ -48,7 +48,7 @@ function markBig(text, mark) {
 }
 
 /**
- * Where the string that begins here is over.
+ * Return the end of the string that starts here.
  * @param {string} text
  * @param {number} start
  */
@@ -64,8 +64,8 @@ function endOfString(text, start) {
 }
 
 /**
- * As JSON.stringify, with BigInts as digits. What JSON would silently drop or replace (NaN, a function, a promise, a
- * Map) throws InvalidInput instead.
+ * Like JSON.stringify, with BigInts as digits. Values that JSON would silently drop or replace (NaN, a function, a
+ * promise, a Map) throw InvalidInput instead.
  * @param {unknown} value
  * @param {number | string} [indent]
  * @returns {string}
@@ -77,7 +77,7 @@ export function stringify(value, indent) {
     value,
     /** @this {any} */
     function (name, shown) {
-      // A program may have given BigInt a toJSON of its own, so what is asked is the value itself.
+      // The program may have defined BigInt.prototype.toJSON, so check the original value.
       if (typeof this[name] !== 'bigint') return writable(name, shown)
       any = true
       return mark + String(this[name])
@@ -88,7 +88,7 @@ export function stringify(value, indent) {
 }
 
 /**
- * Return a value that JSON can hold, or throw.
+ * Return the value if JSON can express it, or throw.
  * @param {string} name of the field that has it
  * @param {unknown} value
  */
@@ -102,7 +102,7 @@ function writable(name, value) {
           ? `a ${value.constructor.name}`
           : undefined
   if (wrong === undefined) return value
-  throw new InvalidInput(`${name === '' ? 'the value' : JSON.stringify(name)} is ${wrong}, which JSON cannot hold`, {
+  throw new InvalidInput(`${name === '' ? 'the value' : JSON.stringify(name)} is ${wrong}, which JSON cannot express`, {
     code: 'invalid_value',
     field: name || undefined,
     hint: value instanceof Promise ? 'await it first' : 'send null, a string, a finite number, a list or a plain object',

@@ -1,4 +1,4 @@
-/** A JSON value a line, read as it comes. */
+/** Reads NDJSON as it arrives. */
 import { parse } from './json.js'
 
 /**

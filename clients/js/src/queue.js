@@ -1,4 +1,4 @@
-/** One queue of the queue face, `/queues/{name}`. Data has the server's names: `delay_ms`, `max_attempts`. */
+/** A queue, `/queues/{name}`. Data has the server's names: `delay_ms`, `max_attempts`. */
 import { newKey, readPayload, sentPayload } from './bytes.js'
 import { Consumer, checkConsume, errorStack, errorText } from './consumer.js'
 import { InvalidInput, LeaseLost, NotFound, TryLater } from './errors.js'
@@ -12,7 +12,7 @@ import { ndjson } from './ndjson.js'
 /** @import * as shapes from '../shapes.d.ts' */
 
 const JOINED_BYTES_MAX = 4 << 20
-/** Of a message beside its payload; so that not too many travel together, either. */
+/** Bytes counted for a message besides its payload, which also limits the number of messages in a batch. */
 const OVERHEAD_BYTES = 4 << 10
 const WAIT_MS = 20_000
 const REDRIVE_MS_MAX = 24 * 3_600_000
@@ -48,7 +48,7 @@ export class Queue {
   // The queue itself
 
   /**
-   * Make it; nothing happens if it is there just so.
+   * Create the queue; does nothing if it exists with the same options.
    * @param {shapes.QueueOptions} [options]
    * @returns {Promise<shapes.QueueInfo>}
    */
@@ -67,7 +67,7 @@ export class Queue {
   }
 
   /**
-   * Change the options that are given.
+   * Change the given options.
    * @param {shapes.QueueOptions} changes
    * @returns {Promise<shapes.QueueInfo>}
    */
@@ -76,7 +76,7 @@ export class Queue {
   }
 
   /**
-   * Delete it; with `force`, also what it holds.
+   * Delete the queue; with `force`, even if it holds messages.
    * @param {{force?: boolean}} [options]
    * @returns {Promise<{dropped: string, messages: number}>}
    */
@@ -85,7 +85,7 @@ export class Queue {
   }
 
   /**
-   * Stop leases, not pushes.
+   * Stop leasing messages; pushes go on.
    * @returns {Promise<shapes.QueueInfo>}
    */
   pause() {
@@ -98,7 +98,7 @@ export class Queue {
   }
 
   /**
-   * Remove all that is still to be leased; `dry_run` counts.
+   * Delete all ready and scheduled messages; `dry_run` only counts them.
    * @param {{dry_run?: boolean}} [options]
    * @returns {Promise<{purged: number, dry_run: boolean}>}
    */
@@ -106,7 +106,7 @@ export class Queue {
     return this._http.json('POST', `${this._path}/purge`, { query: { dry_run } })
   }
 
-  /** Give free space back. @returns {Promise<{status: 'ok'}>} */
+  /** Return free space to the file system. @returns {Promise<{status: 'ok'}>} */
   compact() {
     return this._http.json('POST', `${this._path}/compact`)
   }
@@ -115,8 +115,8 @@ export class Queue {
 
   /**
    * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number;
-   * what JSON cannot hold (undefined, NaN, a function, a promise) is refused.
-   * Pushes that come at the same time travel together, and a repeated request is never a second message.
+   * values that JSON cannot express (undefined, NaN, a function, a promise) are refused.
+   * Concurrent pushes are batched, and a retry never adds a second message.
    * @param {unknown} payload
    * @param {shapes.PushOptions} [options]
    * @returns {Promise<shapes.Receipt>}
@@ -127,7 +127,7 @@ export class Queue {
   }
 
   /**
-   * Push many, all or none.
+   * Push messages, all or none.
    * @param {shapes.NewMessage[]} messages
    * @returns {Promise<shapes.Receipt[]>}
    */
@@ -157,7 +157,7 @@ export class Queue {
     const again = new Set(pushed.duplicates)
     return messages.map(({ idempotency_key }, position) => ({
       id: pushed.message_ids[position],
-      // Without a key of the user's it is our own repeated request, which the user need not know of.
+      // Without a key from the user, the duplicate is the client's own retry: do not report it.
       duplicate: idempotency_key !== undefined && again.has(position),
     }))
   }
@@ -177,7 +177,7 @@ export class Queue {
   }
 
   /**
-   * Done. Acks that come at the same time travel together.
+   * Acknowledge a message. Concurrent acks are batched.
    * @param {shapes.Lease} message
    * @returns {Promise<shapes.Settled>}
    */
@@ -186,7 +186,8 @@ export class Queue {
   }
 
   /**
-   * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies: now with `dead`, and dropped with `discard`.
+   * Report failure: retry after `delay_ms` (default: the queue's backoff), or dead-letter the message after its last
+   * attempt. `dead` dead-letters it now, `discard` deletes it.
    * @param {shapes.Lease} message
    * @param {shapes.Failed} [options]
    * @returns {Promise<shapes.Settled>}
@@ -196,7 +197,7 @@ export class Queue {
   }
 
   /**
-   * Give back what was not begun: no attempt is used up.
+   * Return a message to the queue; the delivery does not count as an attempt.
    * @param {shapes.Lease} message
    * @returns {Promise<shapes.Settled>}
    */
@@ -205,7 +206,7 @@ export class Queue {
   }
 
   /**
-   * Keep a lease for `ms` from now, or as long as the queue says.
+   * Extend a lease to `ms` from now (default: the queue's lease time).
    * @param {shapes.Lease} message
    * @param {number} [ms]
    * @returns {Promise<{lease_expires_at: number}>}
@@ -216,7 +217,7 @@ export class Queue {
   }
 
   /**
-   * Ack, nack and push, here or to other queues, all or nothing.
+   * Ack, nack and push (to this or other queues) in one transaction.
    * @param {shapes.Transaction} transaction
    * @returns {Promise<{acked: number, nacked: number, message_ids: number[], duplicates: number[]}>}
    */
@@ -226,13 +227,13 @@ export class Queue {
       nack: nack.map(({ id, token, queue, delay_ms, error, traceback, dead, discard }) => ({ id, token, queue, delay_ms, error, traceback, dead, discard })),
       push: push.map((message) => ({ ...message, ...sentPayload(message.payload) })),
     }
-    // Done twice, the second would find its leases gone, or push again.
+    // Not repeatable: a second attempt would find the leases settled, or push again.
     return this._http.json('POST', `${this._path}/transact`, { body, repeatable: false })
   }
 
   /**
-   * Work off messages until stopped: those whose handler returns are acked, those whose handler throws are nacked with
-   * the error, and leases are kept for as long as the handler takes. Also called as `consume({ handler, ...options })`.
+   * Process messages until stopped: a message is acked if its handler returns and nacked with the error if it throws;
+   * its lease is extended while the handler runs. Can also be called as `consume({ handler, ...options })`.
    * @param {Handler<shapes.LeasedMessage> | QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} handler
    * @param {QueueConsumeOptions} [options]
    * @returns {Consumer<shapes.LeasedMessage>}
@@ -262,7 +263,7 @@ export class Queue {
     }
     const work = {
       lease: async (/** @type {number} */ batch, /** @type {AbortSignal} */ signal) => {
-        // Not from when it expires: the server's clock may be another.
+        // Not computed from the expiry time, because the server's clock may differ.
         leaseMs ||= (await this.info()).visibility_ms
         return this.lease({ batch, visibility_ms, worker, signal })
       },
@@ -291,26 +292,26 @@ export class Queue {
    * @returns {Promise<(shapes.Settled | Error)[]>}
    */
   async _settleAll(verb, items) {
-    // The server remembers for a while what a token did: a repeated request gets the first attempt's results.
+    // The server remembers for a while what a token did, so a retry gets the results of the first attempt.
     const { value, repeated } = await this._http.ask('POST', `${this._path}/${verb}`, { body: { items } })
     return value.results.map((/** @type {shapes.Settled} */ settled) => {
       if (settled.result === 'stale') {
-        // What is still there was not acked.
+        // A message that still exists was not acked.
         const maybeDone = repeated && verb !== 'ack'
         return new LeaseLost(`the lease on message ${settled.id} is no longer yours`, { code: 'lease_lost', maybeDone })
       }
       if (settled.result === 'unknown') {
-        const error = `there is no message ${settled.id} in ${this.name}`
+        const error = `message ${settled.id} does not exist in queue '${this.name}'`
         return new NotFound(error, { code: 'unknown_message', maybeDone: repeated })
       }
       return settled
     })
   }
 
-  // Looking and removing
+  // Reading and deleting
 
   /**
-   * Look at messages without leasing them.
+   * Return messages without leasing them.
    * @param {{state?: shapes.State, limit?: number, after?: string}} [options]
    * @returns {Promise<shapes.MessagePage>}
    */
@@ -335,7 +336,7 @@ export class Queue {
   }
 
   /**
-   * All that is in the queue, as it is at one moment.
+   * Yield a snapshot of all messages of the queue.
    * @param {{signal?: AbortSignal}} [options]
    * @returns {AsyncGenerator<shapes.Message, void, void>}
    */
@@ -349,7 +350,7 @@ export class Queue {
   }
 
   /**
-   * Take an export back. What was taken already is not taken again.
+   * Import messages from an export. Messages that the queue holds already are not added again.
    * @param {Iterable<shapes.Message> | AsyncIterable<shapes.Message>} messages
    * @returns {Promise<{imported: number, duplicates: number, skipped: number}>}
    */
@@ -377,7 +378,7 @@ export class Queue {
   // Dead letters
 
   /**
-   * Newest first, with their errors.
+   * Return dead letters, newest first, with their errors.
    * @param {{limit?: number, after?: string}} [options]
    * @returns {Promise<shapes.MessagePage>}
    */
@@ -386,7 +387,7 @@ export class Queue {
   }
 
   /**
-   * Give dead letters a new life in their queue. At a low rate it takes long: aborting the signal stops it.
+   * Move dead letters back into their queue. At a low rate this takes long; abort the signal to stop it.
    * @param {shapes.Redrive} [redrive]
    * @returns {Promise<shapes.Redriven>}
    */
@@ -411,7 +412,7 @@ export class Queue {
   }
 
   /**
-   * Make an API key; the answer is the only place where it is shown.
+   * Create an API key; only this response contains it.
    * @param {{name?: string, rights?: ('push' | 'consume' | 'admin')[]}} [options]
    * @returns {Promise<shapes.Key & {key: string}>}
    */

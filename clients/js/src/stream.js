@@ -1,4 +1,4 @@
-/** One stream of the stream face, `/streams/{name}`: a log that anyone reads from any offset. */
+/** A stream, `/streams/{name}`: a log that can be read from any offset. */
 import { fromBase64, newKey, toBase64 } from './bytes.js'
 import { InvalidInput, isPassing } from './errors.js'
 import { backoffMs, pause, remaining } from './http.js'
@@ -21,7 +21,7 @@ export class Stream {
   }
 
   /**
-   * Make it; nothing happens if it is there just so.
+   * Create the stream; does nothing if it exists with the same options.
    * @param {shapes.StreamOptions} [options]
    * @returns {Promise<shapes.StreamInfo>}
    */
@@ -30,7 +30,7 @@ export class Stream {
   }
 
   /**
-   * With its segments and consumers.
+   * Return the stream with its segments and consumers.
    * @returns {Promise<shapes.StreamDetail>}
    */
   info() {
@@ -46,7 +46,7 @@ export class Stream {
   }
 
   /**
-   * Delete it; with `force`, also one that has consumers.
+   * Delete the stream; with `force`, even if it has consumers.
    * @param {{force?: boolean}} [options]
    * @returns {Promise<{dropped: string}>}
    */
@@ -55,7 +55,7 @@ export class Stream {
   }
 
   /**
-   * Remove the oldest segments that nobody needs.
+   * Remove the oldest segments that no consumer needs.
    * @param {{before?: number, force?: boolean}} [options]
    * @returns {Promise<shapes.Trimmed>}
    */
@@ -66,8 +66,8 @@ export class Stream {
   // Records
 
   /**
-   * Append records, together: strings as text, Uint8Arrays as bytes, anything else as JSON. Answered when on disk; a
-   * repeated request appends nothing, nor does one with the same `key` within 15 minutes.
+   * Append records, all or none: strings as text, Uint8Arrays as bytes, anything else as JSON. Resolves once they are
+   * durable; neither a retry nor another append with the same `key` within 15 minutes adds them again.
    * @param {unknown[]} records
    * @param {{key?: string}} [options]
    * @returns {Promise<shapes.Appended>}
@@ -78,7 +78,7 @@ export class Stream {
   }
 
   /**
-   * Records from an offset on, by default the earliest kept, waiting up to `wait_ms` for the first.
+   * Read records from an offset, by default the earliest, waiting up to `wait_ms` for the first.
    * @param {shapes.ReadOptions} [options]
    * @returns {Promise<shapes.RecordPage>}
    */
@@ -89,7 +89,7 @@ export class Stream {
   }
 
   /**
-   * The records after a consumer's position, waiting up to `wait_ms` for the first.
+   * Read the records after a consumer's offset, waiting up to `wait_ms` for the first.
    * @param {string} consumer
    * @param {{limit?: number, wait_ms?: number, signal?: AbortSignal}} [options]
    * @returns {Promise<shapes.RecordPage>}
@@ -101,7 +101,7 @@ export class Stream {
   }
 
   /**
-   * Every record from an offset on, and those that come, through outages of the server, until the signal ends it.
+   * Yield every record from an offset, and new ones as they arrive, across server outages, until the signal aborts.
    * @param {{from?: number, limit?: number, signal?: AbortSignal}} [options]
    * @returns {AsyncGenerator<shapes.StreamRecord, void, void>}
    */
@@ -115,8 +115,8 @@ export class Stream {
   }
 
   /**
-   * As `follow`, from a consumer's position on, which is committed when the next page is asked for: what was handed
-   * out before the loop was left comes again.
+   * Like `follow`, from a consumer's offset, which is committed when the loop asks for the next page: records yielded
+   * since the last commit are read again.
    * @param {string} consumer
    * @param {{limit?: number, signal?: AbortSignal}} [options]
    * @returns {AsyncGenerator<shapes.StreamRecord, void, void>}
@@ -163,7 +163,7 @@ export class Stream {
   }
 
   /**
-   * Make a consumer, with a unique id unless one is given.
+   * Create a consumer, with a unique id unless one is given.
    * @param {string} [consumer]
    * @returns {Promise<shapes.StreamConsumer>}
    */
@@ -172,7 +172,7 @@ export class Stream {
   }
 
   /**
-   * Where it stands.
+   * Return a consumer with its offset and lag.
    * @param {string} consumer
    * @returns {Promise<shapes.StreamConsumer>}
    */
@@ -181,7 +181,7 @@ export class Stream {
   }
 
   /**
-   * Commit a position: the last record processed. It never moves back without `force`.
+   * Commit an offset: the last record processed. It moves back only with `force`.
    * @param {string} consumer
    * @param {number} offset
    * @param {{force?: boolean}} [options]
@@ -208,10 +208,10 @@ export class Stream {
 function sentRecord(record) {
   if (record instanceof ArrayBuffer) return sentRecord(new Uint8Array(record))
   if (record instanceof Uint8Array) return { data: toBase64(record), encoding: 'base64' }
-  // An object may look like an encoded record, so it says that it is none.
+  // An object may look like an encoded record, so mark it as JSON.
   if (record !== null && typeof record === 'object' && 'encoding' in record) return { data: record, encoding: 'json' }
   if (record === undefined) {
-    throw new InvalidInput('a record is undefined', { code: 'invalid_value', field: 'records', hint: 'to append nothing, append null' })
+    throw new InvalidInput('records: expected a value, got undefined', { code: 'invalid_value', field: 'records', hint: 'to append nothing, append null' })
   }
   return record
 }

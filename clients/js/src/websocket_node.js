@@ -1,4 +1,4 @@
-/** As much of a WebSocket as events need, for versions of Node that have none: text comes in, and little goes out. */
+/** A minimal WebSocket client for versions of Node without one: it receives text and sends only control frames. */
 import { createHash, randomBytes } from 'node:crypto'
 import { request as httpRequest } from 'node:http'
 import { request as httpsRequest } from 'node:https'
@@ -123,7 +123,7 @@ export class NodeWebSocket {
       const frame = readFrame(this._unread)
       if (frame === undefined) return
       if (frame === null) {
-        this._end(new Error('the server sent what is no WebSocket frame'))
+        this._end(new Error('the server sent an invalid WebSocket frame'))
         return
       }
       this._unread = this._unread.subarray(frame.end)
@@ -153,7 +153,7 @@ export class NodeWebSocket {
   }
 
   /**
-   * What a client sends is masked, and short.
+   * Client frames are masked, and short.
    * @param {number} opcode
    * @param {Buffer} payload
    */
@@ -165,7 +165,7 @@ export class NodeWebSocket {
 }
 
 /**
- * The frame at the beginning of the data: undefined if it is not all there, null if it is none.
+ * Return the frame at the start of the data: undefined if it is incomplete, null if it is invalid.
  * @param {Buffer} data
  */
 function readFrame(data) {

@@ -9,8 +9,8 @@ export declare function toBase64(bytes: Uint8Array): string;
  */
 export declare function fromBase64(text: string): Uint8Array;
 /**
- * Return what is sent of a payload: the payload itself, or bytes and their encoding. There is always a payload:
- * `undefined` is a variable that was never set or a misspelt field.
+ * Return the fields to send for a payload: the payload itself, or bytes and their encoding. `undefined` is refused, as
+ * it is usually a variable that was never set or a misspelt field.
  * @param {unknown} payload
  * @returns {{payload: unknown, encoding?: 'base64'}}
  */
@@ -19,7 +19,7 @@ export declare function sentPayload(payload: unknown): {
     encoding?: 'base64';
 };
 /**
- * A message with its payload as it was pushed.
+ * Return the message with its payload as it was pushed.
  * @template {{payload?: any, encoding?: string | null}} T
  * @param {T} message
  * @returns {T}
@@ -29,7 +29,7 @@ export declare function readPayload<T extends {
     encoding?: string | null;
 }>(message: T): T;
 /**
- * A key that nobody else makes. It is no secret, so where there is no good randomness (Node 18), any will do.
+ * Return a unique key. It is not a secret, so weak randomness will do where there is no other (Node 18).
  * @returns {string}
  */
 export declare function newKey(): string;

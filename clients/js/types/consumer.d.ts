@@ -1,39 +1,39 @@
 import type { Http } from './http.js';
 export type Work<Message> = {
     /**
-     * waits for the first
+     * leases messages, waiting for the first
      */
     lease: (limit: number, signal: AbortSignal) => Promise<Message[]>;
     handle: (message: Message) => Promise<unknown>;
     done: (message: Message) => Promise<unknown>;
     failed: (message: Message, error: unknown) => Promise<unknown>;
     /**
-     * those that were not begun
+     * releases messages that were not started
      */
     giveBack?: (messages: Message[]) => Promise<unknown>;
 };
 export type ConsumeOptions = {
     /**
-     * messages at work at a time; 1
+     * messages processed at the same time; default 1
      */
     concurrency?: number;
     /**
-     * stops it, as `stop()` does
+     * stops the consumer, as `stop()` does
      */
     signal?: AbortSignal;
     /**
-     * told of what goes wrong without ending it
+     * called for errors that do not end the consumer
      */
     onError?: (error: unknown) => void;
 };
 export type Handler<Message> = (message: Message) => unknown;
 /**
- * Check the handler and options of a `consume` and return them. A handler that cannot be called would fail every
- * message, so it is refused before the first is leased.
+ * Check the handler and options of a `consume` and return them. A handler that is not a function would fail every
+ * message, so it is refused before the first lease.
  * @template {object} Given
  * @param {Given} given
  * @param {string} usage
- * @param {string[]} own options beside those of every consumer
+ * @param {string[]} own options in addition to those of every consumer
  * @returns {Given}
  */
 export declare function checkConsume<Given extends object>(given: Given, usage: string, own: string[]): Given;
@@ -45,7 +45,7 @@ export declare class Consumer<Message> {
     _ending: AbortController;
     /** @type {Set<Promise<void>>} */
     _atWork: Set<Promise<void>>;
-    /** Settles when it has ended: stopped, or on an error that trying again cannot mend. */
+    /** Settles when the consumer has ended: stopped, or after a permanent error. */
     done: Promise<void>;
     /**
      * @param {Work<Message>} work
@@ -54,7 +54,7 @@ export declare class Consumer<Message> {
      */
     constructor(work: Work<Message>, http: Http, { concurrency, signal, onError }: ConsumeOptions);
     /**
-     * Lease no more, and finish what is at work.
+     * Stop leasing, and finish messages in progress.
      * @returns {Promise<void>}
      */
     stop(): Promise<void>;
@@ -65,12 +65,12 @@ export declare class Consumer<Message> {
     _handle(message: Message): Promise<void>;
 }
 /**
- * What to say of a failure.
+ * Return the text of an error.
  * @param {unknown} error
  */
 export declare function errorText(error: unknown): string;
 /**
- * Where it failed, if that is known: the beginning of the stack, which has the innermost calls.
+ * Return the start of the error's stack, which has the innermost calls, if there is one.
  * @param {unknown} error
  * @returns {string | undefined}
  */

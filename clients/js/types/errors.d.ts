@@ -1,20 +1,20 @@
 /**
- * What can go wrong, as a tree. Each error has a stable `code` and, where there is one, a `hint` on what to do.
+ * The errors of the client. Each has a stable `code` and, where possible, a `hint` of what to do.
  *
  * PenstockError
  * ├── InvalidInput     a value that can never be accepted; `field` names it
  * ├── NotFound         no such queue, message, stream or consumer
  * ├── Conflict         it exists already, or is in use
- * │   └── LeaseLost    the lease has passed, or is another's
- * ├── OffsetTrimmed    those records are no longer kept
- * ├── TryLater         full, or too fast; `retryAfterMs`
+ * │   └── LeaseLost    the lease has expired, or belongs to another consumer
+ * ├── OffsetTrimmed    the records were removed by retention
+ * ├── TryLater         full or rate-limited; `retryAfterMs`
  * ├── AccessDenied
  * │   ├── Unauthorized no credential, or an unknown one
- * │   └── Forbidden    a credential without that right
+ * │   └── Forbidden    a credential without the right
  * ├── StoreError       the server cannot reach its store
- * ├── Unreachable      no answer; `maybeDone`
+ * ├── Unreachable      no response; `maybeDone`
  * ├── Closed           this client was closed meanwhile
- * └── ServerFault      an answer that makes no sense, or a fault in the server
+ * └── ServerFault      an invalid response, or an internal error of the server
  */
 export type Details = {
     code?: string;
@@ -44,16 +44,16 @@ export declare class PenstockError extends Error {
     code: string;
     /** What to do about it. */
     hint: string | undefined;
-    /** The value that was wrong. */
+    /** Name of the invalid value. */
     field: string | undefined;
-    /** Of the HTTP answer, if there was one. */
+    /** HTTP status of the response, if there was one. */
     status: number | undefined;
     retryAfterMs: number | undefined;
-    /** Stands in the server's log line. */
+    /** Request id, as in the server's log. */
     requestId: string | undefined;
-    /** Whether what was asked may have been carried out all the same. */
+    /** True if the request may have succeeded nevertheless. */
     maybeDone: boolean;
-    /** Of a damaged record. */
+    /** Position of a damaged record. */
     place: unknown;
     /**
      * @param {string} message
@@ -88,12 +88,12 @@ export declare class Closed extends PenstockError {
 export declare class ServerFault extends PenstockError {
 }
 /**
- * Whether it may be over the next time.
+ * Return true if a retry may succeed.
  * @param {unknown} error
  */
 export declare function isPassing(error: unknown): error is StoreError | TryLater | Unreachable;
 /**
- * The error that an answer means.
+ * Return the error for an error response.
  * @param {number} status
  * @param {string} text
  * @param {Headers} headers
@@ -101,7 +101,7 @@ export declare function isPassing(error: unknown): error is StoreError | TryLate
  */
 export declare function errorOf(status: number, text: string, headers: Headers): PenstockError;
 /**
- * The error of one item of many.
+ * Return the error of one item of a batch.
  * @param {string} code
  * @param {string} message
  * @returns {PenstockError}

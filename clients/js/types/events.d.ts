@@ -2,37 +2,37 @@ import type { Http } from './http.js';
 import type * as shapes from '../shapes.d.ts';
 export type EventOptions = {
     /**
-     * the `offset` of the last event seen; without it, from now on
+     * the `offset` of the last event seen; default: only new events
      */
     since?: number;
     /**
-     * instead of every event, once a second what happened in it; `since` means nothing then
+     * receive one summary per second instead of every event; ignores `since`
      */
     digest?: boolean;
     /**
-     * events held for a slow reader, before the socket is closed until it has caught up; 10,000
+     * events buffered for a slow reader before the socket closes until it catches up; default 10,000
      */
     bufferMax?: number;
     /**
-     * told when it connects, and when it does not
+     * called on connect and disconnect
      */
     onState?: (state: 'open' | 'closed', error?: unknown) => void;
     /**
-     * ends it
+     * ends the events
      */
     signal?: AbortSignal;
 };
 /**
  * @typedef {object} EventOptions
- * @property {number} [since] the `offset` of the last event seen; without it, from now on
- * @property {boolean} [digest] instead of every event, once a second what happened in it; `since` means nothing then
- * @property {number} [bufferMax] events held for a slow reader, before the socket is closed until it has caught up; 10,000
- * @property {(state: 'open' | 'closed', error?: unknown) => void} [onState] told when it connects, and when it does not
- * @property {AbortSignal} [signal] ends it
+ * @property {number} [since] the `offset` of the last event seen; default: only new events
+ * @property {boolean} [digest] receive one summary per second instead of every event; ignores `since`
+ * @property {number} [bufferMax] events buffered for a slow reader before the socket closes until it catches up; default 10,000
+ * @property {(state: 'open' | 'closed', error?: unknown) => void} [onState] called on connect and disconnect
+ * @property {AbortSignal} [signal] ends the events
  */
 /**
- * Events in the batches in which they came, for whoever has many to show. After a gap that the server can no longer fill
- * an event `missed` says so.
+ * Yield events in batches as they arrived, for rendering many at once. An event `missed` marks a gap that the server can
+ * no longer fill.
  * @param {Http} http
  * @param {EventOptions} [options]
  * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}

@@ -1,27 +1,27 @@
-/** Codes that fewer messages may not meet. */
+/** Error codes that a smaller batch may avoid. */
 export declare const FULL: string[];
 export type ConnectOptions = {
     /**
-     * the server's, or a queue's key
+     * admin token or API key
      */
     token?: string;
     /**
-     * milliseconds for one request, beyond what it asks the server to wait; 30,000
+     * milliseconds for one request, in addition to its long-poll wait; default 30,000
      */
     timeout?: number;
     /**
-     * how often to try again; 3
+     * number of retries; default 3
      */
     retryAttempts?: number;
     /**
-     * another than the global one
+     * replacement for the global fetch
      */
     fetch?: typeof fetch;
 };
 export type Query = Record<string, unknown>;
 export type Ask = {
     /**
-     * as a function, it is asked anew for every attempt
+     * a function is called for every attempt
      */
     query?: Query | (() => Query);
     /**
@@ -29,49 +29,49 @@ export type Ask = {
      */
     body?: unknown;
     /**
-     * sent as it is; with `headers` that say what it is
+     * body sent as it is; set its type in `headers`
      */
     raw?: BodyInit;
     headers?: Record<string, string>;
     signal?: AbortSignal;
     /**
-     * how long the server may wait before it answers
+     * how long the server may wait before it responds
      */
     waitMs?: number;
     /**
-     * carried out twice it does no harm; true
+     * the request is idempotent; default true
      */
     repeatable?: boolean;
     /**
-     * a full queue is for the caller to see, who then tries with less
+     * throw QueueFull at once, for the caller to try with fewer messages
      */
     share?: boolean;
     /**
-     * statuses that are answers, too
+     * error statuses that are returned, not thrown
      */
     accept?: number[];
 };
 /**
  * @typedef {object} ConnectOptions
- * @property {string} [token] the server's, or a queue's key
- * @property {number} [timeout] milliseconds for one request, beyond what it asks the server to wait; 30,000
- * @property {number} [retryAttempts] how often to try again; 3
- * @property {typeof fetch} [fetch] another than the global one
+ * @property {string} [token] admin token or API key
+ * @property {number} [timeout] milliseconds for one request, in addition to its long-poll wait; default 30,000
+ * @property {number} [retryAttempts] number of retries; default 3
+ * @property {typeof fetch} [fetch] replacement for the global fetch
  */
 /**
  * @typedef {Record<string, unknown>} Query values that are undefined or null are left out
  */
 /**
  * @typedef {object} Ask
- * @property {Query | (() => Query)} [query] as a function, it is asked anew for every attempt
+ * @property {Query | (() => Query)} [query] a function is called for every attempt
  * @property {unknown} [body] sent as JSON
- * @property {BodyInit} [raw] sent as it is; with `headers` that say what it is
+ * @property {BodyInit} [raw] body sent as it is; set its type in `headers`
  * @property {Record<string, string>} [headers]
  * @property {AbortSignal} [signal]
- * @property {number} [waitMs] how long the server may wait before it answers
- * @property {boolean} [repeatable] carried out twice it does no harm; true
- * @property {boolean} [share] a full queue is for the caller to see, who then tries with less
- * @property {number[]} [accept] statuses that are answers, too
+ * @property {number} [waitMs] how long the server may wait before it responds
+ * @property {boolean} [repeatable] the request is idempotent; default true
+ * @property {boolean} [share] throw QueueFull at once, for the caller to try with fewer messages
+ * @property {number[]} [accept] error statuses that are returned, not thrown
  */
 export declare class Http {
     baseUrl: string;
@@ -87,10 +87,10 @@ export declare class Http {
      * @param {ConnectOptions} [options]
      */
     constructor(baseUrl: string, { token, timeout, retryAttempts, fetch }?: ConnectOptions);
-    /** Give up on all that is under way. */
+    /** Abort all requests in flight. */
     close(): void;
     /**
-     * A signal that is aborted with this client, or by the caller's; call `release` when it is no longer needed.
+     * Return a signal that aborts with this client or with the caller's signal; call `release` when done with it.
      * @param {AbortSignal} [signal]
      * @returns {{controller: AbortController, release: () => void}}
      */
@@ -99,7 +99,7 @@ export declare class Http {
         release: () => void;
     };
     /**
-     * The answer's JSON; undefined of an empty one.
+     * Return the JSON of the response; undefined if it is empty.
      * @param {string} method
      * @param {string} path
      * @param {Ask} [ask]
@@ -107,7 +107,7 @@ export declare class Http {
      */
     json(method: string, path: string, ask?: Ask): Promise<any>;
     /**
-     * The answer's JSON, and whether an earlier attempt may have been carried out as well.
+     * Return the JSON of the response, and whether an earlier attempt may have succeeded as well.
      * @param {string} method
      * @param {string} path
      * @param {Ask} [ask]
@@ -118,14 +118,14 @@ export declare class Http {
         repeated: boolean;
     }>;
     /**
-     * The answer as text.
+     * Return the response as text.
      * @param {string} path
      * @param {Ask} [ask]
      * @returns {Promise<string>}
      */
     text(path: string, ask?: Ask): Promise<string>;
     /**
-     * The answer itself, to be read as it comes, for as long as it takes; `release` it then.
+     * Return the response itself, to be streamed; call `release` when done with it.
      * @param {string} method
      * @param {string} path
      * @param {Ask} [ask]
@@ -181,14 +181,14 @@ export declare class Http {
 /** @param {number} attempt */
 export declare function backoffMs(attempt: number): number;
 /**
- * Wait, unless the signal ends it, with its reason.
+ * Sleep; reject with the signal's reason if it aborts.
  * @param {number} ms
  * @param {AbortSignal} signal
  * @returns {Promise<void>}
  */
 export declare function pause(ms: number, signal: AbortSignal): Promise<void>;
 /**
- * How much is left of a wait that begins now, whenever it is asked: a poll that has to be repeated waits no longer.
+ * Return a function for the rest of a wait that starts now, so that a retried poll does not wait longer in total.
  * @param {number} ms
  * @returns {() => number}
  */

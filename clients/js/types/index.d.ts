@@ -1,4 +1,4 @@
-/** Client of a Penstock server: queues, streams, the tree of namespaces, live events. */
+/** Client of a Penstock server: queues, streams, the tree API, live events. */
 export { Penstock, connect } from './penstock.js';
 export { createQueenClient } from './tree.js';
 export { Queue } from './queue.js';

@@ -1,8 +1,8 @@
 /**
- * Calls that come at the same time become one request.
+ * Batches concurrent calls into one request.
  *
- * There is no timer: while one request is on its way, the next gathers. So those who call one after the other wait for
- * nothing, and many at once keep their order.
+ * There is no timer: while one request is in flight, the next batch gathers. So sequential calls do not wait, and
+ * concurrent calls keep their order.
  */
 /**
  * @template Entry, Result
@@ -26,7 +26,7 @@ export declare class Joiner<Entry, Result> {
         weigh: (entry: Entry) => number;
         weightMax: number;
     });
-    /** Whether nobody waits. */
+    /** True if no call is waiting. */
     get idle(): boolean;
     /**
      * @param {Entry} entry
@@ -41,7 +41,7 @@ export declare class Joiner<Entry, Result> {
     }[];
 }
 /**
- * Send all at once; when that is refused for what one of them holds, each half on its own.
+ * Send all in one request; if the server refuses it because of one entry, send each half on its own.
  * @template Entry, Result
  * @param {Entry[]} entries
  * @param {(entries: Entry[]) => Promise<Result[]>} send

@@ -7,13 +7,13 @@ export declare class Journal {
     /** @param {Http} http */
     constructor(http: Http);
     /**
-     * How far it goes, and who reads it.
+     * Return the journal's offsets, size and consumers.
      * @returns {Promise<shapes.JournalInfo>}
      */
     info(): Promise<shapes.JournalInfo>;
     /**
-     * Events from an offset on, by default the earliest kept, waiting up to `wait_ms` for the first. Those of one queue,
-     * or of some kinds, may be few on a page that goes far: read on from `next`.
+     * Read events from an offset, by default the earliest, waiting up to `wait_ms` for the first. With a filter by queue
+     * or kind, a page may have few events of a long range; continue at `next`.
      * @param {shapes.JournalQuery} [options]
      * @returns {Promise<shapes.JournalPage>}
      */

@@ -1,4 +1,4 @@
-/** The way to a server and all its faces. */
+/** The client of a server and all its APIs. */
 import { Analytics } from './analytics.js';
 import { Http } from './http.js';
 import { Journal } from './journal.js';
@@ -8,8 +8,8 @@ import type { ConnectOptions } from './http.js';
 import type { EventOptions } from './events.js';
 import type * as shapes from '../shapes.d.ts';
 /**
- * A client of the server at this address, which may have a path, and in a browser may be relative to the page.
- * Nothing is sent yet.
+ * Return a client of the server at this address, which may have a path and, in a browser, be relative to the page.
+ * It sends nothing yet.
  * @param {string} baseUrl
  * @param {ConnectOptions} [options]
  * @returns {Penstock}
@@ -17,7 +17,7 @@ import type * as shapes from '../shapes.d.ts';
 export declare function connect(baseUrl: string, options?: ConnectOptions): Penstock;
 export declare class Penstock {
     _http: Http;
-    /** The tree face: namespaces, tasks, queues. */
+    /** The tree API: namespaces, tasks, queues. */
     tree: {
         analytics: Analytics;
         configure: (body: {
@@ -65,16 +65,16 @@ export declare class Penstock {
      * @param {ConnectOptions} [options]
      */
     constructor(baseUrl: string, options?: ConnectOptions);
-    /** Where the server is. */
+    /** The address of the server. */
     get baseUrl(): string;
     /**
-     * A queue by its name, whether it is there or not; one of the tree is named `ns/task/queue`.
+     * Return a queue by name, without checking that it exists; a queue of the tree API is named `ns/task/queue`.
      * @param {string} name
      * @returns {Queue}
      */
     queue(name: string): Queue;
     /**
-     * One page of all queues; `next` is where the next goes on after.
+     * Return one page of queues; pass `next` as `after` for the next page.
      * @param {{prefix?: string, limit?: number, after?: string, signal?: AbortSignal}} [options]
      * @returns {Promise<{queues: shapes.QueueInfo[], next: string | null}>}
      */
@@ -88,7 +88,7 @@ export declare class Penstock {
         next: string | null;
     }>;
     /**
-     * Every queue.
+     * Yield every queue.
      * @param {{prefix?: string, signal?: AbortSignal}} [options]
      * @returns {AsyncGenerator<shapes.QueueInfo, void, void>}
      */
@@ -97,13 +97,13 @@ export declare class Penstock {
         signal?: AbortSignal;
     }): AsyncGenerator<shapes.QueueInfo, void, void>;
     /**
-     * A stream by its name, whether it is there or not.
+     * Return a stream by name, without checking that it exists.
      * @param {string} name
      * @returns {Stream}
      */
     stream(name: string): Stream;
     /**
-     * One page of all streams.
+     * Return one page of streams.
      * @param {{prefix?: string, limit?: number, after?: string}} [options]
      * @returns {Promise<{streams: shapes.StreamInfo[], next: string | null}>}
      */
@@ -116,26 +116,26 @@ export declare class Penstock {
         next: string | null;
     }>;
     /**
-     * All that happens, as it happens, over a WebSocket that is opened again when it breaks.
+     * Yield live events over a WebSocket that reconnects.
      * @param {EventOptions} [options]
      * @returns {AsyncGenerator<shapes.LiveEvent, void, void>}
      */
     events(options?: EventOptions): AsyncGenerator<shapes.LiveEvent, void, void>;
     /**
-     * The same in the batches in which they came, for whoever has many to show.
+     * Yield live events in batches as they arrived, for rendering many at once.
      * @param {EventOptions} [options]
      * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}
      */
     eventBatches(options?: EventOptions): AsyncGenerator<shapes.LiveEvent[], void, void>;
     /**
-     * The process answers.
+     * Check that the process responds.
      * @returns {Promise<{status: 'ok'}>}
      */
     health(): Promise<{
         status: 'ok';
     }>;
     /**
-     * Whether store, disk and write-ahead log are fit for work.
+     * Check whether the server is ready: store, disk and write-ahead log.
      * @returns {Promise<{ready: boolean, checks: Record<string, string>}>}
      */
     ready(): Promise<{
@@ -143,18 +143,18 @@ export declare class Penstock {
         checks: Record<string, string>;
     }>;
     /**
-     * Prometheus metrics, as text.
+     * Return the metrics in Prometheus text format.
      * @returns {Promise<string>}
      */
     metrics(): Promise<string>;
     /**
-     * Any other call of the server's, with the same retries, errors and exact numbers.
+     * Send any other request, with the same retries, errors and exact numbers.
      * @param {string} method
      * @param {string} path
      * @param {import('./http.js').Ask} [ask]
      * @returns {Promise<any>}
      */
     request(method: string, path: string, ask?: import('./http.js').Ask): Promise<any>;
-    /** Give up on all that is under way. */
+    /** Abort all requests in flight. */
     close(): void;
 }

@@ -24,7 +24,7 @@ export declare class Queue {
      */
     constructor(http: Http, name: string);
     /**
-     * Make it; nothing happens if it is there just so.
+     * Create the queue; does nothing if it exists with the same options.
      * @param {shapes.QueueOptions} [options]
      * @returns {Promise<shapes.QueueInfo>}
      */
@@ -34,13 +34,13 @@ export declare class Queue {
     /** @returns {Promise<shapes.QueueStats>} */
     stats(): Promise<shapes.QueueStats>;
     /**
-     * Change the options that are given.
+     * Change the given options.
      * @param {shapes.QueueOptions} changes
      * @returns {Promise<shapes.QueueInfo>}
      */
     configure(changes: shapes.QueueOptions): Promise<shapes.QueueInfo>;
     /**
-     * Delete it; with `force`, also what it holds.
+     * Delete the queue; with `force`, even if it holds messages.
      * @param {{force?: boolean}} [options]
      * @returns {Promise<{dropped: string, messages: number}>}
      */
@@ -51,14 +51,14 @@ export declare class Queue {
         messages: number;
     }>;
     /**
-     * Stop leases, not pushes.
+     * Stop leasing messages; pushes go on.
      * @returns {Promise<shapes.QueueInfo>}
      */
     pause(): Promise<shapes.QueueInfo>;
     /** @returns {Promise<shapes.QueueInfo>} */
     resume(): Promise<shapes.QueueInfo>;
     /**
-     * Remove all that is still to be leased; `dry_run` counts.
+     * Delete all ready and scheduled messages; `dry_run` only counts them.
      * @param {{dry_run?: boolean}} [options]
      * @returns {Promise<{purged: number, dry_run: boolean}>}
      */
@@ -68,21 +68,21 @@ export declare class Queue {
         purged: number;
         dry_run: boolean;
     }>;
-    /** Give free space back. @returns {Promise<{status: 'ok'}>} */
+    /** Return free space to the file system. @returns {Promise<{status: 'ok'}>} */
     compact(): Promise<{
         status: 'ok';
     }>;
     /**
      * Push one message. A Uint8Array is pushed as bytes, anything else as JSON, in which a BigInt is a whole number;
-     * what JSON cannot hold (undefined, NaN, a function, a promise) is refused.
-     * Pushes that come at the same time travel together, and a repeated request is never a second message.
+     * values that JSON cannot express (undefined, NaN, a function, a promise) are refused.
+     * Concurrent pushes are batched, and a retry never adds a second message.
      * @param {unknown} payload
      * @param {shapes.PushOptions} [options]
      * @returns {Promise<shapes.Receipt>}
      */
     push(payload: unknown, options?: shapes.PushOptions): Promise<shapes.Receipt>;
     /**
-     * Push many, all or none.
+     * Push messages, all or none.
      * @param {shapes.NewMessage[]} messages
      * @returns {Promise<shapes.Receipt[]>}
      */
@@ -104,26 +104,27 @@ export declare class Queue {
      */
     lease({ batch, wait_ms, visibility_ms, worker, signal }?: shapes.LeaseOptions): Promise<shapes.LeasedMessage[]>;
     /**
-     * Done. Acks that come at the same time travel together.
+     * Acknowledge a message. Concurrent acks are batched.
      * @param {shapes.Lease} message
      * @returns {Promise<shapes.Settled>}
      */
     ack({ id, token }: shapes.Lease): Promise<shapes.Settled>;
     /**
-     * Failed: it comes again after `delay_ms`, or the queue's back-off, or dies: now with `dead`, and dropped with `discard`.
+     * Report failure: retry after `delay_ms` (default: the queue's backoff), or dead-letter the message after its last
+     * attempt. `dead` dead-letters it now, `discard` deletes it.
      * @param {shapes.Lease} message
      * @param {shapes.Failed} [options]
      * @returns {Promise<shapes.Settled>}
      */
     nack({ id, token }: shapes.Lease, { delay_ms, error, traceback, dead, discard }?: shapes.Failed): Promise<shapes.Settled>;
     /**
-     * Give back what was not begun: no attempt is used up.
+     * Return a message to the queue; the delivery does not count as an attempt.
      * @param {shapes.Lease} message
      * @returns {Promise<shapes.Settled>}
      */
     release({ id, token }: shapes.Lease): Promise<shapes.Settled>;
     /**
-     * Keep a lease for `ms` from now, or as long as the queue says.
+     * Extend a lease to `ms` from now (default: the queue's lease time).
      * @param {shapes.Lease} message
      * @param {number} [ms]
      * @returns {Promise<{lease_expires_at: number}>}
@@ -132,7 +133,7 @@ export declare class Queue {
         lease_expires_at: number;
     }>;
     /**
-     * Ack, nack and push, here or to other queues, all or nothing.
+     * Ack, nack and push (to this or other queues) in one transaction.
      * @param {shapes.Transaction} transaction
      * @returns {Promise<{acked: number, nacked: number, message_ids: number[], duplicates: number[]}>}
      */
@@ -143,8 +144,8 @@ export declare class Queue {
         duplicates: number[];
     }>;
     /**
-     * Work off messages until stopped: those whose handler returns are acked, those whose handler throws are nacked with
-     * the error, and leases are kept for as long as the handler takes. Also called as `consume({ handler, ...options })`.
+     * Process messages until stopped: a message is acked if its handler returns and nacked with the error if it throws;
+     * its lease is extended while the handler runs. Can also be called as `consume({ handler, ...options })`.
      * @param {Handler<shapes.LeasedMessage> | QueueConsumeOptions & {handler: Handler<shapes.LeasedMessage>}} handler
      * @param {QueueConsumeOptions} [options]
      * @returns {Consumer<shapes.LeasedMessage>}
@@ -169,7 +170,7 @@ export declare class Queue {
      */
     _settleAll(verb: string, items: shapes.SettleItem[]): Promise<(shapes.Settled | Error)[]>;
     /**
-     * Look at messages without leasing them.
+     * Return messages without leasing them.
      * @param {{state?: shapes.State, limit?: number, after?: string}} [options]
      * @returns {Promise<shapes.MessagePage>}
      */
@@ -189,7 +190,7 @@ export declare class Queue {
      */
     remove(id: number): Promise<void>;
     /**
-     * All that is in the queue, as it is at one moment.
+     * Yield a snapshot of all messages of the queue.
      * @param {{signal?: AbortSignal}} [options]
      * @returns {AsyncGenerator<shapes.Message, void, void>}
      */
@@ -197,7 +198,7 @@ export declare class Queue {
         signal?: AbortSignal;
     }): AsyncGenerator<shapes.Message, void, void>;
     /**
-     * Take an export back. What was taken already is not taken again.
+     * Import messages from an export. Messages that the queue holds already are not added again.
      * @param {Iterable<shapes.Message> | AsyncIterable<shapes.Message>} messages
      * @returns {Promise<{imported: number, duplicates: number, skipped: number}>}
      */
@@ -207,7 +208,7 @@ export declare class Queue {
         skipped: number;
     }>;
     /**
-     * Newest first, with their errors.
+     * Return dead letters, newest first, with their errors.
      * @param {{limit?: number, after?: string}} [options]
      * @returns {Promise<shapes.MessagePage>}
      */
@@ -216,7 +217,7 @@ export declare class Queue {
         after?: string;
     }): Promise<shapes.MessagePage>;
     /**
-     * Give dead letters a new life in their queue. At a low rate it takes long: aborting the signal stops it.
+     * Move dead letters back into their queue. At a low rate this takes long; abort the signal to stop it.
      * @param {shapes.Redrive} [redrive]
      * @returns {Promise<shapes.Redriven>}
      */
@@ -234,7 +235,7 @@ export declare class Queue {
     /** @returns {Promise<shapes.Key[]>} */
     keys(): Promise<shapes.Key[]>;
     /**
-     * Make an API key; the answer is the only place where it is shown.
+     * Create an API key; only this response contains it.
      * @param {{name?: string, rights?: ('push' | 'consume' | 'admin')[]}} [options]
      * @returns {Promise<shapes.Key & {key: string}>}
      */

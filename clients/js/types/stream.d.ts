@@ -10,13 +10,13 @@ export declare class Stream {
      */
     constructor(http: Http, name: string);
     /**
-     * Make it; nothing happens if it is there just so.
+     * Create the stream; does nothing if it exists with the same options.
      * @param {shapes.StreamOptions} [options]
      * @returns {Promise<shapes.StreamInfo>}
      */
     create(options?: shapes.StreamOptions): Promise<shapes.StreamInfo>;
     /**
-     * With its segments and consumers.
+     * Return the stream with its segments and consumers.
      * @returns {Promise<shapes.StreamDetail>}
      */
     info(): Promise<shapes.StreamDetail>;
@@ -26,7 +26,7 @@ export declare class Stream {
      */
     configure(changes: shapes.StreamOptions): Promise<shapes.StreamInfo>;
     /**
-     * Delete it; with `force`, also one that has consumers.
+     * Delete the stream; with `force`, even if it has consumers.
      * @param {{force?: boolean}} [options]
      * @returns {Promise<{dropped: string}>}
      */
@@ -36,7 +36,7 @@ export declare class Stream {
         dropped: string;
     }>;
     /**
-     * Remove the oldest segments that nobody needs.
+     * Remove the oldest segments that no consumer needs.
      * @param {{before?: number, force?: boolean}} [options]
      * @returns {Promise<shapes.Trimmed>}
      */
@@ -45,8 +45,8 @@ export declare class Stream {
         force?: boolean;
     }): Promise<shapes.Trimmed>;
     /**
-     * Append records, together: strings as text, Uint8Arrays as bytes, anything else as JSON. Answered when on disk; a
-     * repeated request appends nothing, nor does one with the same `key` within 15 minutes.
+     * Append records, all or none: strings as text, Uint8Arrays as bytes, anything else as JSON. Resolves once they are
+     * durable; neither a retry nor another append with the same `key` within 15 minutes adds them again.
      * @param {unknown[]} records
      * @param {{key?: string}} [options]
      * @returns {Promise<shapes.Appended>}
@@ -55,13 +55,13 @@ export declare class Stream {
         key?: string;
     }): Promise<shapes.Appended>;
     /**
-     * Records from an offset on, by default the earliest kept, waiting up to `wait_ms` for the first.
+     * Read records from an offset, by default the earliest, waiting up to `wait_ms` for the first.
      * @param {shapes.ReadOptions} [options]
      * @returns {Promise<shapes.RecordPage>}
      */
     read({ from, limit, wait_ms, signal }?: shapes.ReadOptions): Promise<shapes.RecordPage>;
     /**
-     * The records after a consumer's position, waiting up to `wait_ms` for the first.
+     * Read the records after a consumer's offset, waiting up to `wait_ms` for the first.
      * @param {string} consumer
      * @param {{limit?: number, wait_ms?: number, signal?: AbortSignal}} [options]
      * @returns {Promise<shapes.RecordPage>}
@@ -72,7 +72,7 @@ export declare class Stream {
         signal?: AbortSignal;
     }): Promise<shapes.RecordPage>;
     /**
-     * Every record from an offset on, and those that come, through outages of the server, until the signal ends it.
+     * Yield every record from an offset, and new ones as they arrive, across server outages, until the signal aborts.
      * @param {{from?: number, limit?: number, signal?: AbortSignal}} [options]
      * @returns {AsyncGenerator<shapes.StreamRecord, void, void>}
      */
@@ -82,8 +82,8 @@ export declare class Stream {
         signal?: AbortSignal;
     }): AsyncGenerator<shapes.StreamRecord, void, void>;
     /**
-     * As `follow`, from a consumer's position on, which is committed when the next page is asked for: what was handed
-     * out before the loop was left comes again.
+     * Like `follow`, from a consumer's offset, which is committed when the loop asks for the next page: records yielded
+     * since the last commit are read again.
      * @param {string} consumer
      * @param {{limit?: number, signal?: AbortSignal}} [options]
      * @returns {AsyncGenerator<shapes.StreamRecord, void, void>}
@@ -101,19 +101,19 @@ export declare class Stream {
     /** @returns {Promise<shapes.StreamConsumer[]>} */
     consumers(): Promise<shapes.StreamConsumer[]>;
     /**
-     * Make a consumer, with a unique id unless one is given.
+     * Create a consumer, with a unique id unless one is given.
      * @param {string} [consumer]
      * @returns {Promise<shapes.StreamConsumer>}
      */
     addConsumer(consumer?: string): Promise<shapes.StreamConsumer>;
     /**
-     * Where it stands.
+     * Return a consumer with its offset and lag.
      * @param {string} consumer
      * @returns {Promise<shapes.StreamConsumer>}
      */
     consumer(consumer: string): Promise<shapes.StreamConsumer>;
     /**
-     * Commit a position: the last record processed. It never moves back without `force`.
+     * Commit an offset: the last record processed. It moves back only with `force`.
      * @param {string} consumer
      * @param {number} offset
      * @param {{force?: boolean}} [options]

@@ -1,4 +1,4 @@
-/** The tree face, `/api/v1`: namespace, task, queue; messages are settled by their transaction id. */
+/** The tree API, `/api/v1`: namespace, task, queue. Messages are settled by their transaction id. */
 import { Analytics } from './analytics.js';
 import { Consumer } from './consumer.js';
 import { Http } from './http.js';
@@ -46,7 +46,7 @@ export declare function createQueenClient({ baseUrl, ...options }: ConnectOption
 export declare function createTree(http: Http): {
     analytics: Analytics;
     /**
-     * Make a queue, or change the options that are given.
+     * Create a queue, or change the given options of an existing one.
      * @param {{ns: string, task: string, queue: string, options?: shapes.TreeOptions}} body
      * @returns {Promise<shapes.Configured>}
      */
@@ -57,9 +57,9 @@ export declare function createTree(http: Http): {
         options?: shapes.TreeOptions;
     }) => Promise<shapes.Configured>;
     /**
-     * Push items, to any queues; missing queues are made. Each has a transactionId, given or made here, so that a
-     * repeated request is never a second message. With `config.batchMode`, all or none; otherwise pushes that come at
-     * the same time travel together and each item stands alone. Throws if none could be pushed.
+     * Push items to any queues; missing queues are created. Each item has a transactionId, given or generated, so that
+     * a retry never adds a second message. With `config.batchMode`, all or none are pushed; otherwise concurrent pushes
+     * are batched and each item is independent. Throws if none could be pushed.
      * @param {{items: shapes.TreeItem[], config?: {batchMode?: boolean, autoCreate?: boolean}}} body
      * @returns {Promise<shapes.TreePushed>}
      */
@@ -71,8 +71,8 @@ export declare function createTree(http: Http): {
         };
     }) => Promise<shapes.TreePushed>;
     /**
-     * Lease from a queue, or from all of a task or namespace; with `wait`, for up to `timeout` milliseconds. Of one
-     * message its fields stand beside `messages`; of none, `messages` is empty.
+     * Lease messages of a queue, or of all queues of a task or namespace; with `wait`, wait up to `timeout`
+     * milliseconds. The fields of a single message are also beside `messages`; `messages` is empty if there are none.
      * @param {Scope & {wait?: boolean, timeout?: number, batch?: number, worker?: string, signal?: AbortSignal}} options
      * @returns {Promise<shapes.Popped>}
      */
@@ -84,8 +84,8 @@ export declare function createTree(http: Http): {
         signal?: AbortSignal;
     }) => Promise<shapes.Popped>;
     /**
-     * Settle one message: completed, or failed, when it may be tried again. Given the message rather than its
-     * transactionId, only the lease it came with is settled.
+     * Settle one message as completed or failed (which may be retried). Given the message rather than its
+     * transactionId, only its own lease is settled.
      * @param {string | {transactionId: string, leaseToken?: string}} message
      * @param {'completed' | 'failed'} [status]
      * @param {string} [error]
@@ -96,7 +96,7 @@ export declare function createTree(http: Http): {
         leaseToken?: string;
     }, status?: 'completed' | 'failed', error?: string) => Promise<shapes.Acknowledged>;
     /**
-     * Settle many, each by itself: `stale` are no longer leased, `unknown` are not there.
+     * Settle messages independently: `stale` means the lease is over, `unknown` that the message does not exist.
      * @param {shapes.Acknowledgment[] | {acknowledgments: shapes.Acknowledgment[]}} acknowledgments
      * @returns {Promise<{processed: number, results: shapes.Acknowledged[]}>}
      */
@@ -107,10 +107,10 @@ export declare function createTree(http: Http): {
         results: shapes.Acknowledged[];
     }>;
     /**
-     * Work off messages until stopped: those whose handler returns are completed, those whose handler throws failed.
-     * Called as Queen's client is, `consume({ ns, task, queue, handler })`, or with the handler as second argument.
-     * Queen's `options: { batch, wait, timeout }` are accepted; how much to lease and how long to wait follow from
-     * `concurrency` here.
+     * Process messages until stopped: a message is completed if its handler returns, and failed if it throws.
+     * Call it as with Queen's client, `consume({ ns, task, queue, handler })`, or with the handler as second argument.
+     * Queen's `options: { batch, wait, timeout }` are accepted; `concurrency` decides how much to lease and how long to
+     * wait.
      * @param {TreeConsumeOptions & {handler?: Handler<shapes.TreeMessage>}} given
      * @param {Handler<shapes.TreeMessage>} [handler]
      * @returns {Consumer<shapes.TreeMessage>}
@@ -119,11 +119,11 @@ export declare function createTree(http: Http): {
         handler?: Handler<shapes.TreeMessage>;
     }, handler?: Handler<shapes.TreeMessage>) => Consumer<shapes.TreeMessage>;
     /**
-     * All that happens, as it happens, over a WebSocket that is opened again when it breaks.
+     * Yield live events over a WebSocket that reconnects.
      * @param {EventOptions} [options]
      * @returns {AsyncGenerator<shapes.LiveEvent, void, void>}
      */
     events: (options?: EventOptions) => AsyncGenerator<shapes.LiveEvent, void, void>;
-    /** Give up on all that is under way. */
+    /** Abort all requests in flight. */
     close: () => void;
 };

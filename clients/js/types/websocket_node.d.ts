@@ -47,7 +47,7 @@ export declare class NodeWebSocket {
         payload: Buffer;
     }): void;
     /**
-     * What a client sends is masked, and short.
+     * Client frames are masked, and short.
      * @param {number} opcode
      * @param {Buffer} payload
      */

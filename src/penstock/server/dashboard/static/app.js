@@ -1,4 +1,4 @@
-/** The dashboard begins here: who is asking, the frame, and which screen is in it. */
+/** Entry point of the dashboard: sign-in, the page frame, and the current screen. */
 import { Catalog } from './catalog.js'
 import { Unauthorized } from './client/errors.js'
 import { connect } from './client/penstock.js'
@@ -81,7 +81,7 @@ function signIn(error) {
       void start()
     },
   }, h('img', { src: 'static/logo.svg', alt: '' }), h('h1', { text: 'Sign in to Penstock' }),
-    h('p', { class: 'muted small', text: 'This server wants a token: the one it was started with, or the one for reading.' }),
+    h('p', { class: 'muted small', text: 'Authentication required: enter the admin token, or the read-only token.' }),
     error && problem(error), h('label', { class: 'field' }, h('span', { text: 'Token' }), input),
     h('button', { class: 'btn primary', type: 'submit', text: 'Sign in' }))
   fill(root, h('main', { class: 'signin' }, form))

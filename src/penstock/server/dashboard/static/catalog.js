@@ -1,4 +1,4 @@
-/** All queues, loaded once and kept up to date by digests: for the list, the search and the dead letters. */
+/** All queues, loaded once and updated by digests, for the list, the search and the dead letters. */
 
 /** @import { Penstock } from './client/penstock.js' */
 /** @import { Digest, Live } from './live.js' */
@@ -15,7 +15,7 @@
  */
 
 const PAGE = 1000
-/** What the server tells itself, which is nobody's queue. */
+/** The server's own queues, which are not shown. */
 const CANARY = 'penstock.canary'
 
 export class Catalog {
@@ -28,7 +28,7 @@ export class Catalog {
     /** @type {Map<string, Entry>} */
     this.queues = new Map()
     this.complete = false
-    /** Goes up when a queue comes or goes. */
+    /** Incremented when a queue is added or removed. */
     this.version = 0
     /** @type {unknown} */
     this.error = undefined
@@ -42,7 +42,7 @@ export class Catalog {
     live.watch(() => {
       lost = lost || (before && !live.connected)
       before = live.connected
-      // What happened while the line was cut, no digest tells.
+      // No digest covers the time while the connection was down.
       if (live.connected && lost && this._loading !== undefined) {
         lost = false
         void this.reload()
@@ -50,7 +50,7 @@ export class Catalog {
     })
   }
 
-  /** Begin to load, if nobody has yet. */
+  /** Start loading, unless it has started already. */
   load() {
     this._loading ??= this._load().catch((error) => {
       this.error = error
@@ -111,7 +111,7 @@ export class Catalog {
     this._tell()
   }
 
-  /** Something was put by hand. */
+  /** Update after a change made in this dashboard. */
   touched() {
     this._tell()
   }

@@ -1,4 +1,4 @@
-/** Charts over time, and lines the size of a word. */
+/** Time-series charts and sparklines. */
 import { h, svg } from './dom.js'
 import { clock, when } from './format.js'
 import uPlot from './vendor/uplot.js'
@@ -34,7 +34,7 @@ export class Chart {
     this._format = format
     /** @type {(number | null)[][]} */
     this._data = [[], ...lines.map(() => [])]
-    this._none = h('p', { class: 'none', text: 'Nothing in this time' })
+    this._none = h('p', { class: 'none', text: 'No data in this time range' })
     this._keys = lines.map((line) => h('b', { class: 'num', text: '–' }))
     this.keys = h('div', { class: 'keys' }, lines.map((line, n) => {
       const swatch = h('i')
@@ -120,13 +120,13 @@ export class Chart {
 }
 
 /**
- * Whether there are so few values that a line would not show them.
+ * Return true if there are too few values for a line.
  * @param {(number | null)[]} values
  */
 const isSparse = (values) => values.reduce((/** @type {number} */ n, value) => n + (value === null ? 0 : 1), 0) < 4
 
 /**
- * What happened in each step, as a rate a second. The last step is not over yet: while it is young it tells nothing.
+ * Return the rate per second of each step. The last step is still running, so it is left out while it is short.
  * @param {number[]} times in seconds
  * @param {number[]} counts
  * @param {number} now in milliseconds, by the server's clock

@@ -1,10 +1,10 @@
-/** Questions before something is done, and short words after. */
+/** Dialogs and toasts. */
 import { h } from './dom.js'
 
 /** @import { Child } from './dom.js' */
 
 /**
- * A dialog with a form; resolves when it is closed. `submit` may refuse by throwing.
+ * Show a dialog with a form; resolves when it is closed. `submit` may throw to keep it open.
  * @param {string} title
  * @param {Child} body
  * @param {{action: string, danger?: boolean, submit: () => Promise<unknown>, ready?: () => boolean}} how
@@ -42,7 +42,7 @@ export function ask(title, body, { action, danger = false, submit, ready = () =>
 }
 
 /**
- * Purging and deleting are confirmed by writing the name.
+ * Ask the user to confirm a purge or deletion by typing the name.
  * @param {string} title
  * @param {string} text
  * @param {string} name
@@ -68,7 +68,7 @@ export function show(title, body) {
   return dialog
 }
 
-/** Where short words appear, read out by screen readers. */
+/** Return the container of toasts, which screen readers announce. */
 export function toasts() {
   return document.querySelector('.toasts') ?? document.body.appendChild(h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' }))
 }
@@ -84,7 +84,7 @@ export function toast(text, bad = false) {
 }
 
 /**
- * Do something, and say what came of it.
+ * Run an action and show its outcome as a toast.
  * @param {() => Promise<string | void>} work
  */
 export async function attempt(work) {

@@ -1,4 +1,4 @@
-/** Elements from plain calls. Strings become text, never markup, so nothing that a message says can become a page. */
+/** Creates elements. Strings become text, never markup, so the content of a message cannot inject HTML. */
 
 const SVG = 'http://www.w3.org/2000/svg'
 
@@ -60,7 +60,7 @@ export function svg(tag, props = {}, ...children) {
 }
 
 /**
- * Put these in the place of all that is there.
+ * Replace the children of an element.
  * @param {Element} parent
  * @param {...Child} children
  */
@@ -70,7 +70,7 @@ export function fill(parent, ...children) {
 }
 
 /**
- * Change a text only if it differs: most do not from one second to the next.
+ * Set the text if it differs; most texts do not change from one second to the next.
  * @param {Node} node
  * @param {string} text
  */
@@ -79,7 +79,7 @@ export function say(node, text) {
 }
 
 /**
- * Rows for items: those that stay are kept, with their focus and their place.
+ * Update rows from items, reusing the rows of items that stay, which keeps focus and scroll position.
  * @template T
  * @param {Element} parent
  * @param {T[]} items
@@ -127,7 +127,7 @@ function sleep(ms, signal) {
 }
 
 /**
- * Repeat until the signal ends it, while the page is seen and nothing has it frozen.
+ * Repeat until the signal aborts, while the page is visible and not paused.
  * @param {number} ms
  * @param {AbortSignal} signal
  * @param {() => Promise<unknown>} work

@@ -11,7 +11,7 @@ export function count(value) {
 }
 
 /**
- * Short: 12.3k, 4.5M; exact below ten thousand.
+ * Format a number briefly: 12.3k, 4.5M; exact below ten thousand.
  * @param {number | null | undefined} value
  */
 export function short(value) {
@@ -23,7 +23,7 @@ export function short(value) {
 }
 
 /**
- * A rate a second.
+ * Format a rate per second.
  * @param {number} value
  */
 export function rate(value) {
@@ -75,7 +75,7 @@ const dayTime = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short
 export const clock = (ms) => clockTime.format(ms)
 
 /**
- * The time of day, with the day if it was another.
+ * Format the time of day, with the date if it is not today.
  * @param {number | null | undefined} ms
  */
 export function when(ms) {
@@ -103,7 +103,7 @@ export function ago(ms, now) {
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`
 
 /**
- * When a message was pushed, from its time-ordered UUID.
+ * Return when a message was pushed, from its time-ordered UUID.
  * @param {string} uuid
  */
 export function timeOf(uuid) {

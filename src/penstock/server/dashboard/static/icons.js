@@ -1,4 +1,4 @@
-/** Line icons, drawn for a 24 by 24 field. */
+/** Line icons on a 24 by 24 grid. */
 import { svg } from './dom.js'
 
 const PATHS = {

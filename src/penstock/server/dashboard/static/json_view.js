@@ -1,8 +1,8 @@
-/** Bodies for people: JSON in colours with big numbers exact, text as it is, bytes as hex. */
+/** Renders payloads: JSON with colours and exact large numbers, text as it is, bytes as hex. */
 import { h } from './dom.js'
 import { stringify } from './client/json.js'
 
-// A string that is cut off ends with the text: if it did not match, the search would begin again at each of its quotes.
+// An unterminated string matches up to the end of the text; otherwise the search would restart at each of its quotes.
 const TOKENS = /("(?:[^"\\]|\\.)*(?:"|\\?$))(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|\b(true|false|null)\b/g
 const SHOWN_CHARACTERS_MAX = 200_000
 
@@ -14,7 +14,7 @@ export function textOf(value) {
 }
 
 /**
- * The beginning, in one line.
+ * Return the start of a payload on one line.
  * @param {unknown} value
  */
 export function preview(value) {

@@ -1,4 +1,4 @@
-/** The keyboard: `/` searches, `g` and a letter goes somewhere, `?` tells all of it. */
+/** Keyboard shortcuts: `/` searches, `g` and a letter opens a screen, `?` lists them. */
 import { show } from './dialog.js'
 import { h } from './dom.js'
 import { go, to } from './router.js'

@@ -1,4 +1,4 @@
-/** What happens, once a second, for all screens; pausing freezes them all. */
+/** Live updates for all screens, once a second; pausing freezes all of them. */
 
 /** @import { Penstock } from './client/penstock.js' */
 
@@ -51,7 +51,7 @@ export class Live {
     this.paused = false
     this.connected = false
     this.off = false
-    /** From when on the history has all that happened, by the server's clock. */
+    /** Time since when the history is complete, by the server's clock. */
     this.since = Infinity
     /** Seconds in which something happened. @type {{at: number, totals: Record<string, number>}[]} */
     this.history = []
@@ -101,7 +101,7 @@ export class Live {
   }
 
   /**
-   * While it is paused only the last minutes are kept: what was missed is in the counters.
+   * While paused, keep only the last minutes; the counters include what was missed.
    * @param {Digest} digest
    */
   _hold(digest) {

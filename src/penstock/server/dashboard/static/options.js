@@ -1,4 +1,4 @@
-/** A queue's options as a form. What it accepts is what the server's own description says that it accepts. */
+/** A form for queue options. Its rules come from the server's OpenAPI description. */
 import { attempt } from './dialog.js'
 import { fill, h } from './dom.js'
 import { duration } from './format.js'
@@ -9,23 +9,23 @@ import { field, problem } from './parts.js'
 /** @type {[string, string, string][]} option, title, what it does */
 const OPTIONS = [
   ['lease_ms', 'Lease time, ms', 'How long a consumer may take'],
-  ['max_attempts', 'Attempts', 'Deliveries before a message is dead'],
-  ['backoff', 'Back-off', 'How waits grow after a failure'],
-  ['backoff_ms', 'Back-off, ms', 'The first wait'],
-  ['backoff_max_ms', 'Longest back-off, ms', ''],
-  ['priority', 'Priority', 'Among the queues of a namespace or task'],
+  ['max_attempts', 'Attempts', 'Deliveries before a message is dead-lettered'],
+  ['backoff', 'Backoff', 'How the delay grows after failures'],
+  ['backoff_ms', 'Backoff, ms', 'Delay after the first failure'],
+  ['backoff_max_ms', 'Longest backoff, ms', ''],
+  ['priority', 'Priority', 'Relative to the other queues of a namespace or task'],
   ['max_in_flight', 'In flight at most', 'Empty: no limit'],
   ['delay_ms', 'Delay, ms', 'Before a pushed message is ready'],
-  ['window_ms', 'Window, ms', 'Nothing is leased until the newest is this old'],
-  ['ttl_ms', 'Time to live, ms', 'Empty: for ever'],
+  ['window_ms', 'Window, ms', 'Messages are leased once the newest is this old'],
+  ['ttl_ms', 'Time to live, ms', 'Empty: forever'],
   ['max_size', 'Messages at most', 'Empty: no limit'],
   ['push_rate', 'Pushes a second', 'Empty: no limit'],
-  ['push_burst', 'Burst', 'Pushes that may come at once'],
-  ['dlq', 'Dead letters', 'own keeps what used up its attempts, off drops it; or the name of another queue'],
-  ['require_lease_token', 'Lease token', 'Settle a message only with the token of its lease'],
-  ['archive_ms', 'Archive, ms', '0 deletes done messages, empty keeps them'],
-  ['dedupe_ms', 'Keys remembered, ms', 'For how long a repeated key is known'],
-  ['journal', 'Journal', 'What is told of each message'],
+  ['push_burst', 'Burst', 'Most messages at once above the push rate'],
+  ['dlq', 'Dead letters', 'own keeps dead letters, off drops them; or the name of another queue'],
+  ['require_lease_token', 'Lease token', 'Settle a message only with its lease token'],
+  ['archive_ms', 'Archive, ms', '0 deletes acknowledged messages, empty keeps them'],
+  ['dedupe_ms', 'Keys remembered, ms', 'How long duplicate keys are recognized'],
+  ['journal', 'Journal', 'What is recorded of each message'],
 ]
 
 /** @type {Record<string, boolean>} what is written for yes and no where a name may stand, too */
@@ -79,7 +79,7 @@ function ruleOf(schema) {
 }
 
 /**
- * What is wrong with what was written, or the value itself.
+ * Return the parsed value, or what is wrong with the input.
  * @param {Rule} rule
  * @param {string} text
  * @returns {{value?: unknown, wrong?: string}}
@@ -88,10 +88,10 @@ export function readOption(rule, text) {
   if (rule.named) return text.trim() === '' ? { wrong: 'own, off, or the name of a queue' } : { value: NAMED[text.trim()] ?? text.trim() }
   if (rule.yesNo) return { value: text === 'true' }
   if (rule.choices) return { value: text }
-  if (text.trim() === '') return rule.optional ? { value: null } : { wrong: 'A number is needed' }
+  if (text.trim() === '') return rule.optional ? { value: null } : { wrong: 'Enter a number' }
   const value = Number(text)
   if (!Number.isFinite(value)) return { wrong: 'Not a number' }
-  if (rule.whole && !Number.isInteger(value)) return { wrong: 'A whole number is needed' }
+  if (rule.whole && !Number.isInteger(value)) return { wrong: 'Enter a whole number' }
   if (rule.least !== undefined && value < rule.least) return { wrong: `At least ${rule.least}` }
   if (rule.above !== undefined && value <= rule.above) return { wrong: `Above ${rule.above}` }
   if (rule.most !== undefined && value > rule.most) return { wrong: `At most ${rule.most}` }
@@ -161,7 +161,7 @@ function form(app, name, known, current) {
           const info = /** @type {any} */ (await app.client.queue(name).configure(changes))
           for (const entry of entries) entry.shown = written(entry.rule, info.options[entry.option])
           check()
-          return 'Saved. Lease time, priority, window and limits apply at once; delay and time to live to what is pushed from now on.'
+          return 'Saved. Lease time, priority, window and limits apply at once; delay and time to live apply to new messages.'
         } catch (error) {
           entries.find(({ option }) => option === /** @type {any} */ (error).field)?.refuse(String(/** @type {any} */ (error).message))
           throw error

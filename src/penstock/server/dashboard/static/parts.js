@@ -1,4 +1,4 @@
-/** What screens are made of: cards, tiles, tables, empty states. */
+/** Components of the screens: cards, tiles, tables, empty states. */
 import { fill, h, say } from './dom.js'
 import { icon } from './icons.js'
 
@@ -14,7 +14,7 @@ export function card(title, body, ...actions) {
 }
 
 /**
- * The head of a screen.
+ * Return the header of a screen.
  * @param {string} title
  * @param {{crumbs?: Child, after?: Child}} [more]
  * @param {...Child} actions
@@ -26,7 +26,7 @@ export function head(title, { crumbs, after } = {}, ...actions) {
 }
 
 /**
- * Numbers side by side. Each is changed with `set(value, unit, note, tone)`.
+ * Return a row of figures. `set(value, unit, note, tone)` updates each of them.
  * @param {string} label
  * @param {[string, string][]} entries name and title of each
  */
@@ -94,7 +94,7 @@ function byHand(text) {
 }
 
 /**
- * Nothing is there, and what to do about it.
+ * Return an empty state, with what to do about it.
  * @param {string} title
  * @param {string} text
  * @param {...string} commands
@@ -132,7 +132,7 @@ export function facts(entries) {
 }
 
 /**
- * A labelled input.
+ * Return a labelled input.
  * @param {string} label
  * @param {HTMLElement} input
  * @param {string} [why]

@@ -1,4 +1,4 @@
-/** Which screen is shown, from what stands behind the #: it works under any path, and needs nothing of the server. */
+/** Routes by the fragment of the URL, which works under any path and needs no support from the server. */
 
 /**
  * @typedef {object} Place
@@ -27,7 +27,7 @@ function decode(text) {
 }
 
 /**
- * The address of a screen.
+ * Return the address of a screen.
  * @param {string} screen
  * @param {(string | number)[]} [parts]
  * @param {Record<string, string | undefined>} [query]
@@ -44,7 +44,7 @@ export function go(address) {
 }
 
 /**
- * Remember something in the address without going anywhere.
+ * Store parameters in the address without navigating.
  * @param {Record<string, string | undefined>} query
  */
 export function keep(query) {

@@ -1,4 +1,4 @@
-/** Files for the user: made here, from what the client reads as it comes. */
+/** Downloads: files built in the browser from streamed responses. */
 import { stringify } from './client/json.js'
 import { toBase64 } from './client/bytes.js'
 import { h } from './dom.js'

@@ -1,4 +1,4 @@
-/** Queues as a tree of namespaces and tasks, with the counts of what is below. */
+/** Queues as a tree of namespaces and tasks, with totals. */
 
 /** @import { Entry } from './catalog.js' */
 
@@ -38,7 +38,7 @@ export function growTree(entries, filter) {
     let path = ''
     for (const part of parts) {
       path = path === '' ? part : `${path}/${part}`
-      // A queue may be called as a namespace is.
+      // A queue may have the name of a namespace.
       const key = `${path}/`
       let next = known.get(key)
       if (next === undefined) {
@@ -66,7 +66,7 @@ function twig(path, name, level) {
 }
 
 /**
- * Count anew, bottom up.
+ * Recompute the totals bottom up.
  * @param {Twig} at
  */
 export function countUp(at) {
@@ -84,7 +84,7 @@ export function countUp(at) {
 }
 
 /**
- * Those that are in sight, in order.
+ * Return the visible nodes in order.
  * @param {Twig} root
  * @param {Order} order
  * @param {(path: string) => boolean} isOpen

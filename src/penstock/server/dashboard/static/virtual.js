@@ -1,4 +1,4 @@
-/** A list of which only the rows in sight exist: ten thousand scroll like ten. */
+/** A virtual list: only the visible rows exist. */
 import { h } from './dom.js'
 
 const AROUND = 6
@@ -36,7 +36,7 @@ export class VirtualList {
     this.draw()
   }
 
-  /** At most once a frame, however often it is asked. */
+  /** Schedule a redraw, at most once per frame. */
   draw() {
     this._asked ||= requestAnimationFrame(() => {
       this._asked = 0
@@ -54,7 +54,7 @@ export class VirtualList {
       this._rows.push(row)
       this._space.append(row)
     }
-    // A row stays with its place, so that what has the focus keeps it while others scroll by.
+    // Reuse a row for the same item, so that it keeps the focus while others scroll by.
     const shown = new Set()
     for (let index = first; index < end; index++) {
       const row = this._rows[index % this._rows.length]

@@ -1,20 +1,20 @@
 /**
- * What can go wrong, as a tree. Each error has a stable `code` and, where there is one, a `hint` on what to do.
+ * The errors of the client. Each has a stable `code` and, where possible, a `hint` of what to do.
  *
  * PenstockError
  * ├── InvalidInput     a value that can never be accepted; `field` names it
  * ├── NotFound         no such queue, message, stream or consumer
  * ├── Conflict         it exists already, or is in use
- * │   └── LeaseLost    the lease has passed, or is another's
- * ├── OffsetTrimmed    those records are no longer kept
- * ├── TryLater         full, or too fast; `retryAfterMs`
+ * │   └── LeaseLost    the lease has expired, or belongs to another consumer
+ * ├── OffsetTrimmed    the records were removed by retention
+ * ├── TryLater         full or rate-limited; `retryAfterMs`
  * ├── AccessDenied
  * │   ├── Unauthorized no credential, or an unknown one
- * │   └── Forbidden    a credential without that right
+ * │   └── Forbidden    a credential without the right
  * ├── StoreError       the server cannot reach its store
- * ├── Unreachable      no answer; `maybeDone`
+ * ├── Unreachable      no response; `maybeDone`
  * ├── Closed           this client was closed meanwhile
- * └── ServerFault      an answer that makes no sense, or a fault in the server
+ * └── ServerFault      an invalid response, or an internal error of the server
  */
 
 /**
@@ -42,16 +42,16 @@ export class PenstockError extends Error {
     this.code = details.code ?? 'error'
     /** What to do about it. */
     this.hint = details.hint
-    /** The value that was wrong. */
+    /** Name of the invalid value. */
     this.field = details.field
-    /** Of the HTTP answer, if there was one. */
+    /** HTTP status of the response, if there was one. */
     this.status = details.status
     this.retryAfterMs = details.retryAfterMs
-    /** Stands in the server's log line. */
+    /** Request id, as in the server's log. */
     this.requestId = details.requestId
-    /** Whether what was asked may have been carried out all the same. */
+    /** True if the request may have succeeded nevertheless. */
     this.maybeDone = details.maybeDone ?? false
-    /** Of a damaged record. */
+    /** Position of a damaged record. */
     this.place = details.place
   }
 }
@@ -71,7 +71,7 @@ export class Closed extends PenstockError {}
 export class ServerFault extends PenstockError {}
 
 /**
- * Whether it may be over the next time.
+ * Return true if a retry may succeed.
  * @param {unknown} error
  */
 export function isPassing(error) {
@@ -110,7 +110,7 @@ const BY_CODE = {
 }
 
 /**
- * The error that an answer means.
+ * Return the error for an error response.
  * @param {number} status
  * @param {string} text
  * @param {Headers} headers
@@ -138,7 +138,7 @@ export function errorOf(status, text, headers) {
 }
 
 /**
- * The error of one item of many.
+ * Return the error of one item of a batch.
  * @param {string} code
  * @param {string} message
  * @returns {PenstockError}

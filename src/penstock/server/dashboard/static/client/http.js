@@ -1,7 +1,7 @@
 /**
- * One request and its answer: retried where that is safe, with the server's errors as exceptions.
+ * Sends requests: retries where that is safe, and throws the server's errors as exceptions.
  *
- * What a caller gives up on is aborted, so that the server knows that nobody listens.
+ * A request that its caller gives up on is aborted, so that the server can stop working on it.
  */
 import { Closed, InvalidInput, PenstockError, ServerFault, TryLater, Unreachable, errorOf, isPassing } from './errors.js'
 import { parse, stringify } from './json.js'
@@ -10,15 +10,15 @@ const BACKOFF_MS = 100
 const BACKOFF_MS_MAX = 5_000
 const RETRY_AFTER_MS_MAX = 60_000
 const SETTING_MAX = 24 * 3_600_000
-/** Codes that fewer messages may not meet. */
+/** Error codes that a smaller batch may avoid. */
 export const FULL = ['queue_full', 'rate_limited']
 
 /**
  * @typedef {object} ConnectOptions
- * @property {string} [token] the server's, or a queue's key
- * @property {number} [timeout] milliseconds for one request, beyond what it asks the server to wait; 30,000
- * @property {number} [retryAttempts] how often to try again; 3
- * @property {typeof fetch} [fetch] another than the global one
+ * @property {string} [token] admin token or API key
+ * @property {number} [timeout] milliseconds for one request, in addition to its long-poll wait; default 30,000
+ * @property {number} [retryAttempts] number of retries; default 3
+ * @property {typeof fetch} [fetch] replacement for the global fetch
  */
 
 /**
@@ -27,15 +27,15 @@ export const FULL = ['queue_full', 'rate_limited']
 
 /**
  * @typedef {object} Ask
- * @property {Query | (() => Query)} [query] as a function, it is asked anew for every attempt
+ * @property {Query | (() => Query)} [query] a function is called for every attempt
  * @property {unknown} [body] sent as JSON
- * @property {BodyInit} [raw] sent as it is; with `headers` that say what it is
+ * @property {BodyInit} [raw] body sent as it is; set its type in `headers`
  * @property {Record<string, string>} [headers]
  * @property {AbortSignal} [signal]
- * @property {number} [waitMs] how long the server may wait before it answers
- * @property {boolean} [repeatable] carried out twice it does no harm; true
- * @property {boolean} [share] a full queue is for the caller to see, who then tries with less
- * @property {number[]} [accept] statuses that are answers, too
+ * @property {number} [waitMs] how long the server may wait before it responds
+ * @property {boolean} [repeatable] the request is idempotent; default true
+ * @property {boolean} [share] throw QueueFull at once, for the caller to try with fewer messages
+ * @property {number[]} [accept] error statuses that are returned, not thrown
  */
 
 export class Http {
@@ -54,14 +54,14 @@ export class Http {
     this.closed = false
   }
 
-  /** Give up on all that is under way. */
+  /** Abort all requests in flight. */
   close() {
     this.closed = true
     for (const controller of this._underWay) controller.abort(closedError())
   }
 
   /**
-   * A signal that is aborted with this client, or by the caller's; call `release` when it is no longer needed.
+   * Return a signal that aborts with this client or with the caller's signal; call `release` when done with it.
    * @param {AbortSignal} [signal]
    * @returns {{controller: AbortController, release: () => void}}
    */
@@ -80,7 +80,7 @@ export class Http {
   }
 
   /**
-   * The answer's JSON; undefined of an empty one.
+   * Return the JSON of the response; undefined if it is empty.
    * @param {string} method
    * @param {string} path
    * @param {Ask} [ask]
@@ -91,7 +91,7 @@ export class Http {
   }
 
   /**
-   * The answer's JSON, and whether an earlier attempt may have been carried out as well.
+   * Return the JSON of the response, and whether an earlier attempt may have succeeded as well.
    * @param {string} method
    * @param {string} path
    * @param {Ask} [ask]
@@ -102,13 +102,13 @@ export class Http {
     try {
       return { value: answer === '' ? undefined : parse(answer), repeated }
     } catch (cause) {
-      const hint = 'is that a Penstock server, and of this version?'
-      throw new ServerFault(`${this.baseUrl} answered what cannot be read`, { cause, hint })
+      const hint = 'is that a Penstock server of this version?'
+      throw new ServerFault(`cannot decode the response of ${this.baseUrl}`, { cause, hint })
     }
   }
 
   /**
-   * The answer as text.
+   * Return the response as text.
    * @param {string} path
    * @param {Ask} [ask]
    * @returns {Promise<string>}
@@ -118,7 +118,7 @@ export class Http {
   }
 
   /**
-   * The answer itself, to be read as it comes, for as long as it takes; `release` it then.
+   * Return the response itself, to be streamed; call `release` when done with it.
    * @param {string} method
    * @param {string} path
    * @param {Ask} [ask]
@@ -258,7 +258,7 @@ function worthAnother(error, ask) {
 }
 
 /**
- * Wait, unless the signal ends it, with its reason.
+ * Sleep; reject with the signal's reason if it aborts.
  * @param {number} ms
  * @param {AbortSignal} signal
  * @returns {Promise<void>}
@@ -279,7 +279,7 @@ export function pause(ms, signal) {
 }
 
 /**
- * How much is left of a wait that begins now, whenever it is asked: a poll that has to be repeated waits no longer.
+ * Return a function for the rest of a wait that starts now, so that a retried poll does not wait longer in total.
  * @param {number} ms
  * @returns {() => number}
  */
@@ -300,7 +300,7 @@ function absolute(baseUrl) {
     if (!/^https?:$/.test(url.protocol)) throw new TypeError(url.protocol)
     return url.origin + url.pathname.replace(/\/+$/, '')
   } catch (cause) {
-    throw new InvalidInput(`${JSON.stringify(baseUrl)} is no http(s) address`, { field: 'baseUrl', cause })
+    throw new InvalidInput(`${JSON.stringify(baseUrl)} is not an http(s) address`, { field: 'baseUrl', cause })
   }
 }
 
@@ -310,11 +310,11 @@ function absolute(baseUrl) {
  */
 function positive(field, value) {
   if (typeof value === 'number' && value >= 0 && value <= SETTING_MAX) return value
-  throw new InvalidInput(`${field} is a number from 0 to ${SETTING_MAX}`, { code: 'invalid_value', field })
+  throw new InvalidInput(`${field} must be a number from 0 to ${SETTING_MAX}`, { code: 'invalid_value', field })
 }
 
 /**
- * A header holds bytes, a character each; ours are UTF-8.
+ * Encode text as UTF-8 with one character per byte, as fetch headers require.
  * @param {string} text
  */
 function headerText(text) {

@@ -1,8 +1,8 @@
 /**
- * Calls that come at the same time become one request.
+ * Batches concurrent calls into one request.
  *
- * There is no timer: while one request is on its way, the next gathers. So those who call one after the other wait for
- * nothing, and many at once keep their order.
+ * There is no timer: while one request is in flight, the next batch gathers. So sequential calls do not wait, and
+ * concurrent calls keep their order.
  */
 
 /**
@@ -22,7 +22,7 @@ export class Joiner {
     this._sending = false
   }
 
-  /** Whether nobody waits. */
+  /** True if no call is waiting. */
   get idle() {
     return !this._sending && this._waiting.length === 0
   }
@@ -36,7 +36,7 @@ export class Joiner {
       this._waiting.push({ entry, resolve, reject })
       if (!this._sending) {
         this._sending = true
-        // Those who are about to call now come along.
+        // Let calls of the same tick join.
         queueMicrotask(() => this._work())
       }
     })
@@ -72,7 +72,7 @@ export class Joiner {
 }
 
 /**
- * Send all at once; when that is refused for what one of them holds, each half on its own.
+ * Send all in one request; if the server refuses it because of one entry, send each half on its own.
  * @template Entry, Result
  * @param {Entry[]} entries
  * @param {(entries: Entry[]) => Promise<Result[]>} send

@@ -1,4 +1,4 @@
-/** The way to a server and all its faces. */
+/** The client of a server and all its APIs. */
 import { Analytics } from './analytics.js'
 import { eventBatches, eventsOf } from './events.js'
 import { Http } from './http.js'
@@ -14,8 +14,8 @@ import { createTree } from './tree.js'
 const KEPT_MAX = 1_000
 
 /**
- * A client of the server at this address, which may have a path, and in a browser may be relative to the page.
- * Nothing is sent yet.
+ * Return a client of the server at this address, which may have a path and, in a browser, be relative to the page.
+ * It sends nothing yet.
  * @param {string} baseUrl
  * @param {ConnectOptions} [options]
  * @returns {Penstock}
@@ -31,7 +31,7 @@ export class Penstock {
    */
   constructor(baseUrl, options) {
     this._http = new Http(baseUrl, options)
-    /** The tree face: namespaces, tasks, queues. */
+    /** The tree API: namespaces, tasks, queues. */
     this.tree = createTree(this._http)
     this.analytics = new Analytics(this._http)
     this.journal = new Journal(this._http)
@@ -39,7 +39,7 @@ export class Penstock {
     this._queues = new Map()
   }
 
-  /** Where the server is. */
+  /** The address of the server. */
   get baseUrl() {
     return this._http.baseUrl
   }
@@ -47,12 +47,12 @@ export class Penstock {
   // Queues
 
   /**
-   * A queue by its name, whether it is there or not; one of the tree is named `ns/task/queue`.
+   * Return a queue by name, without checking that it exists; a queue of the tree API is named `ns/task/queue`.
    * @param {string} name
    * @returns {Queue}
    */
   queue(name) {
-    // The same object, so that calls from anywhere travel together.
+    // Always the same object, so that concurrent calls from anywhere are batched.
     const kept = this._queues.get(name)
     if (kept) return kept
     const queue = new Queue(this._http, name)
@@ -62,7 +62,7 @@ export class Penstock {
   }
 
   /**
-   * One page of all queues; `next` is where the next goes on after.
+   * Return one page of queues; pass `next` as `after` for the next page.
    * @param {{prefix?: string, limit?: number, after?: string, signal?: AbortSignal}} [options]
    * @returns {Promise<{queues: shapes.QueueInfo[], next: string | null}>}
    */
@@ -71,7 +71,7 @@ export class Penstock {
   }
 
   /**
-   * Every queue.
+   * Yield every queue.
    * @param {{prefix?: string, signal?: AbortSignal}} [options]
    * @returns {AsyncGenerator<shapes.QueueInfo, void, void>}
    */
@@ -88,7 +88,7 @@ export class Penstock {
   // Streams
 
   /**
-   * A stream by its name, whether it is there or not.
+   * Return a stream by name, without checking that it exists.
    * @param {string} name
    * @returns {Stream}
    */
@@ -97,7 +97,7 @@ export class Penstock {
   }
 
   /**
-   * One page of all streams.
+   * Return one page of streams.
    * @param {{prefix?: string, limit?: number, after?: string}} [options]
    * @returns {Promise<{streams: shapes.StreamInfo[], next: string | null}>}
    */
@@ -108,7 +108,7 @@ export class Penstock {
   // Live
 
   /**
-   * All that happens, as it happens, over a WebSocket that is opened again when it breaks.
+   * Yield live events over a WebSocket that reconnects.
    * @param {EventOptions} [options]
    * @returns {AsyncGenerator<shapes.LiveEvent, void, void>}
    */
@@ -117,7 +117,7 @@ export class Penstock {
   }
 
   /**
-   * The same in the batches in which they came, for whoever has many to show.
+   * Yield live events in batches as they arrived, for rendering many at once.
    * @param {EventOptions} [options]
    * @returns {AsyncGenerator<shapes.LiveEvent[], void, void>}
    */
@@ -128,7 +128,7 @@ export class Penstock {
   // Operations
 
   /**
-   * The process answers.
+   * Check that the process responds.
    * @returns {Promise<{status: 'ok'}>}
    */
   health() {
@@ -136,7 +136,7 @@ export class Penstock {
   }
 
   /**
-   * Whether store, disk and write-ahead log are fit for work.
+   * Check whether the server is ready: store, disk and write-ahead log.
    * @returns {Promise<{ready: boolean, checks: Record<string, string>}>}
    */
   ready() {
@@ -144,7 +144,7 @@ export class Penstock {
   }
 
   /**
-   * Prometheus metrics, as text.
+   * Return the metrics in Prometheus text format.
    * @returns {Promise<string>}
    */
   metrics() {
@@ -152,7 +152,7 @@ export class Penstock {
   }
 
   /**
-   * Any other call of the server's, with the same retries, errors and exact numbers.
+   * Send any other request, with the same retries, errors and exact numbers.
    * @param {string} method
    * @param {string} path
    * @param {import('./http.js').Ask} [ask]
@@ -162,7 +162,7 @@ export class Penstock {
     return this._http.json(method, path, ask)
   }
 
-  /** Give up on all that is under way. */
+  /** Abort all requests in flight. */
   close() {
     this._http.close()
   }

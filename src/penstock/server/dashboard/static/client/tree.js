@@ -1,4 +1,4 @@
-/** The tree face, `/api/v1`: namespace, task, queue; messages are settled by their transaction id. */
+/** The tree API, `/api/v1`: namespace, task, queue. Messages are settled by their transaction id. */
 import { Analytics } from './analytics.js'
 import { newUuid, readPayload, sentPayload } from './bytes.js'
 import { Consumer, checkConsume, errorText } from './consumer.js'
@@ -47,16 +47,16 @@ export function createTree(http) {
     analytics: new Analytics(http),
 
     /**
-     * Make a queue, or change the options that are given.
+     * Create a queue, or change the given options of an existing one.
      * @param {{ns: string, task: string, queue: string, options?: shapes.TreeOptions}} body
      * @returns {Promise<shapes.Configured>}
      */
     configure: (body) => http.json('POST', `${API}/configure`, { body }),
 
     /**
-     * Push items, to any queues; missing queues are made. Each has a transactionId, given or made here, so that a
-     * repeated request is never a second message. With `config.batchMode`, all or none; otherwise pushes that come at
-     * the same time travel together and each item stands alone. Throws if none could be pushed.
+     * Push items to any queues; missing queues are created. Each item has a transactionId, given or generated, so that
+     * a retry never adds a second message. With `config.batchMode`, all or none are pushed; otherwise concurrent pushes
+     * are batched and each item is independent. Throws if none could be pushed.
      * @param {{items: shapes.TreeItem[], config?: {batchMode?: boolean, autoCreate?: boolean}}} body
      * @returns {Promise<shapes.TreePushed>}
      */
@@ -70,16 +70,16 @@ export function createTree(http) {
     },
 
     /**
-     * Lease from a queue, or from all of a task or namespace; with `wait`, for up to `timeout` milliseconds. Of one
-     * message its fields stand beside `messages`; of none, `messages` is empty.
+     * Lease messages of a queue, or of all queues of a task or namespace; with `wait`, wait up to `timeout`
+     * milliseconds. The fields of a single message are also beside `messages`; `messages` is empty if there are none.
      * @param {Scope & {wait?: boolean, timeout?: number, batch?: number, worker?: string, signal?: AbortSignal}} options
      * @returns {Promise<shapes.Popped>}
      */
     pop: (options) => pop(http, options),
 
     /**
-     * Settle one message: completed, or failed, when it may be tried again. Given the message rather than its
-     * transactionId, only the lease it came with is settled.
+     * Settle one message as completed or failed (which may be retried). Given the message rather than its
+     * transactionId, only its own lease is settled.
      * @param {string | {transactionId: string, leaseToken?: string}} message
      * @param {'completed' | 'failed'} [status]
      * @param {string} [error]
@@ -88,13 +88,13 @@ export function createTree(http) {
     ack: async (message, status = 'completed', error) => {
       const { transactionId, leaseToken } = typeof message === 'string' ? { transactionId: message } : (message ?? {})
       if (typeof transactionId !== 'string') {
-        throw new InvalidInput('no transactionId to ack', { field: 'transactionId', hint: 'was anything popped?' })
+        throw new InvalidInput('no transactionId to ack', { field: 'transactionId', hint: 'the pop may have returned no message' })
       }
       return acks.join({ transactionId, status, error, leaseToken })
     },
 
     /**
-     * Settle many, each by itself: `stale` are no longer leased, `unknown` are not there.
+     * Settle messages independently: `stale` means the lease is over, `unknown` that the message does not exist.
      * @param {shapes.Acknowledgment[] | {acknowledgments: shapes.Acknowledgment[]}} acknowledgments
      * @returns {Promise<{processed: number, results: shapes.Acknowledged[]}>}
      */
@@ -102,10 +102,10 @@ export function createTree(http) {
       ackBatch(http, Array.isArray(acknowledgments) ? acknowledgments : acknowledgments.acknowledgments),
 
     /**
-     * Work off messages until stopped: those whose handler returns are completed, those whose handler throws failed.
-     * Called as Queen's client is, `consume({ ns, task, queue, handler })`, or with the handler as second argument.
-     * Queen's `options: { batch, wait, timeout }` are accepted; how much to lease and how long to wait follow from
-     * `concurrency` here.
+     * Process messages until stopped: a message is completed if its handler returns, and failed if it throws.
+     * Call it as with Queen's client, `consume({ ns, task, queue, handler })`, or with the handler as second argument.
+     * Queen's `options: { batch, wait, timeout }` are accepted; `concurrency` decides how much to lease and how long to
+     * wait.
      * @param {TreeConsumeOptions & {handler?: Handler<shapes.TreeMessage>}} given
      * @param {Handler<shapes.TreeMessage>} [handler]
      * @returns {Consumer<shapes.TreeMessage>}
@@ -129,13 +129,13 @@ export function createTree(http) {
     },
 
     /**
-     * All that happens, as it happens, over a WebSocket that is opened again when it breaks.
+     * Yield live events over a WebSocket that reconnects.
      * @param {EventOptions} [options]
      * @returns {AsyncGenerator<shapes.LiveEvent, void, void>}
      */
     events: (options) => eventsOf(eventBatches(http, options)),
 
-    /** Give up on all that is under way. */
+    /** Abort all requests in flight. */
     close: () => http.close(),
   }
 }
@@ -150,7 +150,7 @@ function checkTreeConsume(given, second) {
   const { batch: _, wait: __, timeout: ___, ...more } = options ?? {}
   const usage = 'consume({ ns, task, queue, handler, ...options }) or consume({ ns, ...options }, handler)'
   const { handler, ...checked } = checkConsume({ ...own, ...more }, usage, ['ns', 'task', 'queue', 'worker'])
-  if (!checked.ns) throw new TypeError(`a consumer names at least a namespace (ns); call ${usage}`)
+  if (!checked.ns) throw new TypeError(`ns is missing: a consumer needs a namespace; call ${usage}`)
   return { ...checked, handle: handler }
 }
 
@@ -186,7 +186,7 @@ function pushJoiner(http, autoCreate) {
 }
 
 /**
- * What a caller is told whose items travelled with others': the same as if they had travelled alone.
+ * Return the result for one caller of a batched request, as if its items had been sent alone.
  * @param {shapes.TreePushedItem[] | Error} result
  * @param {() => Promise<shapes.TreePushedItem[][]>} alone
  */
@@ -222,7 +222,7 @@ async function pushAll(http, entries, config, share) {
   return entries.map(({ named }) =>
     named.map((byCaller) => {
       const message = messages[position++]
-      // Our own repeated request, which the caller need not know of.
+      // The duplicate is the client's own retry: do not report it.
       return message.status === 'duplicate' && !byCaller ? { ...message, status: 'queued' } : message
     }),
   )
@@ -234,8 +234,8 @@ async function pushAll(http, entries, config, share) {
  * @returns {Promise<shapes.Popped>}
  */
 async function pop(http, { ns, task, queue, wait, timeout, batch, worker, signal }) {
-  if (!ns) throw new InvalidInput('a pop names at least a namespace', { field: 'ns' })
-  if (queue && !task) throw new InvalidInput('a queue is within a task', { field: 'task' })
+  if (!ns) throw new InvalidInput('ns is missing: a pop needs a namespace', { field: 'ns' })
+  if (queue && !task) throw new InvalidInput('task is missing: a queue belongs to a task', { field: 'task' })
   const parts = [`ns/${encodeURIComponent(ns)}`]
   if (task) parts.push(`task/${encodeURIComponent(task)}`)
   if (queue) parts.push(`queue/${encodeURIComponent(queue)}`)
@@ -251,7 +251,7 @@ async function pop(http, { ns, task, queue, wait, timeout, batch, worker, signal
 }
 
 /**
- * The server remembers what a token did: a repeated request gets the first attempt's results, for those with a token.
+ * The server remembers what a token did, so a retry gets the results of the first attempt for items with a token.
  * @param {Http} http
  * @param {shapes.Acknowledgment[]} acknowledgments
  * @returns {Promise<{value: {processed: number, results: shapes.Acknowledged[]}, repeated: boolean}>}
@@ -284,13 +284,13 @@ async function settle(http, entries) {
   const { value, repeated } = await askToSettle(http, entries)
   return value.results.map((result, number) => {
     const name = JSON.stringify(result.transactionId)
-    // What is still there was not completed; otherwise it may have been by an earlier attempt, whose answer was lost.
+    // A message that still exists was not completed; otherwise an attempt whose response was lost may have done it.
     const maybeDone = repeated && (result.status !== 'stale' || entries[number].status === 'failed')
     if (result.status === 'stale') {
-      return new LeaseLost(`${name} is not leased, or to another`, { code: 'lease_lost', hint: 'pop again', maybeDone })
+      return new LeaseLost(`${name} is not leased, or leased to another consumer`, { code: 'lease_lost', hint: 'pop again', maybeDone })
     }
     if (result.status === 'unknown') {
-      return new NotFound(`there is no message ${name}`, { code: 'unknown_message', maybeDone })
+      return new NotFound(`message ${name} does not exist`, { code: 'unknown_message', maybeDone })
     }
     return result
   })

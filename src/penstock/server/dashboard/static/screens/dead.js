@@ -1,4 +1,4 @@
-/** Dead letters: by queue, then by what killed them. Redrive and purge act on what was seen, never on what came since. */
+/** Dead letters by queue, then by error. Redrive and purge act only on what the screen shows, not on later arrivals. */
 import { ask, attempt, confirmByName, toast, toasts } from '../dialog.js'
 import { fill, h, rows, say } from '../dom.js'
 import { ago, count, plural, short } from '../format.js'
@@ -31,7 +31,7 @@ function byQueue(app, signal) {
       (row, entry) => [entry.dead, entry.ready, entry.leased].forEach((value, n) => say(row.children[n + 1], short(value))))
     list.element.hidden = found.length === 0
     fill(none, app.catalog.error ? problem(app.catalog.error) : found.length === 0 && (app.catalog.complete
-      ? empty('No dead letters', 'A message comes here when it has used up its attempts, with every error it met. Nothing has.')
+      ? empty('No dead letters', 'Messages that fail all their attempts are listed here, with every error.')
       : h('p', { class: 'empty', text: 'Loading…' })))
   }
   app.catalog.listen(() => (app.frozen() ? undefined : draw()), signal)
@@ -56,7 +56,7 @@ function ofQueue(app, name, place, signal) {
   const said = h('p', { class: 'muted small num', role: 'status' })
   const redriveAll = h('button', { class: 'btn primary', type: 'button', onclick: () => void redrive(app, name, where, look) })
   const purge = h('button', { class: 'btn danger', type: 'button', text: 'Purge all…', onclick: () => void attempt(() => purgeAll(app, name, look)) })
-  /** All that match, or are in the chosen groups, and were dead when they were counted. */
+  /** Filter for messages that match or are in the chosen groups, and were dead when they were counted. */
   const where = () => ({
     error_contains: contains || undefined, died_before: found.seen_at, groups: chosen.size > 0 ? [...chosen.keys()] : undefined,
   })
@@ -76,8 +76,8 @@ function ofQueue(app, name, place, signal) {
       const scope = contains ? ` of ${count(found.looked_at)}` : ''
       const rest = found.left_out > 0 ? `, and ${count(found.left_out)} in smaller groups` : ''
       say(said, `${plural(found.matched, 'dead letter')}${scope} in ${plural(found.groups.length, 'group')}${rest}`)
-      fill(list, found.groups.length > 0 ? groups(app, name, found.groups, chosen, tell) : empty(contains ? 'None has that in its error' : `No dead letters in ${name}`,
-        contains ? 'Try a shorter part of it.' : 'What uses up its attempts comes here, with every error it met.'))
+      fill(list, found.groups.length > 0 ? groups(app, name, found.groups, chosen, tell) : empty(contains ? 'No error contains this text' : `No dead letters in ${name}`,
+        contains ? 'Try a shorter text.' : 'Messages that fail all their attempts are listed here, with every error.'))
     } catch (error) {
       if (!signal.aborted) fill(list, problem(error))
     }
@@ -95,7 +95,7 @@ function ofQueue(app, name, place, signal) {
     },
   })
   const crumbs = [h('a', { href: to('dead'), text: 'Dead letters' })]
-  const fresh = h('button', { class: 'btn', type: 'button', text: 'Look again', onclick: () => void look() })
+  const fresh = h('button', { class: 'btn', type: 'button', text: 'Refresh', onclick: () => void look() })
   return h('div', {}, head(name, { crumbs }, fresh, app.mayChange && [redriveAll, purge]),
     card('By error', list, said, h('div', {}, input)), h('p', { class: 'muted small' }, 'Also as ', h('a', { href: to('queue', [name], { state: 'dead' }), text: 'single messages' }), '.'))
 }
@@ -127,7 +127,7 @@ function groups(app, name, found, chosen, tell) {
         tell()
       },
     })
-    list.body.append(h('tr', {}, h('td', {}, app.mayChange && box), h('td', { class: 'wrap mono', text: group.error || 'no error was given' }), h('td', { class: 'num', text: count(group.count) }),
+    list.body.append(h('tr', {}, h('td', {}, app.mayChange && box), h('td', { class: 'wrap mono', text: group.error || 'no error text' }), h('td', { class: 'num', text: count(group.count) }),
       h('td', { class: 'wide', text: ago(group.newest_at, now) }), h('td', { class: 'wide', text: ago(group.oldest_at, now) }),
       h('td', {}, h('a', { href: to('message', [name, group.newest_id]), text: 'newest', 'aria-label': `Newest message of: ${group.error}` }))))
   }
@@ -142,18 +142,18 @@ function groups(app, name, found, chosen, tell) {
  */
 async function redrive(app, name, where, look) {
   const queue = app.client.queue(name)
-  const rate = field('Messages a second', h('input', { type: 'text', inputmode: 'decimal', value: '', placeholder: 'as fast as it goes' }), 'Slowly, so that what failed is not overrun')
+  const rate = field('Messages a second', h('input', { type: 'text', inputmode: 'decimal', value: '', placeholder: 'unlimited' }), 'A low rate protects the system that failed')
   const input = /** @type {HTMLInputElement} */ (rate.input)
   const dry = h('p', { class: 'row' }, tag('scheduled', 'dry run'), 'Counting…')
   void queue.redrive({ where: where(), dry_run: true }).then(
-    ({ matched }) => fill(dry, tag('ok', 'dry run'), `${plural(matched, 'message')} would go back to ${name}`),
+    ({ matched }) => fill(dry, tag('ok', 'dry run'), `${plural(matched, 'message')} would move back to ${name}`),
     (error) => fill(dry, String(error.message)))
   const ready = () => {
     const good = input.value.trim() === '' || Number(input.value) > 0
-    rate.refuse(good ? '' : 'A number above 0, or nothing')
+    rate.refuse(good ? '' : 'Enter a number above 0, or leave empty')
     return good
   }
-  const done = await ask('Redrive', h('div', { class: 'stack' }, h('p', { text: `Dead letters go back to ${name}, each with all its attempts. Those that died since you looked stay.` }), dry, rate.element),
+  const done = await ask('Redrive', h('div', { class: 'stack' }, h('p', { text: `Dead letters move back to ${name} and get all their attempts again. Newer dead letters stay.` }), dry, rate.element),
     { action: 'Redrive', ready, submit: async () => {} })
   if (!done) return
   const stop = new AbortController()
@@ -161,9 +161,9 @@ async function redrive(app, name, where, look) {
   const under = toasts().appendChild(h('p', { class: 'toast' }, 'Redriving… ', h('button', { class: 'btn small', type: 'button', text: 'Stop', onclick: () => stop.abort(new Error('stopped')) })))
   try {
     const { matched, moved } = await queue.redrive({ where: where(), rate_per_s, signal: stop.signal })
-    toast(`${count(moved)} of ${count(matched)} went back to ${name}`)
+    toast(`${count(moved)} of ${count(matched)} moved back to ${name}`)
   } catch (error) {
-    toast(stop.signal.aborted ? 'Stopped: what went back stays there' : String(/** @type {any} */ (error).message), !stop.signal.aborted)
+    toast(stop.signal.aborted ? 'Stopped. Messages already moved stay in the queue.' : String(/** @type {any} */ (error).message), !stop.signal.aborted)
   } finally {
     under.remove()
     await look()
@@ -178,9 +178,9 @@ async function redrive(app, name, where, look) {
 async function purgeAll(app, name, look) {
   const queue = app.client.queue(name)
   const { purged } = await queue.purgeDeadLetters({ dry_run: true })
-  await confirmByName('Purge dead letters', `${plural(purged, 'dead letter')} of this queue: removed for good.`, name, 'Purge', async () => {
+  await confirmByName('Purge dead letters', `${plural(purged, 'dead letter')} of this queue will be deleted permanently.`, name, 'Purge', async () => {
     const done = await queue.purgeDeadLetters()
-    toast(`${plural(done.purged, 'dead letter')} removed`)
+    toast(`${plural(done.purged, 'dead letter')} deleted`)
   })
   await look()
 }

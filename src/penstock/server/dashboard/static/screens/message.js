@@ -1,4 +1,4 @@
-/** One message: what is in it, where it stands, and its whole life as the journal tells it. */
+/** One message: its payload, its state, and its history from the journal. */
 import { readPayload, toBase64 } from '../client/bytes.js'
 import { stringify } from '../client/json.js'
 import { attempt, confirmByName } from '../dialog.js'
@@ -13,8 +13,8 @@ import { go, to } from '../router.js'
 
 /** @type {Record<string, string>} */
 const WORDS = {
-  pushed: 'Pushed', leased: 'Leased', extended: 'Lease extended', acked: 'Completed', nacked: 'Failed', lapsed: 'Lease ran out', dead: 'Dead',
-  redriven: 'Given a new life', expired: 'Expired', removed: 'Removed', released: 'Given back unused', forgotten: 'Archive passed',
+  pushed: 'Pushed', leased: 'Leased', extended: 'Lease extended', acked: 'Completed', nacked: 'Failed', lapsed: 'Lease expired', dead: 'Dead',
+  redriven: 'Redriven', expired: 'Expired', removed: 'Deleted', released: 'Released', forgotten: 'Removed from the archive',
 }
 const SEARCHES_MAX = 20
 
@@ -56,7 +56,7 @@ export function message(app, place, signal) {
       if (digest.queues.some((each) => each.name === name)) void look()
     }, signal)
   } else {
-    fill(life, empty('No journal', 'This server was started without one, so nothing tells what happened.'))
+    fill(life, empty('No journal', 'This server runs without a journal, so there is no history.'))
     app.client.queue(name).get(Number(id)).then(stands).catch(trouble)
   }
   return h('div', {}, head(`Message ${id}`, { crumbs, after: state }, buttons),
@@ -76,10 +76,10 @@ function show(app, found, details, buttons) {
   const again = async () => {
     const { moved } = await app.client.queue(found.queue).redrive({ where: { ids: [found.id] } })
     dispatchEvent(new HashChangeEvent('hashchange'))
-    return moved ? 'It has a new life in its queue' : 'It was no longer dead'
+    return moved ? 'Moved back into its queue' : 'The message was no longer dead'
   }
   const remove = async () => {
-    const done = await confirmByName('Remove message', 'It is removed for good, in whatever state it is.', String(found.id), 'Remove', () => app.client.queue(found.queue).remove(found.id))
+    const done = await confirmByName('Remove message', 'The message is deleted permanently, whatever its state.', String(found.id), 'Remove', () => app.client.queue(found.queue).remove(found.id))
     if (done) go(to('queue', [found.queue]))
   }
   fill(buttons, button('Copy as curl', () => void attempt(async () => (await copyText(curl(app, found)), 'Copied: pushes this message again'))),
@@ -87,7 +87,7 @@ function show(app, found, details, buttons) {
 }
 
 /**
- * A command that pushes the same again.
+ * Return a command that pushes the same message again.
  * @param {App} app
  * @param {any} found
  */
@@ -118,7 +118,7 @@ function about(found, now) {
   if (found.state === 'scheduled') entries.push(['Ready', time(found.available_at)])
   if (found.expires_at) entries.push(['Expires', time(found.expires_at)])
   if (found.first_leased_at) entries.push(['Waited', duration(found.first_leased_at - found.created_at)])
-  if (found.state === 'leased') entries.push(['Leased', time(found.leased_at)], ['Lease ends', time(found.lease_expires_at)], ['Held by', found.worker ?? 'a consumer that gave no name'])
+  if (found.state === 'leased') entries.push(['Leased', time(found.leased_at)], ['Lease ends', time(found.lease_expires_at)], ['Held by', found.worker ?? 'a consumer without a name'])
   if (found.finished_at) entries.push(['Ended', time(found.finished_at)])
   if (found.reason) entries.push(['Reason', found.reason])
   if (found.idempotency_key) entries.push(['Key', h('code', { text: found.idempotency_key })])
@@ -132,12 +132,12 @@ function about(found, now) {
  * @param {any} pushed
  */
 function gone(name, id, pushed) {
-  const text = pushed === undefined ? 'The journal does not tell of it, or no longer.' : 'It was completed or removed; this is what the journal tells of it.'
+  const text = pushed === undefined ? 'The journal has no record of it, or no longer.' : 'It was completed or deleted; this is its history from the journal.'
   return [h('div', { class: 'card' }, empty(`Message ${id} is no longer in ${name}`, text)),
     pushed !== undefined && pushed.payload !== undefined && card('Body, as it was pushed', h('div', { class: 'body' }, jsonView(pushed.payload)))]
 }
 
-/** What the journal tells of a message so far; each search goes on where the last one ended. */
+/** A message's history from the journal; each search continues where the last one ended. */
 class Life {
   /**
    * @param {App} app
@@ -158,7 +158,7 @@ class Life {
     this._busy = false
     this._list = h('ol', { class: 'timeline', 'aria-label': 'Life' })
     this._said = h('p', { class: 'muted xsmall', role: 'status', text: 'Reading the journal…' })
-    this._on = h('button', { class: 'btn small', type: 'button', text: 'Search on', hidden: true, onclick: () => void this.search() })
+    this._on = h('button', { class: 'btn small', type: 'button', text: 'Search further', hidden: true, onclick: () => void this.search() })
     fill(place, this._list, this._said, this._on)
   }
 
@@ -173,7 +173,7 @@ class Life {
         this._from = found.end
         this.events.push(...found.events.map(readPayload))
         if (found.events.length > 0) fill(this._list, this.events.map((event, at) => line(event, this.events[at - 1])))
-        this._said.textContent = found.next !== null ? `Searched until ${when(found.searched_until)}…` : this.events.length === 0 ? 'The journal tells nothing of it.' : ''
+        this._said.textContent = found.next !== null ? `Searched until ${when(found.searched_until)}…` : this.events.length === 0 ? 'The journal has no record of it.' : ''
         this._on.hidden = found.next === null || n + 1 < SEARCHES_MAX
         if (found.next === null || n + 1 >= SEARCHES_MAX) return found.message && readPayload(found.message)
       }

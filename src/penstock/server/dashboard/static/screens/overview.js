@@ -1,4 +1,4 @@
-/** Overview: how much comes in and goes out, what waits, how long it takes. */
+/** Overview: throughput, backlog and latency. */
 import { Chart, rates, TIME_STEPS } from '../chart.js'
 import { every, fill, h, rows, say } from '../dom.js'
 import { clock, count, duration, percent, plural, rate, short } from '../format.js'
@@ -39,7 +39,7 @@ export function overview(app, place, signal) {
   const busiest = table('Busiest queues', ['Queue', ['In', 'num'], ['Out', 'num'], ['Failed', 'num wide'], ['Waiting', 'num'], ['Dead', 'num wide']])
   const trouble = h('div')
   const said = h('span', { class: 'muted small num' })
-  const nothing = h('div', { class: 'card', hidden: true }, empty('Nothing has come through yet', 'Make a queue and push a first message. It shows here at once.',
+  const nothing = h('div', { class: 'card', hidden: true }, empty('There are no messages yet', 'Create a queue and push a first message. It appears here at once.',
     'penstock queue create emails', `penstock message enqueue --queue emails --payload '{"to": "ada"}'`))
   const feed = h('ol', { class: 'stream-list', 'aria-label': 'Latest events' })
   const body = h('div', { class: 'stack' }, figures.element,
@@ -125,7 +125,7 @@ function unit(text) {
 /** @typedef {{times: number[], points: any[], at: number}} Steps */
 
 /**
- * In and out a second: over the last ten seconds once they have been watched, until then over the last minute.
+ * Return the rates in and out per second: over the last ten seconds once observed, until then over the last minute.
  * @param {App} app
  * @param {any} figures
  * @param {number} at by the server's clock: the browser's may be another
@@ -139,7 +139,7 @@ function now(app, figures, at, steps) {
     figures.set.in(rate(sum('pushed') / (WINDOW_MS / 1000)), '/s', 'over 10 s')
     figures.set.out(rate(sum('acked') / (WINDOW_MS / 1000)), '/s', 'over 10 s')
   } else if (steps.times.length > 1) {
-    // The last whole step and the one under way, as a queue's own rates are.
+    // The last complete step and the current one, as for the rates of a queue.
     const [last, current] = steps.points.slice(-2)
     const step = steps.times[1] - steps.times[0]
     const seconds = step + Math.max(0, steps.at / 1000 - (steps.times.at(-1) ?? 0))
@@ -156,7 +156,7 @@ function now(app, figures, at, steps) {
 const stepRates = ({ times, points, at }, name) => rates(times, points.map((point) => point[name]), at)
 
 /**
- * The last five minutes, second by second; what was before anyone looked, in minutes.
+ * Return the last five minutes by second, and by minute for the time before this page was open.
  * @param {App} app
  * @param {Chart} chart
  * @param {Steps} minutes
@@ -188,7 +188,7 @@ function seconds(app, chart, minutes) {
 function latest(list, app) {
   const shown = app.live.latest.slice(0, 9)
   if (shown.length === 0) {
-    fill(list, h('li', { class: 'muted', text: app.live.off ? 'This server keeps no journal, so there are no live events.' : 'Waiting for something to happen…' }))
+    fill(list, h('li', { class: 'muted', text: app.live.off ? 'This server has no journal, so there are no live events.' : 'Waiting for events…' }))
     return
   }
   fill(list, shown.map((event) => {

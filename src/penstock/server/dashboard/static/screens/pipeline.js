@@ -1,4 +1,4 @@
-/** Pipeline: how fresh the lake's tables are, who reads the journal, and how to start it. */
+/** Pipeline: the lag of the lake's tables, the readers of the journal, and how to start it. */
 import { every, fill, h, rows, say } from '../dom.js'
 import { ago, bytes, count } from '../format.js'
 import { card, command, empty, facts, head, problem, table, tag } from '../parts.js'
@@ -20,7 +20,7 @@ export function pipeline(app, place, signal) {
   const state = h('span')
   const look = async () => {
     if (!app.server.journal) {
-      fill(body, h('div', { class: 'card' }, empty('This server keeps no journal', 'The pipeline reads the journal. Start the server without --no-journal.', 'penstock serve')))
+      fill(body, h('div', { class: 'card' }, empty('This server has no journal', 'The pipeline reads the journal. Start the server without --no-journal.', 'penstock serve')))
       return
     }
     try {
@@ -41,13 +41,13 @@ export function pipeline(app, place, signal) {
     rows(readers.body, found.readers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip mono' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td', { class: 'wide' }), h('td', { class: 'wide' })), (row, each) => {
       [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.kind].forEach((text, n) => say(row.children[n], text))
     })
-    fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be looked at from here', 'This server lacks the packages that read them.', `pip install 'penstock-mq[spark]'`)),
+    fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be read', 'The packages that read them are not installed on this server.', `pip install 'penstock-mq[spark]'`)),
       found.installed && !found.exists && h('div', { class: 'card' }, empty('There is no lake yet', 'The pipeline turns all that passed through the queues into tables, with Spark. Killed at any time, it goes on where it was.',
         `penstock pipeline run ${start}`, `penstock pipeline run ${start} --continuous`)),
       found.last_error && h('p', { class: 'problem', text: `Spark logged an error ${ago(found.last_error_at, now)}: ${found.last_error}` }),
       found.exists && card('Tables', h('div', { class: 'scroll' }, tables.element), h('code', { class: 'muted xsmall clip', text: found.lake })),
-      card('Journal', h('div', {}, h('div', { class: 'body' }, facts([['Next offset', count(found.next)]])), found.readers.length > 0 ? h('div', { class: 'scroll' }, readers.element) : empty('Nobody reads it', 'A pipeline that runs shows here, with how far it is behind.'))),
-      found.exists && card('How to ask it', h('div', { class: 'body stack' }, command(`penstock pipeline run ${start} --continuous`), command(`penstock pipeline sql ${start} "SELECT * FROM gold.queue_minutes ORDER BY minute DESC LIMIT 20"`), command(`penstock pipeline report ${start}`))))
+      card('Journal', h('div', {}, h('div', { class: 'body' }, facts([['Next offset', count(found.next)]])), found.readers.length > 0 ? h('div', { class: 'scroll' }, readers.element) : empty('No readers', 'A pipeline that runs shows here, with how far it is behind.'))),
+      found.exists && card('Commands', h('div', { class: 'body stack' }, command(`penstock pipeline run ${start} --continuous`), command(`penstock pipeline sql ${start} "SELECT * FROM gold.queue_minutes ORDER BY minute DESC LIMIT 20"`), command(`penstock pipeline report ${start}`))))
   }
   void every(REFRESH_MS, signal, look, app.frozen)
   return h('div', {}, head('Pipeline', { after: state }), body)

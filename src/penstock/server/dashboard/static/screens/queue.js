@@ -1,4 +1,4 @@
-/** One queue: its counts and charts, a look at its messages, its options, and what can be done with it. */
+/** One queue: counts, charts, messages, options and actions. */
 import { Chart, rates } from '../chart.js'
 import { ask, attempt, confirmByName } from '../dialog.js'
 import { every, fill, h } from '../dom.js'
@@ -59,10 +59,10 @@ export function queue(app, place, signal) {
       if (signal.aborted) return
       body.hidden = below.hidden = /** @type {any} */ (error).status === 404
       fill(trouble, /** @type {any} */ (error).status === 404
-        ? h('div', { class: 'card' }, empty(`There is no queue ${name}`, 'It was removed, or not made yet.', `penstock queue create ${name}`)) : problem(error))
+        ? h('div', { class: 'card' }, empty(`There is no queue ${name}`, 'It was deleted, or has not been created yet.', `penstock queue create ${name}`)) : problem(error))
     }
   }
-  const tabs = h('nav', { class: 'tabs', 'aria-label': 'Of this queue' }, [['messages', 'Messages'], ['options', 'Options']].map(([id, text]) =>
+  const tabs = h('nav', { class: 'tabs', 'aria-label': 'Queue' }, [['messages', 'Messages'], ['options', 'Options']].map(([id, text]) =>
     h('a', { href: to('queue', [name], { tab: id }), 'aria-current': id === tab ? 'page' : null, text })))
   const below = h('div', { class: 'stack' }, tabs, tab === 'options' ? card('Options', optionsForm(app, name, signal)) : messages(app, name, place, signal))
   void every(REFRESH_MS, signal, look, app.frozen)
@@ -128,7 +128,7 @@ function plots(app, name, signal) {
 }
 
 /**
- * A look at messages that takes none of them.
+ * Show messages without leasing them.
  * @param {App} app
  * @param {string} name
  * @param {Place} place
@@ -150,7 +150,7 @@ function messages(app, name, place, signal) {
       after = page.next ?? undefined
       more.hidden = after === undefined
       list.element.hidden = list.body.childElementCount === 0
-      fill(none, list.element.hidden && empty(`Nothing is ${state}`, 'Look at another state, or push a message.', `penstock message enqueue --queue ${name} --payload '{"hello": "world"}'`))
+      fill(none, list.element.hidden && empty(`No ${state} messages`, 'Choose another state, or push a message.', `penstock message enqueue --queue ${name} --payload '{"hello": "world"}'`))
     } catch (error) {
       if (!signal.aborted) fill(none, problem(error))
     }
@@ -165,7 +165,7 @@ function messages(app, name, place, signal) {
     keep({ state })
     again()
   }
-  const refresh = h('button', { class: 'btn small', type: 'button', text: 'Look again', onclick: again })
+  const refresh = h('button', { class: 'btn small', type: 'button', text: 'Refresh', onclick: again })
   return card('Messages', h('div', {}, list.element, none, h('div', { class: 'row more' }, more)),
     segmented('State', STATES.map((id) => [id, id]), state, choose), refresh)
 }
@@ -192,10 +192,10 @@ function actions(app, name) {
   if (!app.mayChange) return take
   const purge = async () => {
     const { purged } = await app.client.queue(name).purge({ dry_run: true })
-    await confirmByName('Purge', `${plural(purged, 'message')} waiting here: removed for good. Leased and dead ones stay.`, name, 'Purge', () => app.client.queue(name).purge())
+    await confirmByName('Purge', `${plural(purged, 'message')} will be deleted permanently. Leased and dead messages stay.`, name, 'Purge', () => app.client.queue(name).purge())
   }
   const remove = async () => {
-    const done = await confirmByName('Delete queue', 'The queue goes, with all that it holds: also leased, dead and archived messages.', name, 'Delete', () => app.client.queue(name).drop({ force: true }))
+    const done = await confirmByName('Delete queue', 'The queue and all its messages are deleted, including leased, dead and archived ones.', name, 'Delete', () => app.client.queue(name).drop({ force: true }))
     if (done) go(to('queues'))
   }
   return [button('Push a message', () => void push(app, name), 'primary'), take, button('Purge…', () => void attempt(purge), 'danger'), button('Delete…', () => void attempt(remove), 'danger')]

@@ -1,4 +1,4 @@
-/** Queues, as a tree: filter, sort, pause. Ten thousand scroll like ten, for only those in sight exist. */
+/** Queues as a tree: filter, sort, pause. */
 import { spark } from '../chart.js'
 import { ask, attempt } from '../dialog.js'
 import { fill, h, say } from '../dom.js'
@@ -178,7 +178,7 @@ function showRow(row, twig, isOpen, sparks) {
   row.drawn = known
 }
 
-/** Short histories of the queues that are in sight. */
+/** Sparklines of the visible queues. */
 class Sparks {
   /**
    * @param {App} app
@@ -219,7 +219,7 @@ class Sparks {
       }
       this._told()
     } catch {
-      // A line less; whatever is wrong shows where it matters.
+      // A missing sparkline is harmless; the screen itself reports the error.
     }
   }
 }
@@ -234,7 +234,7 @@ export function setPaused(app, name, paused) {
     const queue = app.client.queue(name)
     app.catalog.put(await (paused ? queue.pause() : queue.resume()))
     app.catalog.touched()
-    return paused ? `${name} is paused: pushes go on, leases wait` : `${name} goes on`
+    return paused ? `${name} is paused: pushes go on, messages are not leased` : `${name} is resumed`
   })
 }
 
@@ -243,9 +243,9 @@ export function setPaused(app, name, paused) {
  * @param {string} filter
  */
 function nothing(app, filter) {
-  if (filter !== '') return empty('No queue has that in its name', 'Try a shorter part of it.')
+  if (filter !== '') return empty('No queue has that in its name', 'Try a shorter text.')
   if (!app.catalog.complete) return h('p', { class: 'empty', text: 'Loading…' })
-  return empty('There are no queues yet', 'A queue is made once, or by its first use in the tree.', 'penstock queue create emails')
+  return empty('There are no queues yet', 'Create one, or push to it with the tree API.', 'penstock queue create emails')
 }
 
 /** @param {App} app */

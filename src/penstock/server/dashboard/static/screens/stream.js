@@ -1,4 +1,4 @@
-/** One stream: its segments, its consumers and how far each has come, and its records from any offset. */
+/** One stream: its segments, its consumers with their lag, and its records from any offset. */
 import { confirmByName } from '../dialog.js'
 import { every, fill, h, rows, say } from '../dom.js'
 import { ago, bytes, count, exact, when } from '../format.js'
@@ -50,14 +50,14 @@ export function stream(app, place, signal) {
         [name, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), each.expired ? `${seen}, expired` : seen].forEach((text, n) => say(row.children[n], text))
       })
       consumers.element.hidden = info.consumers.length === 0
-      fill(none, info.consumers.length === 0 && empty('Nobody keeps a position here', 'A consumer reads on from where it was, also after a restart.', `curl '${app.client.baseUrl}/streams/${encodeURIComponent(name)}/next?consumer=me'`))
+      fill(none, info.consumers.length === 0 && empty('There are no consumers', 'A consumer continues at its committed offset, even after a restart.', `curl '${app.client.baseUrl}/streams/${encodeURIComponent(name)}/next?consumer=me'`))
     } catch (error) {
       if (!signal.aborted) fill(trouble, problem(error))
     }
   }
   void every(REFRESH_MS, signal, look, app.frozen)
   const remove = async () => {
-    if (await confirmByName('Delete stream', 'All its records and positions go for good.', name, 'Delete', () => log.drop({ force: true }))) go(to('streams'))
+    if (await confirmByName('Delete stream', 'All its records and committed offsets are deleted permanently.', name, 'Delete', () => log.drop({ force: true }))) go(to('streams'))
   }
   const button = app.mayChange && h('button', { class: 'btn danger', type: 'button', text: 'Delete…', onclick: () => void remove() })
   return h('div', {}, head(name, { crumbs: h('a', { href: to('streams'), text: 'Streams' }) }, button), trouble, body)

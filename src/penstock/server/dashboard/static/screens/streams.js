@@ -1,4 +1,4 @@
-/** Streams: logs that any number of readers follow. */
+/** Streams: logs with any number of readers. */
 import { ask } from '../dialog.js'
 import { every, fill, h, rows, say } from '../dom.js'
 import { bytes, count, short } from '../format.js'
@@ -26,7 +26,7 @@ export function streams(app, place, signal) {
       if (signal.aborted) return
       rows(list.body, page.streams, (each) => each.name, make, update)
       list.element.hidden = page.streams.length === 0
-      fill(none, page.streams.length === 0 && empty('There are no streams yet', 'A stream keeps every record for readers that each want all of them, in order, also later.',
+      fill(none, page.streams.length === 0 && empty('There are no streams yet', 'A stream keeps its records, so that any number of consumers can read all of them in order.',
         'penstock stream create clicks', `penstock stream append clicks --record '{"page": "/"}'`))
     } catch (error) {
       if (!signal.aborted) fill(none, problem(error))

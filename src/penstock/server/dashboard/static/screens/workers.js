@@ -1,4 +1,4 @@
-/** Workers: the servers of this fleet and the consumers that gave a name, and what each holds. */
+/** Workers: the servers of this fleet and the named consumers, with their leases. */
 import { every, fill, h, rows, say } from '../dom.js'
 import { ago, count, plural } from '../format.js'
 import { card, empty, head, problem, table, tag } from '../parts.js'
@@ -50,8 +50,8 @@ export function workers(app, place, signal) {
     servers.element.hidden = mine.length === 0
     consumers.element.hidden = theirs.length === 0
     say(said, `${plural(mine.length, 'server')}, ${plural(theirs.length, 'consumer')}`)
-    fill(noServers, mine.length === 0 && empty('No server has registered', 'Servers tell of themselves when they start.'))
-    fill(noConsumers, theirs.length === 0 && empty('No consumer has given a name', 'Consumers show here while they lease with a name.', 'penstock message poll --queue emails --worker me'))
+    fill(noServers, mine.length === 0 && empty('No server has registered', 'Servers register when they start.'))
+    fill(noConsumers, theirs.length === 0 && empty('There are no named consumers', 'Consumers that lease with a name are listed here.', 'penstock message poll --queue emails --worker me'))
   }
   void every(REFRESH_MS, signal, look, app.frozen)
   return h('div', {}, head('Workers', { after: said }), card('Consumers', h('div', {}, consumers.element, noConsumers)), card('Servers', h('div', {}, servers.element, noServers)))
