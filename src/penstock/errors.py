@@ -122,7 +122,7 @@ class OffsetBeyondEnd(InvalidInput):
 
     def __init__(self, stream: str, offset: int, next_offset: int) -> None:
         super().__init__(
-            f"stream {stream!r} ends before offset {next_offset}, and {offset} was asked for",
+            f"stream {stream!r} ends before offset {next_offset}, and {offset} was requested",
             field="offset",
             hint=f"start at {next_offset} at the latest",
         )

@@ -146,7 +146,7 @@ def test_a_wrong_setting_is_named() -> None:
 
 
 def test_a_function_that_is_no_worker_is_refused_at_once() -> None:
-    with pytest.raises(penstock.InvalidInput, match=r"not function.*@queue.worker"):
+    with pytest.raises(penstock.InvalidInput, match=r"got function.*@queue.worker"):
         penstock.asgi.lifespan(print_nothing)  # type: ignore[arg-type]
 
 

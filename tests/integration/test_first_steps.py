@@ -67,5 +67,5 @@ def test_an_embedded_queue_can_be_passed_to_a_spawned_process(tmp_path: Path, mo
         message = queue.pop()
         assert message is not None
         assert message.data == b"from a spawned process"
-    with penstock.LiteQueue(":memory:") as memory, pytest.raises(TypeError, match="cannot be pickled"):
+    with penstock.LiteQueue(":memory:") as memory, pytest.raises(TypeError, match="cannot pickle"):
         multiprocessing.get_context("spawn").Process(target=put, args=(memory,)).start()

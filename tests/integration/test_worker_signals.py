@@ -152,7 +152,7 @@ def test_a_second_signal_gives_back_what_is_at_work_and_stops(kind: str, number:
         started.send_signal(number)
         assert "finishing " in output.readline()
         started.send_signal(number)
-        assert "given back" in output.readline()
+        assert "releasing" in output.readline()
         assert output.read() == "left\n"
         assert started.wait() == 0
     with penstock.connect(url) as client:

@@ -199,7 +199,7 @@ def _show_consumers(out: Output, found: list[Data], *, empty: str) -> None:
 def show_report(out: Output, report: Data) -> None:
     def draw() -> None:
         out.fields({field: value for field, value in report.items() if field != "findings"})
-        headings = ("TROUBLE", "SEGMENT", "FIRST", "LAST", "POSITION", "MENDED", "WHAT")
+        headings = ("TROUBLE", "SEGMENT", "FIRST", "LAST", "POSITION", "REPAIRED", "WHAT")
         rows = [
             tuple(each[field] for field in ("trouble", "segment", "first", "last", "position", "mended", "text"))
             for each in report["findings"]

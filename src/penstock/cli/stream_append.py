@@ -100,10 +100,8 @@ class AppendsDone:
         self.first: int | None = None
         self.last: int | None = None
         self.records = self.again = 0
-        self.line = 0
-        """The last line that is appended."""
-        self.unsure = False
-        """Whether more may be appended than was answered."""
+        self.line = 0  # The last line that was appended.
+        self.unsure = False  # True if more may be appended than the responses say.
 
     @contextmanager
     def counting(self) -> Iterator[None]:

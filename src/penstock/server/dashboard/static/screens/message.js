@@ -46,9 +46,9 @@ export function message(app, place, signal) {
     if (!signal.aborted) fill(details, problem(error))
   }
   if (app.server.journal) {
-    const told = new Life(app, name, id, uuid, life, signal)
-    const look = () => told.search().then((found) => {
-      pushed ??= told.events.find((event) => event.kind === 'pushed')
+    const history = new Life(app, name, id, uuid, life, signal)
+    const look = () => history.search().then((found) => {
+      pushed ??= history.events.find((event) => event.kind === 'pushed')
       if (found !== undefined) stands(found)
     }).catch(trouble)
     void look()

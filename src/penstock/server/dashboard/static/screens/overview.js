@@ -24,7 +24,7 @@ const WINDOW_MS = 10_000
  * @param {AbortSignal} signal
  */
 export function overview(app, place, signal) {
-  /** What is rolled up: the steps, and when that was. @type {Steps} */
+  /** The roll-ups: the steps, and when they were loaded. @type {Steps} */
   let minutes = { times: [], points: [], at: 0 }
   let span = SPANS.find(([name]) => name === place.query.get('span')) ?? SPANS[1]
   const figures = tiles('Now', [['in', 'In'], ['out', 'Out'], ['waiting', 'Waiting'], ['oldest', 'Oldest waiting'], ['errors', 'Failed deliveries'], ['dead', 'Dead letters']])
@@ -168,12 +168,12 @@ function seconds(app, chart, minutes) {
     const found = stepRates(minutes, name)
     return new Map(minutes.times.map((time, n) => [Math.floor(time / 60), found[n]]))
   }
-  const told = new Map(app.live.history.map((each) => [Math.floor(each.at / 1000), each.totals]))
+  const bySecond = new Map(app.live.history.map((each) => [Math.floor(each.at / 1000), each.totals]))
   const times = Array.from({ length: LIVE_SECONDS }, (_, n) => end - LIVE_SECONDS + 1 + n)
   const line = (/** @type {(totals: Record<string, number>) => number} */ of, /** @type {string} */ name) => {
     const before = rolled(name)
     return times.map((time) => {
-      const totals = told.get(time)
+      const totals = bySecond.get(time)
       if (totals !== undefined) return of(totals)
       return time < begin ? (before.get(Math.floor(time / 60)) ?? null) : 0
     })

@@ -183,12 +183,12 @@ class Sparks {
   /**
    * @param {App} app
    * @param {AbortSignal} signal
-   * @param {() => void} told
+   * @param {() => void} redraw
    */
-  constructor(app, signal, told) {
+  constructor(app, signal, redraw) {
     this._app = app
     this._signal = signal
-    this._told = told
+    this._redraw = redraw
     /** @type {Map<string, {pushed: number[], at: number}>} */
     this._known = new Map()
     this._timer = 0
@@ -217,7 +217,7 @@ class Sparks {
         this._known.set(each.queue.name, { pushed: each.pushed, at: Date.now() })
         this._app.catalog.put(each.queue)
       }
-      this._told()
+      this._redraw()
     } catch {
       // A missing sparkline is harmless; the screen itself reports the error.
     }
