@@ -1,4 +1,4 @@
-"""The segment that is written: data first, then the disk, then the index, which is what readers believe."""
+"""The segment being written: data, then fsync, then the index, which readers trust."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.log.segment_header import head_of
 
 @dataclass
 class ActiveSegment:
-    """Its three files are open for writing. `count` and `size` are what has been published."""
+    """The active segment, with its three files open for writing. `count` and `size` cover published records."""
 
     files: Files
     folder: Path
@@ -34,13 +34,13 @@ class ActiveSegment:
     size: int = 0
     ends_sum: int = 0
     block_sum: int | None = 0
-    """Of the records since the last whole block; None if one of those is damaged."""
+    """Sum of the records since the last whole block; None if one of them is damaged."""
     last_time_ms: int = 0
     sealed: bool = False
 
     @classmethod
     def create(cls, files: Files, folder: Path, identity: Identity, first: int) -> ActiveSegment:
-        """New files, which are still there after a power cut; none if the disk refuses one of them."""
+        """Create the files durably; remove them again if one fails."""
         paths = [folder / file_name(first, suffix) for suffix in (LOG, INDEX, SUMS)]
         opened: list[int] = []
         try:
@@ -50,7 +50,7 @@ class ActiveSegment:
             log_fd, index_fd, sums_fd = opened
             uid, start = identity.uid, identity.start_of(first)
             if start:
-                # The first append syncs it; until then there is nothing that it could belong to.
+                # The first append syncs the header; until then there are no records.
                 files.write(log_fd, head_of(uid, first), 0)
             files.write(index_fd, IndexHeader(uid, first).pack(), 0)
             files.sync(index_fd)
@@ -70,7 +70,7 @@ class ActiveSegment:
         return self.first + self.count
 
     def write(self, data: bytes) -> None:
-        """Not yet on disk, and no reader looks there."""
+        """Write data that is not yet durable or visible to readers."""
         self.files.write(self.log_fd, data, self.size)
 
     def sync(self) -> None:
@@ -79,12 +79,12 @@ class ActiveSegment:
         self.files.sync(self.log_fd)
 
     def undo(self) -> None:
-        """Take back what was written and not published."""
+        """Remove data that was written but not published."""
         self.files.truncate(self.log_fd, self.size)
         self.files.truncate(self.index_fd, ENDS_AT + 4 * self.count)
 
     def publish(self, data: bytes, sizes: Sequence[int], last_time_ms: int) -> None:
-        """From here on readers see it."""
+        """Make written records visible to readers."""
         ends = array("I", accumulate(sizes, initial=self.size))
         sums, block_sum = self._sums(data, ends)
         if sums:
@@ -98,18 +98,18 @@ class ActiveSegment:
         self.last_time_ms = max(self.last_time_ms, last_time_ms)
 
     def _sums(self, data: bytes, ends: array[int]) -> tuple[array[int], int | None]:
-        """The sums of the blocks that these records complete, and that of the block they leave open."""
+        """Return the sums of the blocks that these records complete, and of the open block."""
         view, sums, at = memoryview(data), array("I"), 0
         block_sum = self.block_sum
         for last in range(BLOCK_RECORDS - self.count % BLOCK_RECORDS, len(ends), BLOCK_RECORDS):
             cut = ends[last] - self.size
-            # A sum that never fits makes bulk readers look at each record of that block.
+            # A sum that never matches makes bulk readers check each record of the block.
             sums.append(0 if block_sum is None else crc32(view[at:cut], block_sum))
             block_sum, at = 0, cut
         return sums, None if block_sum is None else crc32(view[at:], block_sum)
 
     def seal(self) -> None:
-        """Nothing more will be added; the header vouches for the whole index."""
+        """Seal the segment; its header then carries a checksum of the whole index."""
         header = IndexHeader(self.uid, self.first, self.count, self.size, self.ends_sum, self.last_time_ms)
         self.files.write(self.index_fd, header.pack(), 0)
         self.files.sync(self.index_fd)

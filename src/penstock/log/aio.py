@@ -1,4 +1,4 @@
-"""Streams for an event loop: appends are encoded and written on the loop, only the wait for the disk is on a thread."""
+"""Streams for an event loop: appends are encoded and written on the loop; only the fsync runs on a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Waiting = tuple[Sequence[Payload], "asyncio.Future[AppendOutcome]"]
 
 
 class AsyncStreams:
-    """For coroutines of one loop. There is no timer: while one group is synced, the next gathers."""
+    """Streams for coroutines of one loop. Without a timer: while one group is fsynced, the next one collects."""
 
     def __init__(self, streams: Streams, *, threads: int = 8) -> None:
         self.streams = streams
@@ -31,7 +31,7 @@ class AsyncStreams:
         self._closed = False
 
     async def append(self, name: str, payloads: Sequence[Payload]) -> AppendOutcome:
-        """Answered when on disk; those who wait for the same stream share the fsync."""
+        """Append durably; concurrent appends to the same stream share the fsync."""
         if self._closed:
             raise StoreClosed("the streams are closed")
         loop = asyncio.get_running_loop()
@@ -48,11 +48,11 @@ class AsyncStreams:
         return await future
 
     async def call(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Any other verb of `streams`, without holding up the loop."""
+        """Call any other method of `streams` without blocking the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: verb(*args, **options))
 
     async def wait(self, name: str, offset: int, seconds: float) -> bool:
-        """Until there is a record at this offset; False if the time passes first."""
+        """Wait until there is a record at this offset; return False on timeout."""
         loop = asyncio.get_running_loop()
         grown = asyncio.Event()
         stop = await self.call(self.streams.listen, name, lambda: loop.call_soon_threadsafe(grown.set))
@@ -66,7 +66,7 @@ class AsyncStreams:
                 if left <= 0:
                     return False
                 try:
-                    # What another process appends shows only by looking; and this one may stop being the writer.
+                    # Appends of other processes are only found by polling, and this process may stop being the writer.
                     async with asyncio.timeout(min(left, 1.0 if stop is not None else WATCH_SECONDS)):
                         await grown.wait()
                 except TimeoutError:
@@ -80,7 +80,7 @@ class AsyncStreams:
         try:
             while waiting:
                 group = [waiting.popleft() for _ in range(min(len(waiting), GROUP_MAX))]
-                # Whoever has gone before the group was taken asks for nothing any more.
+                # Skip appends whose caller was cancelled before the group started.
                 await self._commit(name, [each for each in group if not each[1].cancelled()])
         finally:
             del self._waiting[name]
@@ -115,7 +115,7 @@ class AsyncStreams:
         return prepared.outcomes
 
     async def close(self) -> None:
-        """Finish what was accepted, then stop."""
+        """Finish accepted appends, then stop."""
         self._closed = True
         if self._running:
             await asyncio.wait(self._running)

@@ -1,7 +1,7 @@
-"""Appends that may come twice and are to be there once: known again by a hash of their key and by their content.
+"""Deduplicates appends by a hash of their key and their content.
 
-The first record of an append with a key carries the hash. One hash of 32 bits is too short to tell appends apart, so it
-never does so alone: the content that follows is compared.
+The first record of an append with a key carries the hash. 32 bits are too few to identify an append, so the content is
+compared, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tagged(payloads: Sequence[Payload], tag: int) -> list[Payload]:
 
 
 def tags_from(streams: Streams, name: str, at: int, since_ms: int = 0) -> Iterator[tuple[int, int]]:
-    """Tags of the records from an offset up to the present end, with their offsets."""
+    """Yield the tags of the records from an offset up to the current end, with their offsets."""
     end = streams.show(name).next
     while at < end:
         try:
@@ -41,7 +41,7 @@ def tags_from(streams: Streams, name: str, at: int, since_ms: int = 0) -> Iterat
 
 
 def same(streams: Streams, name: str, first: int, payloads: Sequence[Payload]) -> int:
-    """How many of these are there already, one after the other."""
+    """Return how many of these payloads exist in sequence from an offset on."""
     there = 0
     while there < len(payloads):
         page = streams.read(name, first + there, limit=min(READ_RECORDS_MAX, len(payloads) - there))
@@ -57,7 +57,7 @@ def same(streams: Streams, name: str, first: int, payloads: Sequence[Payload]) -
 
 
 def find(streams: Streams, name: str, key: str, payloads: Sequence[Payload], since: int) -> tuple[int, int] | None:
-    """Where, from an offset on, an append with this key begins, and how many of its records are there."""
+    """Return the first offset of an append with this key after `since`, and how many of its records exist."""
     tag = tag_of(key)
     for found, offset in tags_from(streams, name, max(since, streams.show(name).first)):
         if found == tag and (there := same(streams, name, offset, payloads)):
@@ -68,13 +68,13 @@ def find(streams: Streams, name: str, key: str, payloads: Sequence[Payload], sin
 def append_once(
     streams: Streams, name: str, key: str, payloads: Sequence[Payload], since: int | None = None
 ) -> AppendOutcome:
-    """Append, unless that was done at or after the offset `since`."""
+    """Append unless the same append exists at or after the offset `since`."""
     known = None if since is None else find(streams, name, key, payloads, since)
     if known is None:
         return streams.append(name, tagged(payloads, tag_of(key)))
     first, there = known
     if there == len(payloads):
         return AppendOutcome(first, first + there - 1, 0)
-    # A power cut took the rest of it.
+    # A power failure lost the rest of it.
     rest = streams.append(name, payloads[there:])
     return AppendOutcome(first, rest.last, rest.time_ms)

@@ -1,4 +1,4 @@
-"""Looking at every record of a log, and mending what can be mended without moving a single good one."""
+"""Checks every record of a log, and repairs damage without moving intact records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from penstock.log.writer import Log
 
 
 def check(folder: Path, name: str, progress: Progress | None = None) -> Report:
-    """Reads everything, changes nothing, needs no lock."""
+    """Check every record. Changes nothing and needs no lock."""
     report = Report(stream=name, findings=[])
     try:
         identity = load_identity(folder)
@@ -68,7 +68,7 @@ def _check_consumers(folder: Path, name: str, report: Report) -> None:
 
 
 def _has_writer(folder: Path) -> bool:
-    """What is written and not yet published is no tail."""
+    """Return True if a writer is active, whose unpublished data is not a torn tail."""
     try:
         FolderLock(folder / LOCK, patience_s=0).close()
     except StoreBusy:
@@ -226,7 +226,7 @@ def repair(
     files: Files = DISK,
     clock: Clock = system_clock,
 ) -> Report:
-    """What a check would find, each finding mended as far as can be. Needs the log for itself."""
+    """Repair what a check finds, as far as possible. Takes the log's write lock."""
     with typed_errors(f"repairing stream {name!r}"):
         report = check(folder, name)
         _repair_small_files(folder, name, report, files, clock)
@@ -273,7 +273,7 @@ def _repair_small_files(folder: Path, name: str, report: Report, files: Files, c
 
 
 def _restored_identity(folder: Path, name: str, clock: Clock) -> Identity:
-    """The id from the segments, because they and their indexes are known by it; options are the defaults."""
+    """Return an identity with the id that segments and indexes carry, and default options."""
     uids = Counter(uids_in(folder)).most_common(1)
     uid = uids[0][0] if uids else randbits(63)
     headed = [first for first in firsts_in(folder) if (uid, first) in owners_of(Handle(folder / file_name(first)))]
@@ -288,7 +288,7 @@ def _restored_identity(folder: Path, name: str, clock: Clock) -> Identity:
 
 
 class _Repairer:
-    """Puts markers where records are beyond help, and makes indexes and sums anew."""
+    """Replaces damaged records by markers, and rebuilds indexes and sums."""
 
     def __init__(self, folder: Path, identity: Identity, files: Files) -> None:
         self.folder = folder
@@ -306,11 +306,11 @@ class _Repairer:
             if progress is not None:
                 progress(place + 1, len(firsts))
         if manifest is not None and firsts and firsts[0] > manifest.first:
-            # Nothing before it is left, so that is where the stream begins now.
+            # Earlier segments are lost, so the stream now begins here.
             save_manifest(self.files, self.folder, msgspec.structs.replace(manifest, first=firsts[0]))
 
     def _fill(self, first: int, following: int) -> None:
-        """Markers for the records that are missing between two segments."""
+        """Write markers for the records missing between two segments."""
         segment = Segment(self.folder, self.identity, first, expected=following - first)
         at = first + segment.count
         while at < following:
@@ -346,7 +346,7 @@ class _Repairer:
                 self.files.close(fd)
 
     def _mark(self, segment: Segment, view: memoryview, ends: array[int], bad: list[int]) -> None:
-        """A marker is as long as what it stands for, so that no other record moves."""
+        """Replace records by markers of the same length, so that no other record moves."""
         data = bytearray(view)
         data.extend(bytes(max(0, ends[-1] - len(data))))
         for number in bad:

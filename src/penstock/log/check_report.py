@@ -1,4 +1,4 @@
-"""What can be wrong with a log, as data: what opening, `check` and `repair` have to say."""
+"""Damage reports of a log, from opening, `check` and `repair`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from msgspec import Struct
 
 class DamageKind(StrEnum):
     TORN_TAIL = "torn_tail"
-    """Bytes after the last whole record that nobody was promised."""
+    """Unacknowledged bytes after the last whole record."""
     CORRUPT = "corrupt"
-    """Records that are not what was written."""
+    """Records that fail their checksum."""
     LOST = "lost"
-    """Records that were acknowledged and are no longer there."""
+    """Acknowledged records that are missing."""
     GIVEN_UP = "given_up"
-    """Lost records that an earlier repair has put markers in the place of."""
+    """Lost records that an earlier repair replaced by markers."""
     INDEX = "index"
-    """An index that is missing, short, damaged or from elsewhere. It can be rebuilt."""
+    """An index that is missing, short, damaged or from another segment. It can be rebuilt."""
     SUMS = "sums"
-    """Sums of blocks that do not fit. Bulk reads are slower there."""
+    """Wrong block sums, which only slow down bulk reads."""
     HEAD = "head"
-    """A head of a segment that is damaged. It can be rewritten."""
+    """A damaged segment header. It can be rewritten."""
     MISPLACED = "misplaced"
-    """A file that belongs to another stream or offset than its name says. None of it is served."""
+    """A file that belongs to another stream or offset than its name says. It is not served."""
     CUT = "cut"
-    """Whole records that were cut off a log, because their offsets could not be told; they are kept beside it."""
+    """Whole records of unknown offset that were cut off a log; they are kept beside it."""
     MANIFEST = "manifest"
     IDENTITY = "identity"
     CONSUMERS = "consumers"
@@ -36,20 +36,20 @@ class Finding(Struct, frozen=True, kw_only=True):
     text: str
     segment: str | None = None
     first: int | None = None
-    """The first offset concerned, and the last."""
+    """First affected offset; `last` is the last one."""
     last: int | None = None
     position: int | None = None
-    """The byte in the segment."""
+    """Byte position in the segment."""
     mended: bool = False
 
     @property
     def loses(self) -> bool:
-        """Does it concern records that were acknowledged?"""
+        """True if acknowledged records are affected."""
         return self.trouble in (DamageKind.CORRUPT, DamageKind.LOST, DamageKind.MISPLACED, DamageKind.CUT)
 
 
 class Report(Struct, kw_only=True):
-    """The outcome of a check or a repair."""
+    """Result of a check or a repair."""
 
     stream: str
     segments: int = 0
@@ -61,5 +61,5 @@ class Report(Struct, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Is nothing wrong that a repair could mend?"""
+        """True if there is nothing left to repair."""
         return all(finding.mended or finding.trouble is DamageKind.GIVEN_UP for finding in self.findings)

@@ -1,7 +1,7 @@
-"""Named positions in a stream, in one small file that is replaced whole.
+"""Positions of a stream's consumers, in one small file that is replaced atomically.
 
-Whole, because a file that is either the old or the new one cannot be torn, so a wrong checksum always means damage;
-one for all, because commits that wait at the same time then share its two fsyncs. Any process may commit.
+An atomic replacement cannot be torn, so a wrong checksum always means damage. With one file for all consumers,
+concurrent commits share its two fsyncs. Any process may commit.
 """
 
 from __future__ import annotations
@@ -37,23 +37,25 @@ class _Saved(Struct, frozen=True):
 
 
 def saved(consumers: dict[str, Consumer]) -> Struct:
-    """As the file holds them."""
+    """Return the consumers in the form of the file."""
     return _Saved(consumers)
 
 
-_saved = msgspec.json.Decoder(_Saved)  # Made here: threads that decode a nested type first, together, crash msgspec.
+_saved = msgspec.json.Decoder(
+    _Saved
+)  # Created at import: msgspec crashes if threads decode a nested type for the first time concurrently.
 
 
 class CommitPosition(Command[Consumer]):
     consumer: str
     offset: int
-    """The last record that has been processed; -1 for none."""
+    """Offset of the last processed record; -1 for none."""
     force: bool = False
     kind: Kind = "consumer"
 
 
 class SeeConsumer(Command[Consumer]):
-    """Make it known, or note that it is still there."""
+    """Registers a consumer, or records its activity."""
 
     consumer: str
     kind: Kind = "consumer"
@@ -64,14 +66,14 @@ class ForgetConsumer(Command[None]):
 
 
 def check_consumer_name(name: str) -> str:
-    # Programs that tidy up URLs and paths could not reach a consumer called "..".
+    # HTTP clients that normalize paths could not address a consumer called "..".
     if check_known_consumer_name(name) in (".", ".."):
-        raise InvalidName(f"{name!r} is not a consumer's name", field="consumer", hint="choose one that is no path")
+        raise InvalidName(f"invalid consumer name {name!r}", field="consumer", hint="choose a name other than . and ..")
     return name
 
 
 def check_known_consumer_name(name: str) -> str:
-    """As `check_consumer_name`, and what 0.1.0 allowed too, so that it can be forgotten."""
+    """Check a name, but allow those that 0.1.0 allowed, so that such consumers can be deleted."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name!r} is not a consumer's name", field="consumer", hint="1 to 255 of letters, digits and . _ : -"
@@ -84,7 +86,7 @@ def new_consumer_name() -> str:
 
 
 class Consumers(SingleLane):
-    """All positions in one stream. Safe for threads and processes."""
+    """All positions in one stream. Thread-safe and process-safe."""
 
     def __init__(self, folder: Path, stream: str, *, files: Files, clock: Clock) -> None:
         self._folder = folder
@@ -97,11 +99,11 @@ class Consumers(SingleLane):
         self._committer = ThreadCommitter(self)
 
     def submit(self, command: Command[Any]) -> Any:
-        """Durable when answered."""
+        """Execute a command; it is durable when this returns."""
         return self._committer.submit(command)
 
     def all(self) -> dict[str, Consumer]:
-        """As of the last commit of anyone."""
+        """Return all consumers as of the last commit of any process."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -126,14 +128,14 @@ class Consumers(SingleLane):
         except ValueError as error:
             raise Damaged(
                 f"the positions of stream {self._stream!r} are damaged: {error}",
-                hint="`penstock stream repair` sets it aside; consumers then begin anew",
+                hint="`penstock stream repair` sets the file aside; consumers then start from the beginning",
             ) from error
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Commits of any number of consumers, with one replacing of the file."""
+        """Execute commands of any number of consumers with one replacement of the file."""
         lock = FolderLock(self._folder / LOCK, wait=True)
         try:
-            # Not from what is remembered: two changes in one moment may look like one from outside.
+            # Read the file and not the cache: two changes within one timestamp are indistinguishable from outside.
             before = self._load() if self._path.exists() else {}
             known = dict(before)
             outcomes: list[Any] = []
@@ -150,7 +152,7 @@ class Consumers(SingleLane):
             lock.close()
 
     def prepare(self, commands: Sequence[Command[Any]]) -> None:
-        """There is nothing that could be done without waiting for the disk."""
+        """Return None: every commit waits for the disk."""
 
     def _carry_out(self, known: dict[str, Consumer], command: Command[Any]) -> Consumer | None:
         match command:
@@ -178,7 +180,9 @@ class Consumers(SingleLane):
     def _new(self, known: dict[str, Consumer], name: str, kind: Kind) -> Consumer:
         if len(known) >= CONSUMERS_MAX:
             raise BatchTooLarge(
-                f"stream {self._stream!r} has {len(known)} consumers already", field="consumer", hint="forget some"
+                f"stream {self._stream!r} already has {len(known)} consumers",
+                field="consumer",
+                hint="delete unused ones",
             )
         now = self._clock()
         return Consumer(name=check_consumer_name(name), offset=None, seen_ms=now, created_ms=now, kind=kind)

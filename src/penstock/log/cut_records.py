@@ -1,4 +1,4 @@
-"""Records that were cut off a log and are kept beside it (`*.cut`): finding them, and bringing them back."""
+"""Finds and restores records that were cut off a log and are kept beside it (`*.cut`)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from penstock.log.writer import Log
 
 
 class Cut:
-    """One such file."""
+    """One file of cut records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         first, position = path.name.split(".")[:2]
-        # The segment that it was cut off.
+        # First offset of the segment that the records were cut from.
         self.first = int(first)
         self.position = int(position)
         data = memoryview(path.read_bytes())
         places = list(intact_records(data))
         self.records = [bytes(data[low:high]) for low, high in places]
-        # So many of them follow directly on what was left of the segment, so that their offsets are known.
+        # Number of records that directly follow the rest of the segment, so that their offsets are known.
         at = self.unbroken = 0
         for low, high in places:
             if low != at:
@@ -43,7 +43,7 @@ def cut_files(folder: Path) -> list[Path]:
 
 
 def restore_cuts(files: Files, folder: Path, clock: Clock, *, append: bool = True) -> list[Finding]:
-    """Bring cut records back at their offsets where these are known and free; `append` the others to the log."""
+    """Restore cut records at their offsets if these are known and free; `append` the others to the log."""
     findings = []
     for path in cut_files(folder):
         cut = Cut(path)
@@ -68,7 +68,7 @@ def restore_cuts(files: Files, folder: Path, clock: Clock, *, append: bool = Tru
 
 
 def _restore_in_place(files: Files, folder: Path, identity: Identity, cut: Cut) -> int:
-    """Make a segment of the records that followed those of the one they were cut off; answers how many."""
+    """Restore the records that directly followed their segment as a new segment; return how many."""
     firsts = firsts_in(folder)
     if cut.first not in firsts or not cut.unbroken:
         return 0
@@ -79,7 +79,7 @@ def _restore_in_place(files: Files, folder: Path, identity: Identity, cut: Cut) 
     for first in firsts[firsts.index(cut.first) + 1 :]:
         if _holds_records(folder, identity, first):
             if first == begin and _begins_with(folder, identity, first, cut.records[0]):
-                return cut.unbroken  # A repair was killed between this and removing the cut.
+                return cut.unbroken  # An earlier repair was killed before it removed the cut file.
             room = min(room, first - begin)
             break
         remove_segment(files, folder, first)
@@ -96,7 +96,7 @@ def _restore_in_place(files: Files, folder: Path, identity: Identity, cut: Cut) 
 
 
 def _holds_records(folder: Path, identity: Identity, first: int) -> bool:
-    """False for a segment that is empty, or in which a repair put only markers for what was lost."""
+    """Return False for a segment that is empty or holds only markers of lost records."""
     segment = Segment(folder, identity, first)
     view, ends = segment.log.map(), segment.ends(0, segment.count)
     return segment.misplaced or any(kind_at(view, start) != LOST for start in ends[:-1])

@@ -1,4 +1,4 @@
-"""The few operations that change files, in one place, so that tests can make them fail or forget."""
+"""All operations that change files, in one place, so that tests can inject faults."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from penstock.errors import CannotOpen, DiskFull, PenstockError, ReadOnly, Store
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
-# Messages are nobody else's business on this machine.
+# Other users of the machine must not read messages.
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
 
 
 class Files:
-    """What a disk does. File descriptors are plain numbers; reading goes past this object."""
+    """Write operations on files. File descriptors are plain numbers; reads do not go through this class."""
 
     def open(self, path: Path) -> int:
-        """For reading and writing; made if it is not there."""
+        """Open a file for reading and writing; create it if it does not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
 
     def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
-        """All of it, at a position."""
+        """Write all data at a position."""
         view = memoryview(data)
         while view:
             written = os.pwrite(fd, view, position)
@@ -46,7 +46,7 @@ class Files:
         path.unlink(missing_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """Files that appeared, went or got another name are so after a power cut too."""
+        """Fsync a folder, so that created, removed and renamed files survive a power failure."""
         sync_path(folder)
 
     def close(self, fd: int) -> None:
@@ -54,12 +54,12 @@ class Files:
 
 
 DISK = Files()
-# A reader may hold the lock for a moment, to mend what a crash left.
+# A reader may hold the lock briefly to recover from a crash.
 PATIENCE_S = 0.2
 
 
 def sync_path(path: Path) -> None:
-    """A file, or the names in a folder."""
+    """Fsync a file or a folder."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -68,7 +68,7 @@ def sync_path(path: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it that are missing, so that a power cut does not take any of them back."""
+    """Create a folder and its missing parents durably."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode, exist_ok=True)
@@ -77,7 +77,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def replace(files: Files, path: Path, data: bytes) -> None:
-    """The file holds either its old content or all of the new, whatever happens."""
+    """Replace a file atomically and durably."""
     beside = path.with_name(path.name + ".new")
     fd = files.open(beside)
     try:
@@ -92,7 +92,7 @@ def replace(files: Files, path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def typed_errors(what: str) -> Iterator[None]:
-    """The system's errors as ours."""
+    """Convert OSError to a StoreError."""
     try:
         yield
     except OSError as error:
@@ -104,14 +104,14 @@ def typed_errors(what: str) -> Iterator[None]:
 def as_typed(error: OSError, what: str) -> StoreError:
     text = f"{what}: {error.strerror or error}"
     if error.errno in _FULL:
-        return DiskFull(text, hint="nothing of this request was kept; make room and try again")
+        return DiskFull(text, hint="the request was not stored; free some space and try again")
     if error.errno in _READ_ONLY:
         return ReadOnly(text)
     return StoreError(text)
 
 
 class FolderLock:
-    """One holder among all processes; it ends with the process that holds it."""
+    """An exclusive lock among all processes; the kernel releases it when the process ends."""
 
     _locked = False
 
@@ -145,7 +145,7 @@ class FolderLock:
         return True
 
     def close(self) -> None:
-        """Closing, not unlocking: a forked child that closes its copy leaves the lock with its parent."""
+        """Close without unlocking: a forked child that closes its copy leaves the lock with its parent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

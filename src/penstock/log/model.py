@@ -1,4 +1,4 @@
-"""The nouns of the log: records, pages of them, options, and what is known of a stream and its consumers."""
+"""Data types of the log: records, pages, options, streams and consumers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 
 class StreamOptions(Options, frozen=True, kw_only=True):
     segment_bytes: Annotated[int, Meta(ge=SEGMENT_BYTES_MIN, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES_MAX
-    """A segment that would grow beyond this is sealed."""
+    """Size at which a segment is sealed."""
     retention_bytes: Positive | None = None
-    """Sealed segments beyond this total are removed, oldest first."""
+    """Total size above which the oldest sealed segments are removed."""
     retention_ms: Annotated[int, Meta(ge=1, le=TIME_MS_MAX)] | None = None
-    """Segments whose newest record is older are removed."""
+    """Age of its newest record at which a segment is removed."""
     consumer_expire_ms: Annotated[int, Meta(ge=1, le=TIME_MS_MAX)] = 7 * DAY_MS
-    """Retention no longer waits for a consumer that was not seen for so long."""
+    """Time without activity after which retention no longer waits for a consumer."""
     hold_bytes: Positive | None = None
-    """The most that is kept only because a consumer still needs it."""
+    """Maximum size retained only because a consumer still needs it."""
     record_bytes: Annotated[int, Meta(ge=1, le=RECORD_BYTES_MAX)] = 512 << 10
-    """The largest record."""
+    """Maximum size of a record."""
 
 
 decode_stream_options = options_decoder(StreamOptions)
@@ -47,7 +47,7 @@ class NewRecord(Struct, frozen=True, gc=False):
     data: bytes
     content: Content = Content.BYTES
     tag: int = 0
-    """Kept with the record: a hash of what it came with, by which an append can be known again."""
+    """Hash of the append's idempotency key, stored with the record to recognize a repeated append."""
 
 
 class LogRecord(Struct, frozen=True, gc=False):
@@ -55,10 +55,10 @@ class LogRecord(Struct, frozen=True, gc=False):
     time_ms: int
     data: bytes
     kind: int = 0
-    """0 for a user's record; events of the journal have others."""
+    """0 for a user's record; journal events have other kinds."""
     flags: int = 0
     field_bytes: int = 0
-    """How many bytes of `data` are fixed fields."""
+    """Number of bytes of `data` that are fixed fields."""
     tag: int = 0
 
     @property
@@ -80,21 +80,21 @@ class AppendOutcome(Struct, frozen=True, gc=False):
 class LogPage(Struct, frozen=True):
     records: list[LogRecord]
     next: int
-    """Where to read on."""
+    """Offset of the next page."""
     lost: int = 0
-    """Offsets passed over because a repair found their records beyond help."""
+    """Number of offsets skipped because a repair could not restore their records."""
 
 
 class Consumer(Struct, frozen=True, kw_only=True):
     name: str
     offset: int | None
-    """The last record it has processed; None before the first."""
+    """Offset of the last record it has processed; None before the first."""
     seen_ms: int
     created_ms: int
     kind: Literal["consumer", "pipeline"] = "consumer"
-    """A pipeline never expires: what it has not read is kept until it is forgotten."""
+    """A pipeline never expires: unread records are retained until it is deleted."""
     lag: int = 0
-    """How many kept records come after its position."""
+    """Number of retained records after its position."""
     expired: bool = False
 
 
@@ -104,7 +104,7 @@ class SegmentInfo(Struct, frozen=True, kw_only=True):
     bytes: int
     sealed: bool
     path: str | None = None
-    """Where the records are, for those who map the file."""
+    """Path of the file, for readers that map it."""
 
 
 class StreamInfo(Struct, frozen=True, kw_only=True):
@@ -119,24 +119,24 @@ class StreamInfo(Struct, frozen=True, kw_only=True):
 
 
 class Trimmed(Struct, frozen=True, kw_only=True):
-    """What a trim did, and what kept it from doing more."""
+    """Result of a trim, and what stopped it."""
 
     first: int
     removed_records: int = 0
     removed_bytes: int = 0
     removed_segments: int = 0
     held_by: str | None = None
-    """The consumer that still needs the next segment, or `archive`."""
+    """Consumer that still needs the next segment, or `archive`."""
 
 
-# Called with each sealed segment before it is removed; False keeps it for now.
+# Called with each sealed segment before it is removed; returning False keeps it for now.
 Archive = Callable[[SegmentInfo], bool]
 
 
 def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> list[int]:
-    """Refuse what can never be appended; how long each is."""
+    """Raise if the payloads can never be appended; return their lengths."""
     if isinstance(payloads, (bytes, str)):
-        raise WrongType("records are a list of bytes", field="records")
+        raise WrongType("records must be a list of bytes", field="records")
     if not payloads:
         raise InvalidInput("no records to append", field="records")
     if len(payloads) > BATCH_RECORDS_MAX:
@@ -148,7 +148,7 @@ def check_payloads(payloads: Sequence[Payload], record_bytes_max: int) -> list[i
         datas = [payload.data if isinstance(payload, NewRecord) else payload for payload in payloads]
         for data in datas:
             if type(data) is not bytes:
-                raise WrongType(f"a record is bytes, not {type(data).__name__}", field="records")
+                raise WrongType(f"a record must be bytes, not {type(data).__name__}", field="records")
     lengths = list(map(len, datas))
     if max(lengths) > record_bytes_max:
         raise PayloadTooLarge(f"a record of {max(lengths)} bytes", field="records", hint=f"at most {record_bytes_max}")

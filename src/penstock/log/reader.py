@@ -1,4 +1,4 @@
-"""Reading a log without a lock, in any process, while another may be writing it."""
+"""Reads a log without a lock, in any process, while another may write it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OFFSET_MAX = 2**53
 
 
 class LogReader:
-    """Any number of these, in threads and processes. What it hands out has been checked and is on disk."""
+    """A log reader; any number may exist in threads and processes. It only returns verified, durable records."""
 
     def __init__(self, folder: Path | str, *, files: Files = DISK) -> None:
         self.folder = Path(folder)
@@ -55,12 +55,12 @@ class LogReader:
 
     @property
     def first_offset(self) -> int:
-        """The first that is kept."""
+        """Offset of the first retained record."""
         return self._first
 
     @property
     def next_offset(self) -> int:
-        """That of the record which comes next. Costs two system calls."""
+        """Offset of the next record. Costs two system calls."""
         last = self._last_segment()
         if last.over():
             self._look_again()
@@ -125,7 +125,7 @@ class LogReader:
         return again.by_its_records(self.identity, self._published(again))
 
     def _published(self, last: Segment) -> int:
-        """How many records of the last segment can be read."""
+        """Return how many records of the last segment are readable."""
         return last.count
 
     def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[LogRecord]:
@@ -136,7 +136,7 @@ class LogReader:
         return segment.read(start, stop, bytes_max)
 
     def segment_of(self, offset: int) -> Segment:
-        """The segment that holds an offset, opened and checked."""
+        """Return the segment that holds an offset, opened and checked."""
         for _ in range(3):
             firsts = self._firsts
             place = bisect_right(firsts, offset) - 1
@@ -195,7 +195,9 @@ class LogReader:
                 if isinstance(error, CannotOpen):
                     raise
             time.sleep(0.001 * min(attempt, 10))
-        raise Damaged(f"the folder of stream {self.name!r} keeps changing", hint="is something else writing there?")
+        raise Damaged(
+            f"the folder of stream {self.name!r} keeps changing", hint="check whether another program writes there"
+        )
 
     def _look(self) -> bool:
         manifest = load_manifest(self.folder, self.identity.uid)
@@ -213,7 +215,7 @@ class LogReader:
                 if mended or (mended is None and not holds):
                     return False
         elif manifest is not None and manifest.next > last.first + last.count and self._recover():
-            # What came after it has vanished whole.
+            # The following segments are missing entirely.
             return False
         assert last is not None
         with self._mutex:
@@ -222,7 +224,7 @@ class LogReader:
             return True
 
     def _recover(self) -> bool | None:
-        """Do what a writer would, if there is none: False if that is not allowed here, None if there is one."""
+        """Recover the log if it has no writer. Return False if not permitted, None if there is a writer."""
         try:
             lock = FolderLock(self.folder / LOCK, patience_s=0)
         except StoreBusy:
@@ -236,7 +238,7 @@ class LogReader:
         return True
 
     def segments(self) -> list[SegmentInfo]:
-        """What is kept, oldest first; sizes as of now."""
+        """Return the retained segments, oldest first, with current sizes."""
         found, firsts, end = [], self._firsts, self.next_offset
         for place, first in enumerate(firsts):
             following = firsts[place + 1] if place + 1 < len(firsts) else end
@@ -251,7 +253,7 @@ class LogReader:
         return found
 
     def wait(self, offset: int, seconds: float) -> bool:
-        """Until there is a record at this offset; False if the time passes first."""
+        """Wait until there is a record at this offset; return False on timeout."""
         deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
         while self.next_offset <= offset:
             left = deadline - time.monotonic()
@@ -261,7 +263,7 @@ class LogReader:
         return True
 
     def listen(self, listener: Callable[[], None]) -> bool:
-        """Be told of every append; False if only looking tells, because another process may be writing."""
+        """Call `listener` after every append; return False if another process may write, so that only polling works."""
         return False
 
     def unlisten(self, listener: Callable[[], None]) -> None:

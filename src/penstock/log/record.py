@@ -1,4 +1,4 @@
-"""One record as bytes: a header of 24 and the payload. It does not hold its offset, so it can be copied anywhere.
+"""Encoding of a record: a header of 24 bytes and the payload. It has no offset, so it can be copied anywhere.
 
  0 u32 payload length · 4 u32 checksum of bytes 8 to the end, seeded with the length · 8 i64 time_ms
 16 u8 kind · 17 u8 flags · 18 u16 field_bytes · 20 u32 tag (events: zero) · 24 payload       (little-endian)
@@ -28,9 +28,9 @@ _LENGTH = Struct("<I")
 _LENGTH_KIND_TAG = Struct("<I12xB3xI")
 REST_AT = _SIZED.size
 
-LENGTH_MAX = RECORD_BYTES_MAX + 0xFFFF  # Fields of an event come on top of its payload's limit.
+LENGTH_MAX = RECORD_BYTES_MAX + 0xFFFF  # An event's fields come on top of the payload limit.
 USER = 0
-# The kind of a record that stands where a repair found one beyond help.
+# Kind of the marker that replaces a record which a repair could not restore.
 LOST = 255
 Bytes = bytes | bytearray | memoryview
 SUMS_PER_BYTE = 64
@@ -43,7 +43,7 @@ __all__ = ["HEADER_BYTES", "LOST", "USER", "Bytes", "crc32", "decode", "encode",
 
 
 def encode(payloads: Sequence[Payload], time_ms: int, lengths: Sequence[int] | None = None) -> tuple[bytes, list[int]]:
-    """Users' records back to back, and the size of each."""
+    """Encode user records; return them back to back and the size of each."""
     # One call into C a step: as fast as a loop at 100 records, faster only at 1,000.
     if set(map(type, payloads)) != {bytes}:
         return _encode_mixed(payloads, time_ms)
@@ -63,7 +63,7 @@ def encode(payloads: Sequence[Payload], time_ms: int, lengths: Sequence[int] | N
 
 
 def _encode_mixed(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, list[int]]:
-    """As `encode`, where at least one payload says what its content is."""
+    """Encode records of which at least one has a content type or a tag."""
     parts = [
         encode_event(USER, time_ms, b"", payload)
         if isinstance(payload, bytes)
@@ -74,14 +74,14 @@ def _encode_mixed(payloads: Sequence[Payload], time_ms: int) -> tuple[bytes, lis
 
 
 def encode_event(kind: int, time_ms: int, fields: bytes, data: bytes = b"", flags: int = 0, tag: int = 0) -> bytes:
-    """One record of any kind; `fields` are the fixed ones that bulk readers gather."""
+    """Encode a record of any kind; `fields` are the fixed fields that bulk readers gather."""
     length = len(fields) + len(data)
     rest = _REST.pack(time_ms, kind, flags, len(fields), tag)
     return _SIZED.pack(length, crc32(data, crc32(fields, crc32(rest, length)))) + rest + fields + data
 
 
 def intact(buffer: memoryview, start: int, end: int) -> bool:
-    """Are these bytes exactly one record, as it was written?"""
+    """Return True if these bytes are exactly one record with a valid checksum."""
     if end - start < HEADER_BYTES or end > len(buffer):
         return False
     length, checksum = _SIZED.unpack_from(buffer, start)
@@ -89,13 +89,13 @@ def intact(buffer: memoryview, start: int, end: int) -> bool:
 
 
 def decode(buffer: bytes, start: int, end: int, offset: int) -> LogRecord:
-    """The record at a place already found intact."""
+    """Decode a record that is known to be intact."""
     _, _, time_ms, kind, flags, field_bytes, tag = HEADER.unpack_from(buffer, start)
     return LogRecord(offset, time_ms, buffer[start + HEADER_BYTES : end], kind, flags, field_bytes, tag)
 
 
 def end_at(buffer: Bytes, start: int) -> int | None:
-    """Where the record that seems to begin here would end; None if none can."""
+    """Return the end of a record that would begin here; None if none can."""
     if start + HEADER_BYTES > len(buffer):
         return None
     length, kind, tag = _LENGTH_KIND_TAG.unpack_from(buffer, start)
@@ -104,7 +104,7 @@ def end_at(buffer: Bytes, start: int) -> int | None:
 
 
 def sizes_of(buffer: Bytes) -> list[int]:
-    """The size of each of these encoded records, by their lengths alone."""
+    """Return the size of each of these encoded records, from their length fields alone."""
     sizes, at = [], 0
     while at < len(buffer):
         end = end_at(buffer, at)
@@ -116,7 +116,7 @@ def sizes_of(buffer: Bytes) -> list[int]:
 
 
 def walk(buffer: memoryview, start: int) -> Iterator[int]:
-    """The ends of the intact records from here on, up to the first that is not."""
+    """Return the ends of the intact records from here on, up to the first damaged one."""
     end = end_at(buffer, start)
     while end is not None and intact(buffer, start, end):
         yield end

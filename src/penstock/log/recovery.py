@@ -1,7 +1,7 @@
-"""Opening a log for writing: find where it truly ends, cut what was never promised, and name what is missing.
+"""Recovers a log when it is opened for writing: finds its true end, cuts unacknowledged data and reports losses.
 
-Nothing here reads more than the records since the last manifest, unless an index is gone. What is decided follows from
-records that pass their checksums; nothing that passes is discarded.
+It only reads the records since the last manifest, unless an index is missing. Decisions rest on records that pass their
+checksums, and no such record is discarded.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from penstock.log.segment_placement import put_in_place
 
 CUT = ".cut"
 BAD = ".bad"
-# What recoveries in this process have found, by kind, for the metrics.
+# Damage found by recoveries in this process, by kind, for the metrics.
 FOUND: Counter[DamageKind] = Counter()
-# File systems write so much at a time, or a multiple of it.
+# File systems write multiples of this.
 PAGE = 4096
 log = logging.getLogger("penstock.log")
 
@@ -59,9 +59,9 @@ class Recovered:
 
 
 def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
-    """The caller holds the lock."""
+    """Recover a log. The caller holds the lock."""
     for left_over in folder.glob("*.new"):
-        # Positions are replaced under a lock of their own, perhaps at this moment.
+        # Consumer positions have a lock of their own and may be replaced right now.
         if left_over.stem != CONSUMERS:
             files.remove(left_over)
     manifest = load_manifest(folder, identity.uid)
@@ -92,7 +92,7 @@ def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
 
 
 def gaps(folder: Path, identity: Identity, first: int, firsts: list[int]) -> list[Finding]:
-    """Offsets that no segment holds."""
+    """Return findings for the offsets that no segment holds."""
     findings = []
     if firsts and firsts[0] > first:
         findings.append(_lost(first, firsts[0] - 1))
@@ -104,7 +104,7 @@ def gaps(folder: Path, identity: Identity, first: int, firsts: list[int]) -> lis
 
 
 def _count(folder: Path, identity: Identity, first: int, following: int) -> int:
-    """How many records a segment has that is not the last: as its seal says, or as there are."""
+    """Return the number of records of a segment before the last, from its seal or by counting."""
     header = index_header(folder, identity, first)
     if header is not None and header.sealed:
         return header.count
@@ -117,7 +117,7 @@ def _lost(first: int, last: int) -> Finding:
 
 
 def _ends_of_vanished(folder: Path, uid: int, firsts: list[int]) -> list[int]:
-    """Where segments ended of which only the index is left."""
+    """Return the end offsets of segments of which only the index is left."""
     ends = []
     for first in firsts_in(folder, INDEX):
         if first not in firsts:
@@ -128,7 +128,7 @@ def _ends_of_vanished(folder: Path, uid: int, firsts: list[int]) -> list[int]:
 
 
 def _end_of_consumers(folder: Path, name: str) -> int:
-    """The offset after the last that any consumer has processed: it was there once."""
+    """Return the offset after the last record that any consumer has processed, which therefore existed."""
     try:
         known = Consumers(folder, name, files=DISK, clock=system_clock).all()
     except Damaged:
@@ -146,7 +146,7 @@ def _tail(
     known_end: int,
     findings: list[Finding],
 ) -> tuple[Identity, ActiveSegment]:
-    """The segment to go on writing to."""
+    """Return the segment to continue writing to."""
     if not firsts:
         if known_end > first:
             findings.append(_lost(first, known_end - 1))
@@ -160,7 +160,7 @@ def _tail(
     if known_end > active.next:
         findings.append(_lost(active.next, known_end - 1))
         if not active.count:
-            # An empty segment would take the new one's place among the names for nothing.
+            # An empty segment serves no purpose beside the new one.
             active.close()
             remove_segment(files, folder, firsts.pop())
             return _new_tail(files, folder, identity, known_end)
@@ -178,7 +178,7 @@ def _new_tail(files: Files, folder: Path, identity: Identity, first: int) -> tup
 
 
 def _finish_sealing(files: Files, folder: Path, identity: Identity, first: int, following: int) -> None:
-    """A crash in the middle of a roll-over leaves the segment before the last unsealed."""
+    """Seal the segment before the last, which a crash during a roll-over leaves unsealed."""
     header = index_header(folder, identity, first)
     if header is None or not header.sealed:
         before = SegmentRecovery(files, folder, identity, first, None, expected=following - first)
@@ -194,7 +194,7 @@ def remove_segment(files: Files, folder: Path, first: int) -> None:
 
 
 class SegmentRecovery:
-    """One segment that no seal vouches for."""
+    """Recovers one unsealed segment."""
 
     def __init__(
         self,
@@ -212,12 +212,12 @@ class SegmentRecovery:
         self.first = first
         self.start = identity.start_of(first)
         self.manifest = manifest if manifest is not None and manifest.active == first else None
-        # How many records it held, if another segment follows it.
+        # Number of records it held, if another segment follows.
         self.expected = expected
-        # The offset after the last that others know of.
+        # Offset after the last record that manifest, consumers or other indexes know of.
         self.known_end = known_end
         self.findings: list[Finding] = []
-        # How many records it is known to have had.
+        # Number of records it is known to have had.
         self.claimed = 0
         self.log_fd, self.index_fd, self.sums_fd = (
             files.open(folder / file_name(first, suffix)) for suffix in (LOG, INDEX, SUMS)
@@ -225,7 +225,7 @@ class SegmentRecovery:
 
     def run(self) -> ActiveSegment:
         log = Handle(self.folder / file_name(self.first))
-        # After a failed fsync the cache may hold what the disk does not.
+        # After a failed fsync the page cache may hold data that is not on disk.
         os.posix_fadvise(log.fd, self.manifest.bytes if self.manifest else 0, 0, os.POSIX_FADV_DONTNEED)
         self._restore_head(log.size)
         view = log.map()
@@ -265,22 +265,22 @@ class SegmentRecovery:
         self._find(DamageKind.INDEX, text, mended=True)
 
     def _cut(self, view: memoryview, ends: array[int], published: int, *, ours: bool) -> None:
-        """Cut what comes after the last whole record, and sync what no index knew before it is used."""
+        """Cut the bytes after the last whole record, and fsync records that were not in the index."""
         end = ends[-1] if ends else self.start
         if end < len(view):
             self._keep_cut(view[end:], end, len(ends), ours)
             self.files.truncate(self.log_fd, end)
         if published < end:
-            # Written once more, because a page that failed to sync counts as synced from then on.
+            # Write again, because the kernel treats a page that failed to sync as clean.
             self.files.write(self.log_fd, bytes(view[published:end]), published)
         if published < end or end < len(view):
             self.files.sync(self.log_fd)
 
     def _keep_cut(self, tail: memoryview, end: int, kept: int, ours: bool) -> None:
-        """Keep what is cut, unless it is what a crash leaves of an append that nobody was promised.
+        """Save the cut bytes, unless they are the rest of an unacknowledged append.
 
-        A power cut can leave later pages of such an append and not earlier ones: whole records follow a hole. If
-        nothing knows of more records than are kept, and the index is there, they are no loss, and take no offsets.
+        A power failure can keep later pages of such an append and lose earlier ones, so whole records may follow a hole.
+        If the index exists and nothing knows of more records than are kept, they are no loss and take no offsets.
         """
         found = list(intact_records(tail))
         if found and ours and self.claimed <= kept and _only_holes(tail, end, found):
@@ -291,7 +291,7 @@ class SegmentRecovery:
         if found:
             name = self._keep(CUT, tail, end)
             text = f"{len(found)} whole records of unknown offset were cut off, and are kept in {name}"
-            # As many offsets are left free as there can have been records.
+            # Leave as many offsets free as there can have been records.
             damaged = len(tail) - sum(high - low for low, high in found)
             self.claimed = max(self.claimed, kept + len(found) + damaged // HEADER_BYTES)
             self._find(DamageKind.CUT, text, position=end)
@@ -318,7 +318,7 @@ class SegmentRecovery:
 
     def _active(self, view: memoryview, ends: array[int], *, sealed: bool = False) -> ActiveSegment:
         blocks = len(ends) // BLOCK_RECORDS
-        # Blocks whose sums were lost get ones that never fit: bulk readers then look at each record.
+        # Lost block sums become ones that never match, so bulk readers check each record.
         self.files.truncate(self.sums_fd, 4 * blocks)
         self.files.truncate(self.index_fd, ENDS_AT + 4 * len(ends))
         active = ActiveSegment(
@@ -347,7 +347,7 @@ class SegmentRecovery:
 
 
 def intact_records(view: memoryview) -> Iterator[tuple[int, int]]:
-    """Where each intact record begins and ends in bytes of which nothing is known."""
+    """Yield the start and end of each intact record in unknown bytes."""
     at = find(view, 0, followed=False)
     while at is not None:
         end = end_at(view, at)
@@ -357,10 +357,10 @@ def intact_records(view: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _only_holes(tail: memoryview, position: int, found: list[tuple[int, int]]) -> bool:
-    """Is a page that was never written what damaged the bytes before each of these records?
+    """Return True if unwritten pages explain the damage before each of these records.
 
-    `position` is where the tail begins in its file. Such a page is zero, from where the file ended before, if it did
-    so within the page.
+    `position` is where the tail begins in its file. Such a page is zero, from the old end of the file on if that was
+    within the page.
     """
     at = 0
     for low, high in found:
@@ -373,7 +373,7 @@ def _only_holes(tail: memoryview, position: int, found: list[tuple[int, int]]) -
 
 
 def _agreed(hints: array[int], ends: array[int]) -> int:
-    """How many entries in a row, from the first on, are right."""
+    """Return how many leading entries are correct."""
     common = min(len(hints), len(ends))
     if hints[:common] == ends[:common]:
         return common

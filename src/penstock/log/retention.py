@@ -1,4 +1,4 @@
-"""What is removed, and for whom it waits: whole sealed segments, oldest first."""
+"""Retention: removes whole sealed segments, oldest first, that no consumer needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.log.writer import Log
 
 @dataclass(frozen=True)
 class TrimRequest:
-    """What may go: all before an offset, or what the stream's options no longer keep."""
+    """What to remove: everything before an offset, or what exceeds the stream's retention options."""
 
     before: int | None = None
     force: bool = False
@@ -27,7 +27,7 @@ def expired(consumer: Consumer, options: StreamOptions, now_ms: int) -> bool:
 def trim(
     log: Log, consumers: Iterable[Consumer], wish: TrimRequest, now_ms: int, archive: Archive | None = None
 ) -> Trimmed:
-    """Remove segments from the oldest on, up to the first that someone needs or that is wished to be kept."""
+    """Remove segments from the oldest on, up to the first that a consumer needs or that must be retained."""
     with ExitStack() as at_end:
         log.turn.acquire()
         at_end.callback(log.turn.release)
@@ -53,18 +53,18 @@ def trim(
 
 @dataclass(frozen=True)
 class TrimPlan:
-    """What of a log goes now."""
+    """Chooses the segments to remove."""
 
     options: StreamOptions
     wish: TrimRequest
     need: tuple[int, str] | None
-    """The first offset that a consumer still needs, and its name."""
+    """First offset that a consumer still needs, and the consumer's name."""
     now_ms: int
     last_time_ms: Callable[[int], int]
-    """When the newest record of a segment was appended, by the segment's first offset."""
+    """Time of the newest record of a segment, by the segment's first offset."""
 
     def choose(self, segments: Sequence[SegmentInfo], archive: Archive | None) -> tuple[list[SegmentInfo], str | None]:
-        """The segments that go, and who keeps the next one."""
+        """Return the segments to remove, and what retains the next one."""
         left = sum(segment.bytes for segment in segments)
         gone: list[SegmentInfo] = []
         for segment in segments:
@@ -92,7 +92,7 @@ class TrimPlan:
 
 
 def needed(consumers: Iterable[Consumer], options: StreamOptions, first: int, now_ms: int) -> tuple[int, str] | None:
-    """The lowest offset that a consumer who has not expired still needs, and its name."""
+    """Return the lowest offset that an unexpired consumer still needs, and its name."""
     needs = (
         ((each.offset + 1 if each.offset is not None else first), each.name)
         for each in consumers
@@ -102,7 +102,7 @@ def needed(consumers: Iterable[Consumer], options: StreamOptions, first: int, no
 
 
 def _roll_if_outlived(log: Log, options: StreamOptions, now_ms: int) -> None:
-    """Only sealed segments go, so one in which nothing happens any more is sealed."""
+    """Seal an idle active segment, because only sealed segments can be removed."""
     active = log.active
     if options.retention_ms is not None and active.count and active.last_time_ms < now_ms - options.retention_ms:
         log.roll()

@@ -1,7 +1,7 @@
-"""The head of a segment's file: the stream and the offset that it belongs to, so that a misplaced file is not served.
+"""The header of a segment file: its stream and first offset, so that a misplaced file is not served.
 
-It is written twice, so that one damaged byte leaves a copy that can be read. Streams that 0.1.0 wrote have segments
-without a head; the stream's identity says from which offset on segments have one (`headed_from`).
+It is written twice, so that one damaged byte leaves a readable copy. Segments of 0.1.0 have no header; the stream's
+identity stores the offset from which on segments have one (`headed_from`).
 
  0 magic · 8 u64 stream id · 16 u64 first offset · 24 u32 checksum of bytes 0 to 24 · 28 zero · 32 the same once more
 """
@@ -16,7 +16,7 @@ HEAD_BYTES = 64
 _COPY_BYTES = HEAD_BYTES // 2
 _FIELDS = Struct("<8sQQ")
 _SUM = Struct("<I")
-_MAGIC = b"PENSTKL2"  # As the length of a record it is impossible, so that a head is never taken for one.
+_MAGIC = b"PENSTKL2"  # Read as a record length it is impossible, so a header is never taken for a record.
 # A stream's id and the offset of a segment's first record.
 Owner = tuple[int, int]
 
@@ -27,7 +27,7 @@ def head_of(uid: int, first: int) -> bytes:
 
 
 def owners_in(view: Bytes) -> set[Owner]:
-    """Return what the legible copies of a head say; nothing if there is no head, or none that can be read."""
+    """Return the owners in the readable copies of a header; empty if there is none."""
     found = set()
     for at in (0, _COPY_BYTES):
         if len(view) >= at + _COPY_BYTES:
@@ -39,10 +39,10 @@ def owners_in(view: Bytes) -> set[Owner]:
 
 
 def is_misplaced(view: memoryview, owner: Owner, start: int) -> bool:
-    """Return True if this file was written for another place; `start` is where the records should begin.
+    """Return True if this file was written for another stream or offset; `start` is where its records should begin.
 
-    A head that cannot be read proves nothing, unless a record begins where a head should be. Nor does a head inside the
-    first record, where none should be: it is payload.
+    An unreadable header proves nothing, unless a record begins in its place. Nor does a header inside the first record
+    of a file without one: that is payload.
     """
     owners = owners_in(view)
     end = end_at(view, 0)

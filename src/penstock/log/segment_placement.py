@@ -1,4 +1,4 @@
-"""Segments' files that lie in the wrong place: found by their heads, and put back where they belong."""
+"""Finds segment files under a wrong name by their headers, and moves them to the right one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.log.manifest import RESTORE, STREAM, Identity, load_manifest
 from penstock.log.segment import INDEX, LOG, SUMS, Handle, file_name, firsts_in, index_header, lies_elsewhere, owners_of
 from penstock.log.segment_header import Owner
 
-# The end of the name of a file that was found in another one's place and could not be put in its own.
+# Suffix of a misplaced file that could not be moved to its own name.
 ASIDE = ".aside"
 
 

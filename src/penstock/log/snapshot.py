@@ -1,6 +1,6 @@
-"""A copy of a log up to an offset, made while others go on writing it: every record checked, its bytes as they are.
+"""Copies a log up to an offset while others keep writing it; every record is verified and copied verbatim.
 
-What is damaged is left out, and told. Its offsets stay empty: reading them says so, as it does where they came from.
+Damaged records are omitted and reported. Their offsets stay empty, and reading them raises, as in the original.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class LogCopy:
 
 
 def copy_log(source: Path, target: Path, *, end: int | None = None, positions: bytes | None = None) -> LogCopy:
-    """`positions` are its consumers', from before; by default as they are now."""
+    """Copy a log; `positions` are its consumers, by default as they are now."""
     if positions is None:
-        # Before the records: none of them is beyond the copy's end.
+        # Read before the records, so that no position is beyond the copy's end.
         positions = read_positions(source)
     for tries_left in reversed(range(TRIES)):
         try:
             copied = _copy(source, target, end)
             break
         except OffsetTrimmed:
-            # Retention was faster than we are.
+            # Retention removed them meanwhile.
             shutil.rmtree(target)
             if not tries_left:
                 raise
@@ -59,7 +59,7 @@ def copy_log(source: Path, target: Path, *, end: int | None = None, positions: b
 
 
 def read_positions(folder: Path) -> bytes | None:
-    """The file is only ever replaced whole."""
+    """Copy the consumers' file, which is always replaced atomically."""
     try:
         return (folder / FILE).read_bytes()
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def _copy(source: Path, target: Path, end: int | None) -> LogCopy:
                     log.skip_to(offset)
                 log.append_encoded(data, sizes)
                 copied.records += len(sizes)
-            # Offsets of what was lost at the end are not given again: consumers may be beyond them.
+            # Do not reuse offsets lost at the end, because consumers may be beyond them.
             log.skip_to(stop)
     return copied
 
@@ -113,7 +113,7 @@ def raw_records(
 
 
 def _raw(segment: Segment, offset: int, stop: int) -> tuple[bytes, list[int]] | None:
-    """Some records of a segment from an offset on; None if it ends before."""
+    """Return some records of a segment from an offset on; None if it ends before."""
     start = offset - segment.first
     count = min(segment.count, stop - segment.first, start + CHUNK_RECORDS)
     if segment.misplaced:

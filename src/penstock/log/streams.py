@@ -1,4 +1,4 @@
-"""Streams as a folder of logs. Whoever appends first is the writer of that stream until it closes; all may read."""
+"""Streams as a folder of logs. The first process that appends stays the stream's writer; all processes may read."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.log")
 OPEN_STREAMS_MAX = 128
-# A consumer that only reads is noted once in so many parts of the time after which it expires.
+# The activity of a consumer that only reads is saved this many times per expiry period.
 SEEN_AGAIN_PARTS = 10
 FLAT, TREE, MAKING, TRASH = "flat", "tree", "making", "trash"
 
 
 class _Stream:
-    """One stream in use; its log is a reader until something is to be written."""
+    """An open stream; its log is a reader until the first write."""
 
     def __init__(self, folder: Path, name: str, files: Files, clock: Clock) -> None:
         self.folder = folder
@@ -98,11 +98,11 @@ class FileStreams:
             for part in (FLAT, TREE, MAKING, TRASH):
                 make_folder(self._root / part, PRIVATE_FOLDER)
             for dropped in (self._root / TRASH).iterdir():
-                # Whoever dropped it was killed before all of it was removed, or is just at it.
+                # Another process was killed while it removed the stream, or is still removing it.
                 shutil.rmtree(dropped, ignore_errors=True)
 
     def folder(self, name: str) -> Path:
-        """Where a stream lives; the folders of flat names and of paths cannot meet."""
+        """Return a stream's folder; flat names and paths have separate roots, so they cannot collide."""
         return self._root.joinpath(TREE if "/" in name else FLAT, *check_stream_name(name).split("/"))
 
     @contextmanager
@@ -178,7 +178,7 @@ class FileStreams:
                 except OSError:
                     if not folder.is_dir():
                         raise
-                    shutil.rmtree(making)  # Another was faster.
+                    shutil.rmtree(making)  # Another process created it first.
                 else:
                     self._sync_up(folder.parent)
                     return True
@@ -211,7 +211,7 @@ class FileStreams:
             except UnknownStream:
                 pass
             except (Damaged, CannotOpen, InvalidName) as error:
-                # One is not to hide the others; whoever asks for it by its name is told.
+                # A damaged stream must not hide the others; a call that names it reports the error.
                 if name not in self._left_out:
                     self._left_out.add(name)
                     log.warning("stream %s is left out of lists: %s", name, error)
@@ -258,7 +258,7 @@ class FileStreams:
             return log.append(payloads)
 
     def _writing(self, name: str) -> Log | None:
-        """The shortest way to a log that is open for writing; it may be closed at any moment, for want of use."""
+        """Return the log if it is open for writing; it may be closed as idle at any moment."""
         stream = self._used.get(name)
         return stream.log if stream is not None and isinstance(stream.log, Log) else None
 
@@ -276,7 +276,7 @@ class FileStreams:
         try:
             return log.prepare([log.request(payloads) for payloads in batches])
         except (InvalidInput, StoreClosed):
-            return None  # `append_many` tells each what is wrong with its own, and opens what was closed.
+            return None  # `append_many` reports errors per batch and reopens a closed log.
 
     def read(self, name: str, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         with self._reader(name) as (_, log):
@@ -387,7 +387,7 @@ def stream_folders(root: Path) -> Iterator[Path]:
 
 
 def streams_beside(database: Path | str) -> Path:
-    """Where the streams of a SQLite file live."""
+    """Return the folder of a SQLite file's streams."""
     return Path(f"{database}.streams")
 
 
@@ -399,15 +399,15 @@ def _request(log: Log, payloads: Sequence[Payload]) -> Append | PenstockError:
 
 
 def check_stream_name(name: str) -> str:
-    """As a queue's."""
+    """Check a stream name; the rules are those of queue names."""
     try:
         return check_queue_name(name)
     except InvalidName as error:
-        raise InvalidName(f"{name!r} is not a stream's name", field="stream", hint=error.hint) from None
+        raise InvalidName(f"invalid stream name {name!r}", field="stream", hint=error.hint) from None
 
 
 def _catch_up(log: LogReader, offset: int) -> None:
-    """A reader may have seen in the files what the writer is just about to know of."""
+    """Wait for the writer, if a reader saw in the files what it is just publishing."""
     if offset > log.next_offset and isinstance(log, Log):
         with log.turn:
             pass

@@ -1,4 +1,4 @@
-"""A log and its one writer: appends that wait at the same time share one write and one fsync."""
+"""The single writer of a log: concurrent appends share one write and one fsync."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CHECKPOINT_MS = 5_000
 
 
 class Append(Command[AppendOutcome]):
-    """Records of users, to be encoded when their turn comes, so that times grow with offsets."""
+    """User records, encoded when their turn comes, so that times grow with offsets."""
 
     payloads: Sequence[Payload]
     lengths: list[int]
@@ -64,7 +64,7 @@ class Append(Command[AppendOutcome]):
 
 
 class AppendEncoded(Command[AppendOutcome]):
-    """Records that have their bytes already; they are copied as they are."""
+    """Encoded records, which are copied verbatim."""
 
     data: bytes
     sizes: list[int]
@@ -78,7 +78,7 @@ class AppendEncoded(Command[AppendOutcome]):
 
 
 class Group:
-    """Appends that go to the disk together. `commit` on any thread, then `release`."""
+    """Appends that share a commit. Call `commit` on any thread, then `release`."""
 
     waits_for_disk = True
 
@@ -103,7 +103,7 @@ class Group:
 
 
 class Log(SingleLane, LogReader):
-    """The writer: there is one in all processes, and it reads too. Safe for threads."""
+    """The writer of a log, one among all processes; it also reads. Thread-safe."""
 
     def __init__(
         self, folder: Path | str, *, wait: bool = False, clock: Clock = system_clock, files: Files = DISK
@@ -116,9 +116,9 @@ class Log(SingleLane, LogReader):
         self._failed: BaseException | None = None
         self._active: ActiveSegment | None = None
         self._listeners: tuple[Callable[[], None], ...] = ()
-        # What opening found, and mended as far as it could.
+        # Damage that opening found, and repaired as far as possible.
         self.findings: list[Finding] = []
-        # Why the manifest could not be renewed, if it could not.
+        # Error of the last attempt to write the manifest, if it failed.
         self.checkpoint_error: OSError | None = None
         try:
             super().__init__(folder, files=files)
@@ -139,7 +139,7 @@ class Log(SingleLane, LogReader):
         clock: Clock = system_clock,
         files: Files = DISK,
     ) -> Log:
-        """A new log in a folder that is empty or not there, whose first record will have the offset `first`."""
+        """Create a log in an empty or missing folder; its first record will have the offset `first`."""
         folder = Path(folder)
         identity = Identity(
             name=name,
@@ -209,19 +209,19 @@ class Log(SingleLane, LogReader):
         return self._active
 
     def time_ms(self) -> int:
-        """Never before that of the last record, even if the clock was set back."""
+        """Return the current time, but never before the last record's, even if the clock was set back."""
         return max(self.clock(), self.active.last_time_ms)
 
     def append(self, payloads: Sequence[Payload]) -> AppendOutcome:
-        """Answered when all of it is on disk. Threads that wait at the same time share the fsync."""
+        """Append durably; concurrent threads share the fsync."""
         return self._committer.submit(self.request(payloads))
 
     def append_encoded(self, data: bytes, sizes: list[int] | None = None) -> AppendOutcome:
-        """Records that are encoded already, copied verbatim with one write and one fsync."""
+        """Append encoded records verbatim with one write and one fsync."""
         return self._committer.submit(self.request_encoded(data, sizes))
 
     def request(self, payloads: Sequence[Payload]) -> Append:
-        """What a committer takes; refuses what can never be appended."""
+        """Return the append for the committer; raise if it can never succeed."""
         return Append(payloads=payloads, lengths=check_payloads(payloads, self.identity.options.record_bytes))
 
     def request_encoded(self, data: bytes, sizes: list[int] | None = None) -> AppendEncoded:
@@ -232,7 +232,7 @@ class Log(SingleLane, LogReader):
         return AppendEncoded(data=data, sizes=sizes or sizes_of(data))
 
     def apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Appends in their order; as many at once as fit into the segment."""
+        """Execute appends in order, as many at once as fit in the segment."""
         waiting = deque(commands)
         outcomes: list[Any] = []
         with self.turn:
@@ -248,7 +248,7 @@ class Log(SingleLane, LogReader):
         return outcomes
 
     def prepare(self, commands: Sequence[Command[Any]]) -> Group | None:
-        """Write without waiting for the disk; None if that would mean waiting for something else."""
+        """Write without fsync; return None if that would block on something else."""
         if not self.turn.acquire(blocking=False):
             return None
         group = None
@@ -284,7 +284,7 @@ class Log(SingleLane, LogReader):
         return group
 
     def commit(self, group: Group) -> None:
-        """Wait for the disk, then let readers see it. A sync that failed is not tried again."""
+        """Fsync, then publish to readers. A failed fsync is not retried."""
         active = self.active
         try:
             active.sync()
@@ -307,7 +307,7 @@ class Log(SingleLane, LogReader):
             self._checkpoint()
 
     def _undo(self, error: OSError) -> None:
-        """What was written and is not promised must not turn up later; if it cannot be taken back, all stops."""
+        """Remove unacknowledged data, which must not reappear later; if that fails, stop the writer."""
         try:
             if self._active is not None:
                 self._active.undo()
@@ -318,7 +318,7 @@ class Log(SingleLane, LogReader):
         try:
             save_manifest(self.files, self.folder, self.active.manifest(self._first))
         except OSError as error:
-            # The records are safe without it, and it is tried again with the next append.
+            # The records are safe without the manifest, and the next append retries it.
             self.checkpoint_error = error
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._failed = error
@@ -331,7 +331,7 @@ class Log(SingleLane, LogReader):
         self._checkpoint_ms = self.clock() + CHECKPOINT_MS
 
     def skip_to(self, offset: int) -> None:
-        """Go on at a later offset; those between are lost, and reading them says so."""
+        """Continue at a later offset; reading the skipped offsets reports them as lost."""
         with self.turn:
             if offset > self.active.next:
                 self.roll(offset)
@@ -364,7 +364,7 @@ class Log(SingleLane, LogReader):
                 del self._open[each]
 
     def last_time_ms(self, first: int) -> int:
-        """When the newest record of a segment was appended."""
+        """Return the time of a segment's newest record."""
         segment = self.segment_of(first)
         if segment.header is not None and segment.header.sealed:
             return segment.header.last_time_ms
@@ -403,7 +403,7 @@ class Log(SingleLane, LogReader):
             self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def close(self) -> None:
-        """Finish what is being written, note how far it came, and let another write."""
+        """Finish pending writes, save the manifest and release the lock."""
         with self.turn:
             if self._active is None:
                 return
@@ -414,7 +414,7 @@ class Log(SingleLane, LogReader):
                 self._let_go()
 
     def abandon(self) -> None:
-        """Let go at once, as a process that dies would."""
+        """Release everything at once, like a process that dies."""
         self._let_go()
 
     def _let_go(self) -> None:
@@ -433,7 +433,7 @@ class Log(SingleLane, LogReader):
         self.turn.release()
 
     def after_fork_in_child(self) -> None:
-        """The log stays with the parent."""
+        """Detach in a forked child; the log belongs to the parent."""
         self.turn = threading.Lock()
         self._mutex = threading.Lock()
         self.abandon()

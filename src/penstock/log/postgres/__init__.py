@@ -1,1 +1,1 @@
-"""Streams in tables of PostgreSQL, behind the same protocol as those in files."""
+"""Streams in PostgreSQL tables, with the same interface as those in files."""

@@ -1,4 +1,4 @@
-"""The database as streams use it: a few connections, everything in one round trip, and once more after a loss."""
+"""Database access of streams: a small pool, one round trip per call, and a retry after a lost connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COME_BACK_SECONDS = 10.0
 
 
 class Lost(Exception):
-    """The connection was lost before the answer came: what was asked may have been done."""
+    """The connection was lost before the result arrived, so the statements may have been executed."""
 
 
 class Database:
@@ -37,7 +37,7 @@ class Database:
         connections: int,
         listens: bool = True,
     ) -> None:
-        """One that only reads need not listen, which takes a connection and a thread."""
+        """Open the pool; a reader that does not wait need not listen, which takes a connection and a thread."""
         self.target = target
         self._relaxed = relaxed
         self._busy_ms = busy_ms
@@ -74,12 +74,12 @@ class Database:
         self._notifier.start_over()
 
     def clock(self) -> int:
-        """The database's, as far as the last append told."""
+        """Return the database's time, estimated from the last append."""
         clock = self.context.clock
         return system_clock() + self.context.ahead_ms if clock is None else clock()
 
     def learn_time(self, sent_ms: int, told_ms: int) -> None:
-        """What the database said its time was, between then and now: that far ahead it is, at least and at most."""
+        """Update the bounds of the clock offset from the database's time between sending and now."""
         least, most = told_ms - system_clock(), told_ms - sent_ms
         self.context.ahead_ms = min(max(self.context.ahead_ms, least), most)
 
@@ -93,7 +93,7 @@ class Database:
         return self.transact([self.statement(name, *params)])[0]
 
     def transact(self, statements: Sequence[Statement]) -> list[Rows]:
-        """For what may be done twice: one transaction, carried out again if the connection turns out to be lost."""
+        """Run idempotent statements in one transaction; repeat it if the connection was lost."""
         try:
             return self.transact_once(statements)
         except Lost:
@@ -103,7 +103,7 @@ class Database:
                 raise self.unreachable(error, maybe_done=True) from error
 
     def transact_once(self, statements: Sequence[Statement]) -> list[Rows]:
-        """Begin, all of these, and commit, in one round trip."""
+        """Run a whole transaction in one round trip."""
         sql, clock = self.context.sql, self.context.clock
         start = [Statement(sql["begin.begin"])]
         if clock is not None:
@@ -114,7 +114,7 @@ class Database:
 
     @contextmanager
     def wire(self) -> Generator[PipelinedConnection, None, None]:
-        """A connection for a while; what is left open on it is rolled back."""
+        """Borrow a connection; an open transaction on it is rolled back."""
         wire = self._pool.acquire()
         try:
             yield wire
@@ -130,7 +130,7 @@ class Database:
             self._pool.release(wire)
 
     def ask_patiently(self, statements: Sequence[Statement]) -> list[Rows]:
-        """As `transact`, but the database may be away for a while."""
+        """Run a transaction, retrying while the database is unavailable."""
         deadline = time.monotonic() + COME_BACK_SECONDS
         while True:
             try:
@@ -153,7 +153,7 @@ class Database:
         self._notifier.notify_later()
 
     def listen(self) -> None:
-        """Again in a forked child."""
+        """Reopen in a forked child."""
         self._pool.check_open()
         self._notifier.start()
 

@@ -1,4 +1,4 @@
-"""Who listens to streams, and telling them: of appends here at once, of others' when it was looked."""
+"""Notifies listeners of streams: of local appends at once, of others' after polling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Asks(Protocol):
 
 
 class _Listened:
-    """A stream that someone listens to, and where it ended when last looked at."""
+    """A stream with listeners, and its end at the last poll."""
 
     def __init__(self) -> None:
         self.next: int | None = None
@@ -31,7 +31,7 @@ class Listeners:
         self.start_over()
 
     def start_over(self) -> None:
-        """In a forked child: those who listen are the parent's."""
+        """Drop the listeners in a forked child; they belong to the parent."""
         self._mutex = threading.Lock()
         self._listened: dict[str, _Listened] = {}
 
@@ -56,7 +56,7 @@ class Listeners:
                 listener()
 
     def look_around(self) -> None:
-        """Others have appended, or may have: who listens is told, if it is true."""
+        """Check for appends of other servers and notify the listeners of streams that have grown."""
         with self._mutex:
             known = dict(self._listened)
         if not known:

@@ -1,4 +1,4 @@
-"""What streams need from time to time: removing what is no longer kept, looking at every record, and mending."""
+"""Maintenance of streams: retention, check and repair."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.log.postgres.rows import Row, pack_ends
 from penstock.log.record import LOST, crc32, kind_at, tombstones
 from penstock.log.retention import TrimPlan, TrimRequest, needed
 
-# Removed at a time, so that no transaction lasts.
+# Batches removed per transaction, so that none takes long.
 REMOVE_ROWS = 500
 CHECK_ROWS = 100
 
 
 def segments(database: Database, name: str) -> tuple[list[SegmentInfo], dict[int, int]]:
-    """Oldest first; and the times of their newest records."""
+    """Return the segments, oldest first, and the times of their newest records."""
     shown, sealed = database.transact(
         [database.statement("stream.show", name), database.statement("stream.segments", name)]
     )
@@ -59,7 +59,7 @@ class Upkeep:
         if gone:
             first = gone[-1].first + gone[-1].records
             self._under_lock(stream_id, ("stream.forget_before", stream_id, first))
-            # Readers know by now that it is gone. What a crash leaves is removed the next time.
+            # Readers already see the new start. The next trim removes what a crash leaves behind.
             self._remove(stream_id, first)
         self.empty_trash()
         return Trimmed(
@@ -88,7 +88,7 @@ class Upkeep:
         self._database.ask("stream.remove_segments", stream_id, before)
 
     def empty_trash(self) -> None:
-        """Remove what dropped streams held."""
+        """Remove the records of dropped streams."""
         while rows := self._database.ask("stream.dropped"):
             ((stream_id, next_offset),) = rows
             self._remove(stream_id, next_offset)
@@ -100,7 +100,7 @@ class Upkeep:
         self.empty_trash()
 
     def check(self, name: str, progress: Progress | None, *, mend: bool) -> Report:
-        """Every record is held against its checksum. With `mend`, what is beyond help is replaced by markers."""
+        """Verify the checksum of every record. With `mend`, replace damaged records by markers."""
         shown = self._database.ask("stream.show", name)
         if not shown:
             raise UnknownStream(name)
@@ -160,7 +160,7 @@ def _finding(trouble: DamageKind, what: str, row: Row, number: int, *, mended: b
 
 
 def mended(row: Row, bad: list[int]) -> tuple[int, bytes, bytes]:
-    """The row with markers in the place of what is damaged; where the places are unknown, of all of it."""
+    """Return the row with markers instead of damaged records, or instead of all if their positions are unknown."""
     places = row.places()
     fits = len(places) == row.records + 1 and places == sorted(places) and places[-1] <= len(row.data)
     if not fits or any(places[number + 1] - places[number] < 24 for number in bad):

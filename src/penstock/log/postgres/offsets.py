@@ -1,4 +1,4 @@
-"""Consumers of streams: a row each. Commits that wait at the same time share a transaction."""
+"""Positions of consumers, one row each. Concurrent commits share a transaction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.log.model import CONSUMERS_MAX, Consumer, StreamOptions, decode_st
 from penstock.log.postgres.database import Database
 from penstock.log.retention import expired
 
-# What the database answers to a move.
+# Result codes of a move.
 DONE, UNKNOWN, BEYOND_END, BACK, TOO_MANY = range(5)
 
 
 class OffsetMove(Command[Consumer]):
-    """To an offset, or only to be seen."""
+    """Moves a consumer to an offset, or only records its activity."""
 
     stream: str
     consumer: str
@@ -40,7 +40,7 @@ class Positions:
         self._database = database
 
     def apply(self, moves: Sequence[OffsetMove]) -> list[Any]:
-        # In one order by all who do this, so that nobody waits in a circle.
+        # All servers use the same order, which avoids deadlocks.
         order = sorted(range(len(moves)), key=lambda number: (moves[number].stream, moves[number].consumer))
         asked = [
             self._database.statement(
@@ -54,7 +54,7 @@ class Positions:
         return outcomes
 
     def all(self, stream: str, consumer: str | None = None) -> tuple[list[Consumer], StreamOptions, int]:
-        """Those of a stream, or one of them; its options, and the time."""
+        """Return the consumers of a stream, or one of them, with the stream's options and the time."""
         rows = self._database.ask("stream.consumers", stream, consumer)
         if not rows:
             raise UnknownStream(stream)
@@ -91,7 +91,7 @@ def _outcome(move: OffsetMove, row: tuple[Any, ...]) -> Consumer | PenstockError
         return PositionMovesBack(move.stream, move.consumer, -1 if move.offset is None else move.offset, reached)
     if refused == TOO_MANY:
         return BatchTooLarge(
-            f"stream {move.stream!r} has {CONSUMERS_MAX} consumers already", field="consumer", hint="forget some"
+            f"stream {move.stream!r} already has {CONSUMERS_MAX} consumers", field="consumer", hint="delete unused ones"
         )
     lag = _lag(reached, first, next_offset)
     return Consumer(name=move.consumer, offset=reached, seen_ms=seen_ms, created_ms=created_ms, kind=kind, lag=lag)

@@ -1,4 +1,4 @@
-"""Reading streams: pages of records, and columns."""
+"""Reads streams as pages of records and as columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARROW_ROWS = 4_096
 
 
 class KeptChunks:
-    """Some rows of a stream, as of one moment, and what it kept then."""
+    """A snapshot of some rows of a stream and of its retained offsets."""
 
     def __init__(self, database: Database, name: str, offset: int, rows_max: int, bytes_max: int) -> None:
         found = database.ask("stream.read", name, offset, rows_max, bytes_max)
@@ -44,7 +44,7 @@ def read(database: Database, name: str, offset: int, limit: int, bytes_max: int)
         check_range("offset", offset, 0, OFFSET_MAX)
     check_range("limit", limit, 1, READ_RECORDS_MAX)
     check_range("bytes_max", bytes_max, 1, READ_BYTES_MAX)
-    # The first row may begin long before the offset.
+    # The first row may begin well before the offset.
     kept = KeptChunks(database, name, offset, limit, bytes_max + ROW_BYTES)
     records: list[LogRecord] = []
     at, lost, size = kept.offset, 0, 0
@@ -68,7 +68,7 @@ def read(database: Database, name: str, offset: int, limit: int, bytes_max: int)
 
 
 def pieces(database: Database, name: str, offset: int, end: int | None) -> Iterator[Piece]:
-    """What lies between two offsets, checked, some MiB at a time."""
+    """Yield the verified records between two offsets, some MiB at a time."""
     last = end
     while True:
         kept = KeptChunks(database, name, offset, ARROW_ROWS, ARROW_BYTES)

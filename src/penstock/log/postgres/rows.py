@@ -1,4 +1,4 @@
-"""Batches of records as rows: cut, joined, and checked when they come back."""
+"""Encodes batches of records as rows, and verifies them when read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import CorruptRecord
 from penstock.log.model import LogRecord
 from penstock.log.record import HEADER_BYTES, crc32, decode, intact
 
-# More records become several rows, so that to read one record means to fetch little.
+# Larger batches become several rows, so that reading one record fetches little.
 ROW_BYTES = 64 << 10
 
 
@@ -25,7 +25,7 @@ class NewRow(NamedTuple):
 
 
 def cut(data: bytes, sizes: Sequence[int]) -> list[NewRow]:
-    """Encoded records as rows; one that is larger than a row has one of its own."""
+    """Split encoded records into rows; a larger record gets a row of its own."""
     ends = list(accumulate(sizes))
     if len(data) <= ROW_BYTES:
         return [NewRow(len(sizes), crc32(data), pack_ends(ends), data)]
@@ -46,7 +46,7 @@ def pack_ends(ends: Sequence[int]) -> bytes:
 
 
 class Row(NamedTuple):
-    """One as it is in the database."""
+    """A row as stored in the database."""
 
     last: int
     records: int
@@ -63,7 +63,7 @@ class Row(NamedTuple):
         return f"the batch that ends at {self.last}"
 
     def places(self) -> list[int]:
-        """Where the first record begins, and where it and each after it ends."""
+        """Return the start of the first record and the end of each."""
         ends = array("I", self.ends[: len(self.ends) // 4 * 4])
         if byteorder == "big":
             ends.byteswap()
@@ -73,7 +73,7 @@ class Row(NamedTuple):
         return len(self.ends) == 4 * self.records and crc32(self.data) == self.sum
 
     def read(self, stream: str, offset: int) -> Iterator[tuple[LogRecord, int]]:
-        """Its records from an offset on, each checked, with its size."""
+        """Yield the records from an offset on, each verified, with its size."""
         places, view = self.places(), memoryview(self.data)
         for number in range(offset - self.first, self.records):
             start, end = (places[number], places[number + 1]) if number + 1 < len(places) else (0, 0)
@@ -82,7 +82,7 @@ class Row(NamedTuple):
             yield decode(self.data, start, end, self.first + number), end - start
 
     def damaged(self) -> list[int]:
-        """Which of its records, counted from its first, are not what was written."""
+        """Return the numbers of the damaged records, counted from the first."""
         if self.intact() and _rising(self.places(), len(self.data)):
             return []
         places, view = self.places(), memoryview(self.data)

@@ -1,4 +1,4 @@
-"""Streams in tables, shared by all servers on one database: offsets are dense and in the order of commits."""
+"""Streams in PostgreSQL tables, shared by all servers; offsets are dense and in commit order."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 APPEND_LANES = 4
-# One for each lane, one for positions, and some to read with.
+# One connection per commit lane, one for positions, and some for reads.
 CONNECTIONS = APPEND_LANES + 4
 BUSY_MS = 30_000
 
 
 class _Lanes:
-    """What is committed together: appends, by stream, and positions."""
+    """Executes batches of appends and positions."""
 
     lanes = APPEND_LANES + 1
     commit_is_instant = False
@@ -71,10 +71,10 @@ class _Lanes:
         return self._positions.apply(commands)  # type: ignore[arg-type]
 
     def prepare(self, commands: Sequence[Command[Any]]) -> None:
-        """There is nothing that could be done without waiting for the database."""
+        """Return None: every statement waits for the database."""
 
     def begin_async(self, commands: Sequence[Command[Any]]) -> None:
-        """There is more to it than one answer."""
+        """Return None: a batch takes more than one round trip."""
 
 
 class PostgresStreams:
@@ -232,7 +232,7 @@ class PostgresStreams:
     def forget(self, name: str, consumer: str) -> None:
         self._positions.forget(check_stream_name(name), check_known_consumer_name(consumer))
 
-    # Upkeep
+    # Maintenance
 
     def trim(
         self, name: str, before: int | None = None, *, force: bool = False, archive: Archive | None = None
@@ -247,12 +247,12 @@ class PostgresStreams:
         return self._upkeep.check(check_stream_name(name), progress, mend=True)
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close; may be called repeatedly."""
         self.database.close()
 
 
 def _request(name: str, payloads: Sequence[Payload]) -> AppendTo:
-    """Refuses what can never be appended; what this stream's options say, the database knows."""
+    """Return the append; raise if it can never succeed. The database checks the stream's own limits."""
     return AppendTo(
         stream=check_stream_name(name), payloads=payloads, lengths=check_payloads(payloads, RECORD_BYTES_MAX)
     )

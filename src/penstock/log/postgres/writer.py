@@ -1,4 +1,4 @@
-"""Appends that wait at the same time share one statement a stream, one round trip and one commit."""
+"""Appends to PostgreSQL: concurrent ones share one statement per stream, one round trip and one commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.postgres.pipeline import Rows, Statement, blobs, ints
 
 TRIES = 20
 STREAMS_KNOWN_MAX = 100_000
-# What the database answers to an append.
+# Result codes of an append.
 DONE, UNKNOWN, TIME_PASSED, TOO_LARGE = range(4)
 
 
@@ -33,7 +33,7 @@ class AppendTo(Command[AppendOutcome]):
 
 
 class _Group:
-    """Appends to one stream that become one: numbers among all that wait, and the commands."""
+    """Appends to one stream that are merged: their numbers in the batch, and the commands."""
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
@@ -64,12 +64,12 @@ class _Group:
 
 
 class Appender:
-    """Safe for threads."""
+    """Executes appends. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ids: dict[str, int] = {}
-        # No record of the stream to come is older.
+        # Lower bound of the times of future records.
         self._times: dict[str, int] = {}
 
     def apply(self, commands: Sequence[AppendTo]) -> list[Any]:
@@ -94,7 +94,7 @@ class Appender:
             groups = self._identify(self._send(groups, outcomes, abandon), outcomes)
 
     def _identify(self, groups: list[_Group], outcomes: list[Any]) -> list[_Group]:
-        """Those whose stream is known, in the order in which locks are taken."""
+        """Return the groups whose stream exists, in lock order."""
         unknown = [group.stream for group in groups if group.stream not in self._ids]
         if unknown:
             asked = [self._database.statement("stream.find", name) for name in unknown]
@@ -114,7 +114,7 @@ class Appender:
         return sorted(found, key=lambda group: (self._database.lock_key(group.stream_id), group.stream_id))
 
     def _send(self, groups: list[_Group], outcomes: list[Any], abandon: float) -> list[_Group]:
-        """Returns those that are to be sent again: as often as it takes until then, if connections are lost."""
+        """Execute groups, retrying lost connections; return those that must be sent again."""
         database = self._database
         statements = [group.statement(database, self._times.get(group.stream, 0)) for group in groups]
         lost: Exception | None = None
@@ -139,7 +139,7 @@ class Appender:
         return left
 
     def _what_became_of(self, groups: list[_Group]) -> list[Rows]:
-        """After a loss: what carries our mark was done. Whoever still does it has the lock, or gets it before us."""
+        """Find out which groups were committed before a lost connection, by their mark, under the stream's lock."""
         database = self._database
         asked = []
         for group in groups:
@@ -159,14 +159,17 @@ class Appender:
             return []
         group.tries += 1
         if group.tries == TRIES:
-            error = StoreBusy(f"{TRIES} appends to stream {group.stream!r} were in vain", hint="are clocks far apart?")
+            error = StoreBusy(
+                f"giving up the append to stream {group.stream!r} after {TRIES} attempts",
+                hint="check the servers' clocks",
+            )
             self._answer(group, outcomes, error)
             return []
         if refused == UNKNOWN:
             self._ids.pop(group.stream, None)
             self._times.pop(group.stream, None)
         elif refused == TIME_PASSED:
-            # Others go on appending meanwhile: each attempt looks a little further ahead.
+            # Other servers keep appending, so each attempt plans a little further ahead.
             self._times[group.stream] = at + group.tries * (group.tries - 1)
         elif refused == TOO_LARGE:
             self._refuse_large(group, first, outcomes)
