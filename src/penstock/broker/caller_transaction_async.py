@@ -1,4 +1,4 @@
-"""Pushing on a connection of the caller's own, of a synchronous or an asynchronous driver."""
+"""Pushes on the caller's own connection, of a synchronous or an asynchronous driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def push_on(store: Store, connection: Any, command: Push) -> list[PushRece
     if not is_async(connection):
         connection = driver_connection(connection)
     elif library_of(connection) == "aiosqlite":
-        # In the connection's own thread, and in turn with its other statements.
+        # Run in the connection's own thread, in order with its other statements.
         receipts: list[PushReceipt] = await connection._execute(store.push_on, connection._conn, command)
         return receipts
     if not is_async(connection) or not isinstance(store, PushesByStatement):

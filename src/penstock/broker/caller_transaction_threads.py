@@ -1,4 +1,4 @@
-"""Push on the caller's own connection, for programs without an event loop.
+"""Pushes on the caller's own connection, for programs without an event loop.
 
 SQLAlchemy's and Django's connections are unwrapped to those of the driver below; neither library is imported for it.
 """
@@ -13,7 +13,7 @@ from penstock.errors import WrongType
 from penstock.store.interface import Store
 
 ASYNC_DRIVERS = ("aiosqlite", "asyncpg")
-# Begins SQLAlchemy's transaction, and that of its adapter to the driver: without one, its commit would do nothing.
+# Starts the transaction of SQLAlchemy and its driver adapter, without which their commit would do nothing.
 BEGIN = "SELECT 1"
 
 
@@ -28,7 +28,7 @@ def push_on(store: Store, connection: Any, command: Push) -> list[PushReceipt]:
 
 
 def driver_connection(connection: Any) -> Any:
-    """The sqlite3 or psycopg connection below one of SQLAlchemy or Django; any other as it is."""
+    """Return the sqlite3 or psycopg connection below one of SQLAlchemy or Django; any other unchanged."""
     library = library_of(connection)
     if library == "django":
         connection.ensure_connection()
@@ -52,7 +52,7 @@ def is_async(connection: Any) -> bool:
 
 
 def library_of(connection: Any) -> str:
-    """The package that the connection's class comes from, also where an application has derived one from it."""
+    """Return the package of the connection's class, also for a subclass in an application."""
     packages = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
     known = (package for package in packages if package in ("sqlalchemy", "django", "psycopg", *ASYNC_DRIVERS))
     return next(known, packages[0])

@@ -1,7 +1,7 @@
-"""Dead letters under names: `<queue>.dlq`, and another queue that a queue names as its dead-letter queue.
+"""Dead-letter queues: `<queue>.dlq`, and another queue named by the option `dlq`.
 
-A dead letter that moves to another queue is a new message there. Its headers tell where it came from, so that it can
-be redriven; nobody else can set them.
+A dead letter that moves to another queue is a new message there. Reserved headers store its origin, so that it can be
+redriven.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import PushItem, QueueInfo, QueueStats, StoredMessage, Totals
 
 ORIGIN = "penstock-origin"
-# The queue in which it died; further headers begin with this.
+# Header with the queue in which it died, and prefix of the other headers.
 ERROR_MAX = 1_000
 TRANSACTION_ID = "transaction-id"
-# An id of the tree API is known under the queue that it was pushed to. Elsewhere the message's UUID is its id.
+# A transaction id of the tree API belongs to the queue it was pushed to; elsewhere the message's UUID is its id.
 
 
 def info_of_dead_letters(info: QueueInfo) -> QueueInfo:
@@ -48,12 +48,12 @@ def stats_of_dead_letters(stats: QueueStats) -> QueueStats:
 
 
 def origin_of(message: StoredMessage) -> str | None:
-    """The queue in which a message died before it came to the one that it is in."""
+    """Return the queue in which a forwarded dead letter died."""
     return (message.headers or {}).get(ORIGIN)
 
 
 def error_of(message: StoredMessage) -> str:
-    """Why a message died in the queue that it came from."""
+    """Return why a forwarded dead letter died."""
     return (message.headers or {}).get(f"{ORIGIN}-error", "")
 
 
@@ -64,7 +64,7 @@ def without_origin(headers: dict[str, str] | None) -> dict[str, str] | None:
 
 
 def forwarded(message: StoredMessage) -> MoveItem:
-    """Return a dead letter as it goes to the queue that its own names for dead letters."""
+    """Return a dead letter as a message for its dead-letter queue."""
     headers = {name: value for name, value in (message.headers or {}).items() if name != TRANSACTION_ID}
     headers |= {
         ORIGIN: message.queue,
@@ -77,12 +77,12 @@ def forwarded(message: StoredMessage) -> MoveItem:
 
 
 def returned(message: StoredMessage) -> MoveItem:
-    """Return a forwarded dead letter as it goes back to where it died."""
+    """Return a forwarded dead letter as a message for the queue in which it died."""
     return MoveItem(message.id, _as_new(message, without_origin(message.headers)))
 
 
 def _as_new(message: StoredMessage, headers: dict[str, str] | None) -> PushItem:
-    # Without its key: that is known in the queue that it was pushed to, where it would be a duplicate of itself.
+    # Drop its key, which that queue still remembers: the message would be a duplicate of itself.
     return PushItem(
         payload=message.payload, content=message.content, priority=message.priority, delay_ms=0, headers=headers
     )

@@ -1,4 +1,4 @@
-"""What happens to messages, live, for those who listen. Bounded: a slow listener loses events and is told so."""
+"""In-process event subscriptions. Bounded: a slow subscriber loses events and receives a `missed` event."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 BACKLOG_MAX = 1_000
 
-# What happened, its details, and the offset at which the journal tells of it, if it does.
+# Kind, details, and the journal offset, if there is one.
 Happening = tuple[str, dict[str, Any], int | None]
 
 
 class Subscription:
     def __init__(self) -> None:
-        import asyncio  # Only who listens needs it; the embedded library does without.
+        import asyncio  # Imported here, because only subscribers need it; the embedded library does not.
 
         self._events: deque[Happening] = deque()
         self._missed = 0
@@ -29,7 +29,7 @@ class Subscription:
         self._news.set()
 
     async def next(self, seconds: float) -> list[Happening]:
-        """What has come, waiting up to `seconds` for the first."""
+        """Return the pending events, waiting up to `seconds` for the first."""
         if not self._events:
             try:
                 import asyncio
@@ -51,7 +51,7 @@ class Subscription:
 
 
 class _Bell:
-    """A listener that only wants to know that there is something."""
+    """A subscriber that only needs to know that there are events."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
@@ -64,7 +64,7 @@ class _Bell:
 
 
 class Events:
-    """Listeners by queue."""
+    """Subscriptions by queue."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, set[Subscription | _Bell]] = {}
@@ -80,7 +80,7 @@ class Events:
             yield subscription
 
     def listen(self, queue: str, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        """`ring` is called whenever something happens."""
+        """Call `ring` on every event of a queue."""
         return self._added(queue, _Bell(ring))
 
     @contextmanager
@@ -101,7 +101,7 @@ class Events:
                 subscription.put((kind, {"queue": queue, **data}, offset))
 
     def tell_all(self, kind: str, data: dict[str, Any]) -> None:
-        """Whatever queue they listen to."""
+        """Send an event to all subscribers of all queues."""
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.put((kind, data, None))

@@ -1,9 +1,10 @@
-"""Who waits for which queue, and who is woken by what: pushes here, writes of other processes, and time.
+"""Wakes long polls: by local pushes, by writes of other processes, and by time.
 
-A push wakes as many waiters as it has messages, in the order they came. Whoever was woken and leaves messages behind,
-or goes away, wakes the next. Whoever is still looking when a push finds nobody to wake looks once more: a store with
-several lanes may answer the push before a look that has not seen it. Writes of other processes show in the store's
-version, looked at only while someone waits. A store that hears of them calls, and knows which queues they concern.
+A push wakes as many waiters as it has messages, in order of arrival. A waiter that leaves messages behind or is
+cancelled wakes the next. A poll that is checking the store while a push finds no waiter checks once more, because a
+store with several commit lanes may commit the push before a check that has not seen it. Writes of other processes show
+in the store's version, which is polled only while there are waiters; a store with notifications calls instead, and
+names the queues.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.core.ids import DLQ_SUFFIX, topics
 from penstock.errors import StoreError
 
 WATCH_SECONDS = 0.01
-# A foreign write may concern any of them, so all must look: the more they are, the less often.
+# A write of another process may concern any waiter, so all must check: the more there are, the less often.
 WATCH_SECONDS_PER_INTEREST = 0.0002
 WAIT_SECONDS_MAX = 3600.0
 # How long nobody need wait before the watching ends: longer than a poll is on its way to the store.
@@ -27,7 +28,7 @@ LINGER_SECONDS = 1.0
 
 
 class ChangeSource(Protocol):
-    """A store, as far as its changes are concerned; `penstock.store.interface.Store` says more."""
+    """The part of a store that reports changes; see `penstock.store.interface.Store`."""
 
     def version(self, topic: str | None = None) -> int: ...
 
@@ -35,12 +36,12 @@ class ChangeSource(Protocol):
 
 
 class _TopicWaiters:
-    """Those who wait for one interest, and the time at which one of them is to look by itself."""
+    """The waiters for one topic, and the time at which one of them must check by itself."""
 
     __slots__ = ("alarm", "alarm_at", "futures", "version")
 
     def __init__(self, version: int) -> None:
-        # Of what they wait for, when one of them was last woken by a change of it.
+        # Version of the topic at which one of them was last woken by a change.
         self.version = version
         self.futures: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self.alarm: asyncio.TimerHandle | None = None
@@ -53,7 +54,7 @@ class _TopicWaiters:
 
 
 class Ticket:
-    """For one look at a queue: whether something came that it may not have seen."""
+    """Tracks one check of a queue, and if something was pushed that it may have missed."""
 
     __slots__ = ("missed", "topic", "version")
 
@@ -64,7 +65,7 @@ class Ticket:
 
 
 class Waiters:
-    """For coroutines of one event loop."""
+    """Waiters as coroutines of one event loop."""
 
     def __init__(self, store: ChangeSource) -> None:
         self._store = store
@@ -76,7 +77,7 @@ class Waiters:
         self.closed = False
 
     def ticket(self, topic: str) -> Ticket:
-        """To be taken before looking for messages: what comes from then on ends the `wait` that follows."""
+        """Return a ticket to take before checking for messages; anything pushed since ends the following `wait`."""
         if self._watcher is None:
             self._start_watching()
         ticket = Ticket(topic, self._version(topic))
@@ -84,14 +85,14 @@ class Waiters:
         return ticket
 
     def looked(self, ticket: Ticket) -> None:
-        """The look is over; if nothing was found, `wait` follows at once."""
+        """Finish a check; if nothing was found, `wait` follows at once."""
         looking = self._looking[ticket.topic]
         looking.remove(ticket)
         if not looking:
             del self._looking[ticket.topic]
 
     async def wait(self, ticket: Ticket, seconds: float, look_in_seconds: float | None = None) -> None:
-        """Until woken, or until the time has passed; one of those who wait looks again in `look_in_seconds`."""
+        """Wait until woken or timed out; one of the waiters checks again in `look_in_seconds`."""
         topic, loop = ticket.topic, asyncio.get_running_loop()
         if self.closed or ticket.missed or ticket.version != self._version(topic):
             return
@@ -110,12 +111,12 @@ class Waiters:
             self._forget(topic, future)
 
     def schedule_check(self, topic: str, seconds: float | None) -> None:
-        """One alarm wakes one of all who wait for the same time; whoever finds something wakes the next."""
+        """Set one timer that wakes one waiter; a waiter that finds something wakes the next."""
         if seconds is None or not self._waiting:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + min(seconds, WAIT_SECONDS_MAX)
-        # Those who wait for the task or the namespace may still be here when the last who waits for the queue has gone.
+        # Waiters for the task or the namespace may remain when the last waiter for the queue has left.
         for each in topics(topic):
             waiters = self._waiting.get(each)
             if waiters is not None and (waiters.alarm is None or at < waiters.alarm_at):
@@ -130,18 +131,18 @@ class Waiters:
             self.wake_one(topic)
 
     def wake(self, queue: str, count: int) -> None:
-        """`count` messages may be ready in this queue."""
+        """Wake up to `count` waiters, because messages may be ready in this queue."""
         if not self._waiting and not self._looking:
             return
         if queue.endswith(DLQ_SUFFIX):
-            # A dead letter that was leased counts as in flight in its queue, and a redriven one is ready there.
+            # A leased dead letter counts as in flight in its queue, and a redriven one is ready there.
             self.wake(queue.removesuffix(DLQ_SUFFIX), count)
         for topic in topics(queue):
             while count and self.wake_one(topic):
                 count -= 1
 
     def wake_next(self, topic: str) -> None:
-        """Whoever had been woken for this leaves a message to the next, who may wait for more than this queue."""
+        """Pass a wake-up on to the next waiter, which may wait for more than this queue."""
         self.wake(topic, 1)
 
     def wake_one(self, topic: str) -> bool:
@@ -156,13 +157,13 @@ class Waiters:
         return False
 
     async def sleep(self, seconds: float) -> None:
-        """As asyncio's, but not past the end."""
+        """Sleep, but not beyond `close`."""
         deadline = time.monotonic() + seconds
         while not self.closed and (left := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.1))
 
     def close(self) -> None:
-        """Everyone goes home."""
+        """Wake all waiters; nobody waits from now on."""
         self.closed = True
         for waiters in self._waiting.values():
             waiters.clear_alarm()
@@ -190,7 +191,7 @@ class Waiters:
         self._watcher = loop.create_task(self._watch(self._store.version(), stirred))
 
     def _version(self, topic: str) -> int:
-        """Of what a poll waits for. Where the store does not hear of changes: of anything, and below all of its own."""
+        """Return the topic's version; without notifications a negative one of the whole store, which no topic has."""
         return -self._changes if self._stop_listening is None else self._store.version(topic)
 
     async def _watch(self, seen: int, stirred: asyncio.Event) -> None:
@@ -206,16 +207,16 @@ class Waiters:
                     self._changes += 1
                     self._wake_changed()
         except StoreError:
-            pass  # The waiters' own time limits hold; their next lease reports the trouble.
+            pass  # The waiters' timeouts still apply, and their next lease reports the error.
         finally:
             if self._stop_listening is not None:
                 self._stop_listening()
                 self._stop_listening = None
             self._watcher = None
-            self._changes += 1  # Nobody watches any more, so a ticket taken before tells nothing.
+            self._changes += 1  # Polling has stopped, so earlier tickets are no longer valid.
 
     async def _sleep(self, stirred: asyncio.Event) -> None:
-        """Until it is time to look at the store's version."""
+        """Wait until the next poll of the store's version."""
         if self._stop_listening is None:
             await asyncio.sleep(max(WATCH_SECONDS, len(self._waiting) * WATCH_SECONDS_PER_INTEREST))
             return

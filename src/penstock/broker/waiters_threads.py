@@ -1,4 +1,4 @@
-"""Waiting for a queue in threads: the twin of `penstock.broker.waiters_async` for programs without an event loop."""
+"""Waiters as threads: the twin of `penstock.broker.waiters_async` for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.core.ids import DLQ_SUFFIX
 
 WATCH_SECONDS = 0.01
 WAIT_SECONDS_MAX = 3600.0
-# A lease wakes nobody, and may lapse into a dead letter.
+# A lease notifies nobody, and its expiry may create a dead letter.
 DEAD_LOOK_SECONDS = 1.0
-# Pushes and the store's version when it was taken, and what for.
+# Push counter and store version when the ticket was taken, and its topic.
 Ticket = tuple[int, int, str]
 
 
@@ -23,7 +23,7 @@ class VersionSource(Protocol):
 
 
 class ThreadWaiters:
-    """For threads. Each waiting thread looks at the store's version itself."""
+    """Waiters as threads; each polls the store's version itself."""
 
     def __init__(self, store: VersionSource) -> None:
         self._version = store.version
@@ -32,7 +32,7 @@ class ThreadWaiters:
         fork_safety.register(self)
 
     def ticket(self, topic: str) -> Ticket:
-        """To be taken before looking for messages: what is written from then on ends the `wait` that follows."""
+        """Return a ticket to take before checking for messages; anything written since ends the following `wait`."""
         return self._pushes, self._version(topic), topic
 
     def looked(self, ticket: Ticket) -> None:
@@ -79,10 +79,10 @@ class ThreadWaiters:
         self._pushes = 0
 
     def wake_one(self, topic: str) -> None:
-        """Who waits for dead letters looks by himself."""
+        """Do nothing: waiters for dead letters poll."""
 
     def wake_next(self, topic: str) -> None:
-        """Every change wakes all."""
+        """Do nothing: every change wakes all."""
 
     def schedule_check(self, topic: str, seconds: float | None) -> None:
         pass

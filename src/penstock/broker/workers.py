@@ -1,4 +1,4 @@
-"""Who leases through this process, by the names they give: kept in memory, and told to the store with a heartbeat."""
+"""Registry of the named consumers that lease through this process, reported to the store by heartbeats."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock.core.model import Presence
 
 NAMES_MAX = 10_000
 NAME_MAX = 255
-# Of one consumer, that are told: those it used last.
+# Queues reported per consumer: the most recent ones.
 QUEUES_MAX = 20
 HEARTBEAT_MS = 10_000
 STALE_MS = 30_000
-# Between two heartbeats at least, also when a new name is to be told.
+# Minimum time between two heartbeats, also for a new name.
 SOON_SECONDS = 1.0
 
 
@@ -24,23 +24,22 @@ class Registration:
 
     def __init__(self) -> None:
         self.waiting = 0
-        # Since it was last here; after as many as make it stale it is forgotten.
+        # Heartbeats since its last activity; after as many as make it stale, it is removed.
         self.silent_beats = 0
         self.queues: dict[str, None] = {}
 
 
 class WorkerRegistry:
-    """Safe for threads. On the way of a message there is nothing but a look into a dictionary, and that only where the
-    consumer has given a name."""
+    """Tracks named consumers. Thread-safe. A lease costs one dictionary lookup, and only if the consumer has a name."""
 
     def __init__(self) -> None:
-        # The server, if this is one; consumers of a process without one are told with `host` and `pid`.
+        # This server's entry; consumers of a process that is no server are reported with `host` and `pid`.
         self.me: Presence | None = None
         self.host: str | None = None
         self.pid: int | None = None
         self.heartbeat_ms = HEARTBEAT_MS
         self.stale_ms = STALE_MS
-        # Called when a name is met that the next heartbeat should not wait long to tell.
+        # Called for a new name, to send the next heartbeat soon.
         self.on_new_worker: Callable[[], None] | None = None
         self._lock = threading.Lock()
         self._seats: dict[str, Registration] = {}
@@ -75,7 +74,7 @@ class WorkerRegistry:
                 registration.silent_beats = 0
 
     def due(self) -> bool:
-        """Whether it is time for a heartbeat; said to one of all who ask."""
+        """Return True to one caller when a heartbeat is due."""
         now = time.monotonic()
         with self._lock:
             wait = SOON_SECONDS if self._fresh else self.heartbeat_ms / 1000
@@ -85,7 +84,7 @@ class WorkerRegistry:
             return bool(self._seats)
 
     def beat(self) -> Beat:
-        """What is to be told now."""
+        """Return the next heartbeat."""
         forget_after = max(1, self.stale_ms // self.heartbeat_ms)
         present = [] if self.me is None else [self.me]
         with self._lock:
@@ -100,7 +99,7 @@ class WorkerRegistry:
         return Beat(present=present, stale_ms=self.stale_ms)
 
     def leave(self) -> Beat:
-        """All who were here are gone. Consumers of a server are not: they may go on at another."""
+        """Return the final heartbeat, without the consumers of a server: they may continue at another one."""
         if self.me is not None:
             return Beat(gone=[self.me], stale_ms=self.stale_ms)
         with self._lock:

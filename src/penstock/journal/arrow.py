@@ -1,4 +1,4 @@
-"""Events as an Arrow table, without a loop over records: every field is gathered from all of them at once.
+"""Decodes events to Arrow without a loop over records: each field is gathered from all records at once.
 
 Needs NumPy and PyArrow. `events.py` describes the bytes; here its fields are words of eight bytes at fixed places.
 """
@@ -57,14 +57,14 @@ _BITS_SET: Ints = np.array([number.bit_count() for number in range(256)], dtype=
 
 @cache
 def _texts(of: tuple[str | None, ...]) -> pa.Array:
-    """When they are needed: to look at a list, Arrow loads pandas."""
+    """Build the tables on first use, because Arrow loads pandas to convert a list."""
     return pa.array(of)
 
 
 def events_table(
     buffer: memoryview | bytes, ends: Sequence[int] | Ints, first_offset: int, columns: Sequence[str] = SCHEMA.names
 ) -> pa.Table:
-    """The events of whole records that lie back to back in `buffer`, each ending where `ends` says; verified before."""
+    """Decode verified records that lie back to back in `buffer` and end at `ends`."""
     records = _Records(buffer, np.asarray(ends, dtype=np.int64), first_offset)
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     arrays = [records.column(name).cast(schema.field(name).type) for name in columns]
@@ -72,12 +72,12 @@ def events_table(
 
 
 def batches(log: LogReader, offset: int, end: int | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The events of all records of a log on disk from one offset up to another, each record verified."""
+    """Yield the events of a log from one offset up to another; every record is verified."""
     yield from batches_of(mapped(log, offset, end), columns)
 
 
 def batches_of(pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The events of all these records, in batches of whole records, however many events a record tells of."""
+    """Yield the events of these records in batches of whole records."""
     for piece in pieces:
         for first, last in _runs(piece):
             low, high = int(piece.ends[first]), int(piece.ends[last])
@@ -86,12 +86,12 @@ def batches_of(pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.R
 
 
 def _runs(piece: Piece) -> Iterator[tuple[int, int]]:
-    """Records, by number, that are whole and hold few enough events for one batch."""
+    """Yield runs of intact records with few enough events for one batch."""
     kept = piece.kept()
     counts = np.zeros(len(piece), dtype=np.int64)
-    # What was given up may be too short to have a count.
+    # A marker of a lost record may be too short to have a count.
     counts[slice(None) if kept is None else kept] = piece.gather(HEADER_BYTES, "<u4", kept)
-    # A new run begins where the events so far fill another batch, and on both sides of what was given up.
+    # A new run starts when a batch is full, and on both sides of a marker.
     before = np.cumsum(counts) - counts
     group = before // BATCH_EVENTS
     breaks = np.diff(group) != 0
@@ -104,7 +104,7 @@ def _runs(piece: Piece) -> Iterator[tuple[int, int]]:
 
 
 class _Records:
-    """`starts` and all that is derived from it is counted in words, so that records begin at whole ones."""
+    """Decoder of one run. `starts` and derived positions count 8-byte words, to which records are aligned."""
 
     def __init__(self, buffer: memoryview | bytes, ends: Ints, first_offset: int) -> None:
         buffer = memoryview(buffer)[: int(ends[-1]) if len(ends) else 0]
@@ -112,13 +112,13 @@ class _Records:
         self._words = np.frombuffer(buffer, dtype="<i8")
         self._halves = np.frombuffer(buffer, dtype="<u4")
         starts: Ints = np.concatenate([[0], ends[:-1]])[: len(ends)] // _WORD
-        # What a repair gave up tells of nothing, and is too short for any field.
+        # A marker of a lost record has no events and is too short for any field.
         kept = self._words[starts + 2] & 0xFF != LOST
         self._starts: Ints = starts[kept]
         self._offsets: Ints = np.arange(first_offset, first_offset + len(ends))[kept]
         self._count = self._field(3) & 0xFFFF_FFFF
         self._varies = self._field(4) >> 48 & 0xFFFF
-        # For each event the record that it is in.
+        # Record number of each event.
         self._of = np.repeat(np.arange(len(self._starts)), self._count)
         self._number = np.arange(len(self._of)) - (np.cumsum(self._count) - self._count)[self._of]
 
@@ -127,7 +127,7 @@ class _Records:
         return values
 
     def _values(self, column: int) -> Ints:
-        """One of the columns that may vary within a record, for each event."""
+        """Return a column that may vary within a record, one value per event."""
         values: Ints = self._field(_COLUMNS_AT + column)[self._of]
         if column == 0:
             values += self._number
@@ -149,7 +149,7 @@ class _Records:
 
     @cached_property
     def _name_at(self) -> Ints:
-        """From here on in bytes."""
+        """Positions of the names in bytes; all following positions are in bytes, too."""
         return (self._body_ends_at + np.where(self._varies & BODIES, (self._count + 1) // 2, 0)) * _WORD
 
     @cached_property
@@ -161,7 +161,7 @@ class _Records:
         return self._details_at + (self._field(5) >> 32)
 
     def _parts(self, has_ends: Ints, ends_at: Ints, starts: Ints) -> pa.BinaryArray:
-        """A part of each event's own, where its record has such parts; null elsewhere."""
+        """Return the variable-length part of each event; null if its record has none."""
         of, number = self._of, self._number
         there = has_ends[of] != 0
         ends, begins = starts[of], starts[of]
@@ -171,7 +171,7 @@ class _Records:
         return self._slices(begins, ends, ~there)
 
     def _slices(self, begins: Ints, ends: Ints, nulls: np.ndarray[Any, Any] | None = None) -> pa.BinaryArray:
-        """Bytes between places that go up: one array of what is wanted and of what lies between, then every other."""
+        """Slice ascending ranges as every second element of an array of ranges and gaps."""
         bounds = np.empty(2 * len(begins) + 1, dtype=np.int32)
         bounds[0:-1:2], bounds[1::2] = begins, ends
         bounds[-1] = ends[-1] if len(ends) else 0
@@ -181,7 +181,7 @@ class _Records:
         found = both.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
         if nulls is None:
             return found
-        # Nothing is copied again for that.
+        # This copies nothing.
         valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
         return pa.BinaryArray.from_buffers(pa.binary(), len(found), [valid, *found.buffers()[1:]])
 
@@ -198,7 +198,7 @@ class _Records:
     def at(self) -> pa.Array:
         times = self._field(1)[self._of]
         for kind, column in ((Kind.PUSHED, "pushed_at"), (Kind.LEASED, "leased_at")):
-            # These may be told later than they happen.
+            # These may be recorded later than they happen.
             times = np.where(self._kinds == kind, self._values(COLUMNS.index(column)), times)
         return _times(times)
 
@@ -257,7 +257,7 @@ _GATHER: dict[str, Any] = {
 
 
 def _known(values: Ints) -> pa.Array:
-    """Zero stands for nothing."""
+    """Convert zeros to nulls."""
     return pa.array(values, mask=values == 0)
 
 
@@ -269,7 +269,7 @@ _HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), dtype=
 
 
 def _uuids(ids: Ints, created_at: Ints, salt: Ints) -> pa.Array:
-    """As `identity.message_uuid`, for many."""
+    """Vectorized `ids.message_uuid`."""
     count = len(ids)
     high = created_at << 16 | 0x7000 | ids >> 32 & 0xFFF
     low = (ids & 0xFFFF_FFFF) << SALT_BITS | salt

@@ -1,4 +1,4 @@
-"""From the store to the log: what was committed is copied, synced, and only then forgotten by the store.
+"""Drains the store's outbox into the journal: copies committed events, fsyncs them, then deletes them in the store.
 
 Offsets are given by the store, in the transaction of the change. So whatever a crash interrupts, the log's own end
 tells what it still lacks, and nothing is copied twice or left out.
@@ -32,12 +32,12 @@ OPTIONS = StreamOptions(retention_bytes=4 << 30, retention_ms=30 * DAY_MS)
 
 
 def journal_folder(path: str | os.PathLike[str]) -> Path:
-    """Where the journal of a database file is kept: beside it."""
+    """Return the journal's folder, beside the database file."""
     return Path(f"{os.fspath(path)}.journal")
 
 
 def log_end(path: str | os.PathLike[str]) -> int:
-    """The offset with which the log of a database file goes on; 0 where there is no log, or none that can be read."""
+    """Return the next offset of a file's journal; 0 if there is none or it is unreadable."""
     folder = journal_folder(path)
     if (folder / STREAM).exists():
         with suppress(PenstockError), closing(LogReader(folder)) as log:
@@ -46,7 +46,7 @@ def log_end(path: str | os.PathLike[str]) -> int:
 
 
 class Drain:
-    """Holds the log's write lock, so that there is one among all who share the store. Not for several threads."""
+    """Drains one store. Holds the journal's write lock, so there is one per store. Not thread-safe."""
 
     def __init__(self, store: JournalledStore, folder: Path, log: Log) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Drain:
     def open(
         cls, store: JournalledStore, folder: Path, *, options: StreamOptions = OPTIONS, clock: Clock = system_clock
     ) -> Drain | None:
-        """None while another has it."""
+        """Open the drain; return None while another process has it."""
         first, last = store.journal_bounds()
         if not (folder / STREAM).exists():
             _create(folder, options, first, clock)
@@ -67,7 +67,7 @@ class Drain:
             return None
         try:
             if log.next_offset > last:
-                # An older state of the store was brought back since this process opened it.
+                # An older backup of the store was restored since this process opened it.
                 store.apply([ForgetJournal(before=log.next_offset)])
         except BaseException:
             log.close()
@@ -83,11 +83,11 @@ class Drain:
         return self._store.journal_waits
 
     def step(self, step_bytes: int = STEP_BYTES) -> ForgetJournal | None:
-        """Copy some of what the log lacks; answers what the store is to be told, or None if nothing was lacking."""
+        """Copy a batch to the journal. Return the command that deletes it in the store; None if there was nothing."""
         rows = self._store.journal_from(self.log.next_offset, step_bytes)
         if not rows:
             return None
-        # What did not wait for the disk may not be there yet, and the log must never know more than the store.
+        # Fsync the store first: some commits did not wait for the disk, and the journal must never be ahead of it.
         self._store.sync()
         if rows[0].first_offset > self.log.next_offset:
             self.log.skip_to(rows[0].first_offset)
@@ -96,7 +96,7 @@ class Drain:
         return ForgetJournal(before=self.log.next_offset)
 
     def trim(self) -> None:
-        """Remove what the options no longer keep and no reader that is known still needs."""
+        """Apply retention, except for records that a known consumer still needs."""
         trim(self.log, self._consumers.all().values(), TrimRequest(), self.log.clock())
 
     def close(self) -> None:
@@ -104,11 +104,11 @@ class Drain:
 
 
 def _create(folder: Path, options: StreamOptions, first: int, clock: Clock) -> None:
-    """Whole or not at all, whoever else does the same at this moment."""
+    """Create the journal atomically, also if another process does the same."""
     fresh = folder.with_name(f"{folder.name}.{uuid4().hex}.new")
     Log.create(fresh, NAME, options, first=first, clock=clock).close()
     try:
-        with typed_errors(f"making the folder {folder}"):
+        with typed_errors(f"creating the folder {folder}"):
             fresh.rename(folder)
             DISK.sync_folder(folder.parent)
     except StoreError:
@@ -118,14 +118,14 @@ def _create(folder: Path, options: StreamOptions, first: int, clock: Clock) -> N
 
 
 def _appends(rows: list[JournalRow], next_offset: int) -> list[tuple[bytes, list[int]]]:
-    """The rows' records from an offset on, in pieces that the log takes."""
+    """Yield the rows' records from an offset on, in batches that the log accepts."""
     pieces: list[tuple[bytes, list[int]]] = []
     parts: list[bytes] = []
     sizes: list[int] = []
     size = 0
     for row in rows:
         row_sizes = sizes_of(row.bytes)
-        # A crash may have cut the log in the middle of a row.
+        # A crash may have truncated the log in the middle of a row.
         done = max(0, next_offset - row.first_offset)
         data = row.bytes[sum(row_sizes[:done]) :]
         for part, part_sizes in _cut(data, row_sizes[done:]):
@@ -155,7 +155,7 @@ def _cut(data: bytes, sizes: list[int]) -> list[tuple[bytes, list[int]]]:
 
 
 def drain_once(store: JournalledStore, path: str) -> None:
-    """All that is there now, by whoever has the file open; nothing if another is at it."""
+    """Drain everything committed so far; do nothing if another process drains."""
     store.apply([CatchUpJournal()])
     drain = Drain.open(store, journal_folder(path))
     if drain is not None:

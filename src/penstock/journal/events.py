@@ -1,8 +1,8 @@
-"""Events: what can happen to messages and queues, as records of a log.
+"""Encoding of message and queue events as log records.
 
-One record tells of one thing that happened to one or more messages of a queue at once. What is the same for all of
-them is written once, among the fixed fields; what differs follows as arrays. So a lease of a hundred messages is often
-as short as a lease of one, and a reader of many records can gather each field without looking at them one by one:
+One record is one event of one or more messages of a queue. Values that are equal for all messages are stored once,
+among the fixed fields; varying ones follow as arrays. So a lease of a hundred messages is often as short as a lease of
+one, and a reader can gather each field of many records without decoding them one by one:
 
     header 24 | fixed fields 88 | an array of i64 for each field that varies | ends of details and of bodies, u32 each
     | name | details (JSON) | bodies | zeros up to a multiple of 8
@@ -33,29 +33,29 @@ class Kind(IntEnum):
     PUSHED = 2
     """A message was added."""
     LEASED = 3
-    """It was handed to a consumer until a time."""
+    """It was leased to a consumer until a time."""
     EXTENDED = 4
-    """Its lease got a new end."""
+    """Its lease was extended."""
     ACKED = 5
-    """It is done."""
+    """It was acknowledged as done."""
     NACKED = 6
-    """The consumer failed; it is due again after a while."""
+    """The consumer failed; the message is retried after a delay."""
     LAPSED = 7
-    """Its lease ran out; it is ready again."""
+    """Its lease expired; it is ready again."""
     DEAD = 8
     """Its attempts are used up."""
     REDRIVEN = 9
-    """A dead letter got a new life."""
+    """A dead letter was moved back into its queue."""
     EXPIRED = 10
-    """It waited longer than its time to live."""
+    """Its time to live passed."""
     REMOVED = 11
-    """Somebody removed it."""
+    """It was removed by request."""
     RELEASED = 12
-    """A lease was given back and used up no attempt."""
+    """Its lease was released without using up an attempt."""
     FORGOTTEN = 13
-    """An archived message passed its time."""
+    """It was archived, and its retention passed."""
     WORKER = 14
-    """A server or a consumer came or went: see the details. It is of no queue."""
+    """A server or a consumer joined or left: see the details. It belongs to no queue."""
 
 
 class EventFlag(IntFlag):
@@ -64,25 +64,25 @@ class EventFlag(IntFlag):
     GONE = 2
     """Dead, in a queue that keeps no dead letters."""
     DEAD_LETTER = 4
-    """It was a dead letter that was leased, acked, given back or removed."""
+    """It was a dead letter that was leased, acked, released or removed."""
     LEASED = 8
     """Removed while it was leased."""
 
 
-# Among the marks, before a record is in the journal: its messages got their ids after it was written.
+# Flag of records before the journal: its messages got their ids after it was encoded.
 UNNUMBERED = 1 << 15
 
 
 CONTENTS = (Content.BYTES, Content.TEXT, Content.JSON)
 FIELD_BYTES = 88
-# In this order; bit n of `varies` says that the n-th is an array. An id that does not vary goes up by one.
+# In this order; bit n of `varies` means that the n-th column is an array. A constant id counts up by one.
 COLUMNS = ("id", "pushed_at", "first_leased_at", "leased_at", "until", "attempts", "priority", "content")
 # More bits of `varies`: each message has details of its own; there are bodies.
 DETAILS, BODIES = 1 << len(COLUMNS), 2 << len(COLUMNS)
 EVENTS_MAX = 1_000
-# Of one record: more messages, or several with more bytes, become several records.
+# Limits of one record; larger events are split into several records.
 SHARED_BYTES_MAX = 1 << 20
-# A larger body is left out; the details tell how large it was.
+# A larger body is omitted, and the details have its size.
 BODY_BYTES_MAX = 8 << 20
 
 # time, kind, flags, field bytes, zero | count, queue id, salt, marks, varies, name bytes, zero, detail bytes | columns
@@ -96,7 +96,7 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 # The values of all columns, for one message; 0 where there is none.
 Row = tuple[int, int, int, int, int, int, int, int]
-# The values of many messages: of each column one for all of them, or one for each.
+# The values of many messages: each column has one value for all, or one per message.
 Columns = Sequence[int | Sequence[int]]
 
 
@@ -116,7 +116,7 @@ def encode_events(
     details: Sequence[bytes] | None = None,
     bodies: Sequence[bytes] | None = None,
 ) -> bytes:
-    """What happened to so many messages, as one whole record, checksum included."""
+    """Encode an event of many messages as one record with checksum."""
     firsts: list[int] = []
     varies, arrays, detail = 0, b"", b""
     for number, column in enumerate(columns):
@@ -125,7 +125,7 @@ def encode_events(
             continue
         first = column[0]
         firsts.append(first)
-        # Ids that are not told one by one follow each other; anything else is the same for all.
+        # Constant ids count up; any other constant is the same for all.
         alike = column.count(first) == count if number else list(column) == list(range(first, first + count))
         if not alike:
             varies |= 1 << number
@@ -168,7 +168,7 @@ _MARKS_AT, _VARIES_AT, _ID_AT, _ARRAYS_AT = 36, 38, 48, HEADER_BYTES + FIELD_BYT
 
 
 def number(record: bytes, first_id: int) -> bytes:
-    """The record of a push with the ids that its messages got; any other as it is."""
+    """Return a push record with the ids of its messages; any other unchanged."""
     (marks,) = struct.unpack_from("<H", record, _MARKS_AT)
     if not marks & UNNUMBERED:
         return record
@@ -186,19 +186,19 @@ def number(record: bytes, first_id: int) -> bytes:
 
 
 def encode_detail(**detail: Any) -> bytes:
-    """Only what there is to tell."""
+    """Encode the details that are not None."""
     told = {name: value for name, value in detail.items() if value is not None}
     return _encode_json(told) if told else b""
 
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One thing that happened to one message or queue, in words. Times are in milliseconds since 1970."""
+    """A decoded event of one message or queue. Times are in milliseconds since 1970."""
 
     offset: int
-    """Of its record; `number` counts within."""
+    """Offset of its record; `number` counts within."""
     number: int = 0
     at: int
-    """When it happened. Its record may have been written later."""
+    """Time of the event; its record may have been written later."""
     kind: str
     queue: str
     queue_id: int
@@ -208,7 +208,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_leased_at: int | None = None
     leased_at: int | None = None
     until: int | None = None
-    """Pushed, nacked, redriven: when it can be leased. Leased, extended: until when it is."""
+    """Pushed, nacked, redriven: when it becomes ready. Leased, extended: when its lease expires."""
     attempts: int = 0
     priority: int = 0
     marks: list[str] = []
@@ -218,7 +218,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[Event]:
-    """The events of a record whose checksum has been verified."""
+    """Decode the events of a verified record."""
     count, queue_id, salt, marks, varies, name_bytes, _, detail_bytes, *fixed = _FIELDS.unpack_from(payload)
     position = FIELD_BYTES
     columns: list[Sequence[int]] = []
@@ -265,7 +265,7 @@ def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[E
 
 
 def head_of(payload: bytes) -> tuple[str, int]:
-    """The queue that a record tells of, and of how many messages: a fraction of what its events cost."""
+    """Return a record's queue and message count, at a fraction of the cost of decoding its events."""
     count, _, _, _, varies, name_bytes, *_ = _FIELDS.unpack_from(payload)
     position = FIELD_BYTES + 8 * count * (varies & DETAILS - 1).bit_count()
     for part in (DETAILS, BODIES):
@@ -274,7 +274,7 @@ def head_of(payload: bytes) -> tuple[str, int]:
 
 
 def ids_of(payload: bytes) -> Sequence[int]:
-    """The messages that a record tells of."""
+    """Return the ids of a record's messages."""
     count, _, _, _, varies, _, _, _, first, *_ = _FIELDS.unpack_from(payload)
     if varies & 1:
         ids: Sequence[int] = struct.unpack_from(f"<{count}q", payload, FIELD_BYTES)
@@ -291,6 +291,6 @@ def _word(offset: int, kind: int) -> str:
         return Kind(kind).name.lower()
     except ValueError:
         raise Damaged(
-            f"the record at offset {offset} is no event that this Penstock knows (kind {kind})",
+            f"the record at offset {offset} is of unknown kind {kind}",
             hint="read it with the newer Penstock that wrote it",
         ) from None

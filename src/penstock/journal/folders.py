@@ -11,12 +11,12 @@ from penstock.log.streams import stream_folders, streams_beside
 
 
 def logs_beside(database: Path) -> Iterator[Path]:
-    """The folders of a file's journal and streams."""
+    """Return the folders of a file's journal and streams."""
     if journal_folder(database).is_dir():
         yield journal_folder(database)
     yield from stream_folders(streams_beside(database))
 
 
 def cuts_beside(database: Path) -> list[Path]:
-    """The files of whole records that were cut off a file's journal and streams."""
+    """Return the files of records that were cut off a file's journal and streams."""
     return [path for folder in logs_beside(database) for path in cut_files(folder)]

@@ -1,4 +1,4 @@
-"""What the journal's drainer needs of a store."""
+"""The store interface of the journal's drainer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.group_commit.interface import CommandSink
 
 
 class JournalRow(NamedTuple):
-    """The events of one commit: this many records, back to back, the first at this offset."""
+    """The events of one commit: encoded records back to back, the first at this offset."""
 
     first_offset: int
     records: int
@@ -20,13 +20,13 @@ class JournalledStore(CommandSink, Protocol):
 
     @property
     def journal_waits(self) -> bool:
-        """Whether `CatchUpJournal` may have something to tell."""
+        """True if `CatchUpJournal` may have deferred events to record."""
 
     def journal_bounds(self) -> tuple[int, int]:
-        """The first offset that is not forgotten, and the next to be given."""
+        """Return the first retained offset and the next one."""
 
     def journal_from(self, offset: int, max_bytes: int) -> list[JournalRow]:
-        """What was committed from this offset on and not yet forgotten: at least one row if there is any."""
+        """Return committed rows from this offset on, at least one if there is any."""
 
     def sync(self) -> None:
-        """Wait until all that is committed is on disk, also what did not wait when it was."""
+        """Fsync all commits, including those that did not wait for the disk."""

@@ -1,4 +1,4 @@
-"""The journal of a PostgreSQL store: a stream of its own among the tables of streams, filled from the spool."""
+"""The journal of a PostgreSQL store: a stream in the stream tables, filled from the spool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PostgresJournal:
-    """As `JournalReader`. Safe for threads."""
+    """Reads the journal like `JournalReader`. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -100,35 +100,35 @@ class PostgresJournal:
 
 
 def uid_of(database: Database, shown: Sequence[Any]) -> str:
-    """By what `stream.show` tells: a database that was made anew is another."""
+    """Return the journal's uid, which differs in a recreated database."""
     stream_id, _, _, created_ms, *_ = shown
     return f"{database.context.salt:08x}{created_ms:012x}{stream_id:x}"
 
 
 class PostgresDrain:
-    """As `Drain`: moves what transactions noted into the journal. Every server does, in turn."""
+    """Moves recorded events into the journal like `Drain`; all servers take turns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._outbox = JournalOutbox(database.context)
         self._turn = threading.Lock()
 
+    # Each transaction records its events before it commits.
     waits = False
-    """Each transaction notes what it did before it ends."""
 
     @property
     def next_offset(self) -> int:
         return PostgresJournal(self._database).next_offset()
 
     def step(self) -> bool:
-        """Whether there was something to move."""
+        """Move a batch; return True if there was one."""
         database = self._database
         try:
             word = database.word()
             with self._turn, database.wire() as wire:
                 moved = self._outbox.step(wire, word)
         except Lost as error:
-            # Moved or not moved, as a whole: the next step finds out.
+            # The batch is moved completely or not at all; the next step finds out.
             raise database.unreachable(error, maybe_done=True) from error
         if moved:
             if not word:
@@ -137,12 +137,12 @@ class PostgresDrain:
         return moved > 0
 
     def drain(self) -> None:
-        """All that is there now."""
+        """Move everything recorded so far."""
         while self.step():
             pass
 
     def trim(self) -> None:
-        """Remove what the options no longer keep and no reader that is known still needs."""
+        """Apply retention, except for records that a known consumer still needs."""
         database = self._database
         try:
             consumers, options, now_ms = Positions(database).all(JOURNAL)

@@ -1,4 +1,4 @@
-"""From the spool to the journal: what transactions noted gets its offsets, in one order, exactly once.
+"""Moves recorded events from the spool to the journal, in one order and exactly once.
 
 Whatever a look sees was committed, and so was all that it could have depended on, which has lower numbers. So to append
 what is seen, by number, keeps causes before effects; no transaction that is still open is waited for.
@@ -18,18 +18,18 @@ BYTES = 4 << 20
 
 
 class JournalOutbox:
-    """For one thread at a time. Any number of these may be at work, in turn: the stream's lock is held throughout."""
+    """Moves events; not thread-safe. Several servers take turns, because each holds the stream's lock throughout."""
 
     def __init__(self, context: DatabaseContext) -> None:
         self._context = context
         self._stream_id: int | None = None
-        # No number up to this one can still come.
+        # All numbers up to this one are visible or will never appear.
         self._floor = 0
-        # A number up to which all had been taken, and a transaction that is later than all of their takers.
+        # A number up to which all were assigned, and a transaction id later than all those transactions.
         self._given = (0, 0)
 
     def step(self, wire: PipelinedConnection, word: list[Statement]) -> int:
-        """Move some, in one transaction, and tell others by `word`; how many records. The caller rolls back."""
+        """Move a batch in one transaction with the notification `word`; return its size. The caller rolls back."""
         sql, clock = self._context.sql, self._context.clock
         if self._stream_id is None:
             (found,) = wire.run([Statement(sql["journal.find"])])
@@ -82,10 +82,10 @@ class JournalOutbox:
                 blobs([batch.data for batch in batches]),
             ),
         )
-        # Not before it is known to be there: nothing is forgotten that was not appended.
+        # Delete only after the append has succeeded, so that nothing is lost.
         (((refused, *_),),) = wire.run([append])
         if refused:
-            raise StoreError(f"the journal took nothing more: {refused}")
+            raise StoreError(f"the journal rejected an append: {refused}")
         return len(sizes)
 
     def _raise_floor(self, given: int, oldest: int, own: int | None) -> None:

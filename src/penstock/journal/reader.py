@@ -1,4 +1,4 @@
-"""Reading the journal: as events, one page after another, or as Arrow. Any process may, at any time."""
+"""Reads the journal as pages of events or as Arrow. Any process may read at any time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ EARLIEST = -1
 class JournalPage(msgspec.Struct):
     events: list[Event]
     next: int
-    """The offset to read on from."""
+    """Offset of the next page."""
 
 
 def events_of(records: Iterable[LogRecord], queue: str | None, kinds: Sequence[str] | None) -> list[Event]:
-    """Those of a queue, and of some kinds, if not all are wanted."""
+    """Yield events, optionally only those of a queue and of some kinds."""
     return [
         event
         for record in records
@@ -41,7 +41,7 @@ def events_of(records: Iterable[LogRecord], queue: str | None, kinds: Sequence[s
 
 
 class JournalReader:
-    """Safe for threads. Before anything was drained there is nothing to read, which is no error."""
+    """Reads a journal in a folder. Thread-safe. A journal that does not exist yet is empty, not an error."""
 
     def __init__(self, folder: Path, *, clock: Clock = system_clock) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class JournalReader:
         return 0 if log is None else log.next_offset
 
     def listen(self, name: str, listener: Callable[[], None]) -> None:
-        """Only looking tells: whoever drains may be another process."""
+        """Return None: another process may drain, so only polling works."""
 
     def segments(self) -> list[SegmentInfo]:
         log = self._open()
@@ -84,12 +84,12 @@ class JournalReader:
         queue: str | None = None,
         kinds: Sequence[str] | None = None,
     ) -> JournalPage:
-        """Events of up to `limit` records, of which each may tell of many messages."""
+        """Read the events of up to `limit` records, each of which may cover many messages."""
         page = self.records(offset, limit=limit, bytes_max=bytes_max)
         return JournalPage(events_of(page.records, queue, kinds), page.next)
 
     def records(self, offset: int = EARLIEST, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
-        """As they were written, for whoever needs little of each."""
+        """Read undecoded records, for callers that need little of each."""
         log = self._open()
         if log is None:
             return LogPage([], max(offset, 0))
@@ -103,7 +103,7 @@ class JournalReader:
             yield from batches(log, offset, end, SCHEMA.names if columns is None else columns)
 
     def consumers(self) -> list[Consumer]:
-        """Who reads it, how far each has come, and how much is left."""
+        """Return the consumers with positions and lag."""
         positions = self._positions()
         end, first = self.next_offset(), self.first_offset
         return [] if positions is None else [_with_lag(each, first, end) for each in positions.all().values()]

@@ -1,4 +1,4 @@
-"""The events of one transaction, gathered as they happen, so that alike ones become one record."""
+"""Collects the events of one transaction and merges similar ones into one record."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 from penstock.journal.events import EVENTS_MAX, SHARED_BYTES_MAX, Columns, Kind, Row, columns_of, encode_events
 
-# Kind, queue id, marks, and whether there are details and bodies.
+# Kind, queue id, flags, and True if there are details and bodies.
 Likeness = tuple[int, int, int, bool, bool]
-# Of bodies, that what is told later keeps in memory.
+# Limit of bodies kept in memory for deferred events.
 WAIT_BYTES_MAX = 256 << 10
-# A message meets these in this order. So they can be put in this order too, whichever came first for others.
+# A message passes these in this order, so records of different messages can be reordered like this.
 FREQUENT = (Kind.PUSHED, Kind.LEASED, Kind.ACKED)
 
 
@@ -19,7 +19,7 @@ WAITING = (Kind.PUSHED, Kind.LEASED)
 
 
 class Named(Protocol):
-    """A queue, as far as the journal wants to know it."""
+    """The properties of a queue that the journal needs."""
 
     id: int
     name_bytes: bytes
@@ -35,7 +35,7 @@ class _Group:
         self.details: list[bytes] = []
         self.bodies: list[bytes] = []
         self.size = 0
-        # Columns that have grown, by number: those who noted the first of it may still use theirs.
+        # Grown columns, by number: callers may still hold the original ones.
         self._lists: dict[int, list[int]] = {}
 
     def add(self, count: int, columns: Columns) -> None:
@@ -64,10 +64,10 @@ class Recorder:
         self._salt = salt
         self._records: list[bytes] = []
         self._groups: dict[Likeness, _Group] = {}
-        # Whether what is gathered now is of another kind, which keeps its place among all others.
+        # True if the current events are of another kind, which keeps its position among all others.
         self._rare = False
         self._size = 0
-        # The queue of which all that is gathered now tells, if it is of pushes and leases only; else -1, or 0.
+        # The queue of all collected events if they are only pushes and leases; else -1, or 0.
         self._tells_of = 0
 
     def note(
@@ -79,7 +79,7 @@ class Recorder:
         details: Sequence[bytes] | None = None,
         bodies: Sequence[bytes] | None = None,
     ) -> None:
-        """Each row tells what happened to one message; its details and its body stand at the same place, if any."""
+        """Add one row per message, with details and bodies at the same index, if any."""
         self.note_columns(kind, queue, len(rows), columns_of(rows), marks, details, bodies)
 
     def note_columns(
@@ -92,7 +92,7 @@ class Recorder:
         details: Sequence[bytes] | None = None,
         bodies: Sequence[bytes] | None = None,
     ) -> None:
-        """As `note`, where it is known what is the same for all: to make rows and to turn them costs more."""
+        """Add events whose equal columns are known, which saves building and transposing rows."""
         size = 0 if bodies is None else sum(map(len, bodies))
         if (size > SHARED_BYTES_MAX or count > EVENTS_MAX) and count > 1:
             self._note_in_halves(kind, queue, count, columns, marks, details, bodies)
@@ -152,15 +152,15 @@ class Recorder:
         self._size = self._tells_of = 0
 
     def __bool__(self) -> bool:
-        """Whether there is anything to tell."""
+        """Return True if there are events."""
         return bool(self._groups or self._records)
 
     def can_wait(self, queue_id: int, more_bytes: int = 0) -> bool:
-        """Whether all there is to tell, if anything, are pushes to and leases from this queue, and not too much."""
+        """Return True if all events are pushes to and leases from this queue, and not too many."""
         return not self._records and self._tells_of in (0, queue_id) and self._size + more_bytes <= WAIT_BYTES_MAX
 
     def mark(self) -> int:
-        """How far it has come, to go back to."""
+        """Return a savepoint for `go_back`."""
         self._flush()
         return len(self._records)
 
@@ -169,7 +169,7 @@ class Recorder:
         del self._records[mark:]
 
     def take(self) -> list[bytes]:
-        """All records since the last time."""
+        """Return all records since the last call."""
         self._flush()
         records, self._records = self._records, []
         return records

@@ -1,4 +1,4 @@
-"""What a transaction did, noted for the journal: what both stores tell alike.
+"""Records a transaction's events for the journal, shared by both stores.
 
 Callers ask `queue.is_journalled` first, so a store without a journal pays nothing.
 """
@@ -45,7 +45,7 @@ def record_changed(tx: JournalTransaction, queue: JournalledQueue, before: Queue
 def record_dropped(
     tx: JournalTransaction, queue: JournalledQueue, held: int, found: QueueInfo, oldest_at: int | None
 ) -> None:
-    """Note what it held by state, unless the journal did not tell of its messages.
+    """Record the queue's messages by state, unless the journal does not cover them.
 
     No message that ends with it was pushed before `since`, so that a reader need not look further back.
     """
@@ -65,7 +65,7 @@ class _Name(msgspec.Struct):
 def record_depth(
     tx: JournalTransaction, queues: Iterable[tuple[int, str, str, int, int, int]], *, entered: bool
 ) -> None:
-    """Of all queues, as a journal begins or ends: id, name, options, and how many wait, are leased and are dead."""
+    """Record the state of all queues when a journal starts or ends: id, name, options, and counts by state."""
     what = "entered" if entered else "left"
     for queue_id, name, options, waiting, leased, dead in queues:
         if decode_options(options).journal != "off":
@@ -85,7 +85,7 @@ def record_pushed(
     expiries: Mapping[int, int | None] | None = None,
     marks: int = 0,
 ) -> None:
-    """Of rows as they were inserted: place, created_at, available_at, priority, content, key, headers, payload."""
+    """Record pushes from inserted rows: place, created_at, available_at, priority, content, key, headers, payload."""
     count = len(rows)
     places, created_at, available_at, priority, content, keys, headers, payloads = zip(*rows, strict=True)
     ids = [place & ID_MAX for place in places]

@@ -41,9 +41,8 @@ def saved(consumers: dict[str, Consumer]) -> Struct:
     return _Saved(consumers)
 
 
-_saved = msgspec.json.Decoder(
-    _Saved
-)  # Created at import: msgspec crashes if threads decode a nested type for the first time concurrently.
+# Created at import, because msgspec crashes if threads decode a nested type for the first time concurrently.
+_saved = msgspec.json.Decoder(_Saved)
 
 
 class CommitPosition(Command[Consumer]):

@@ -279,8 +279,8 @@ class SegmentRecovery:
     def _keep_cut(self, tail: memoryview, end: int, kept: int, ours: bool) -> None:
         """Save the cut bytes, unless they are the rest of an unacknowledged append.
 
-        A power failure can keep later pages of such an append and lose earlier ones, so whole records may follow a hole.
-        If the index exists and nothing knows of more records than are kept, they are no loss and take no offsets.
+        A power failure can keep later pages of such an append and lose earlier ones, so whole records may follow a
+        hole. If the index exists and nothing knows of more records than are kept, they are no loss and take no offsets.
         """
         found = list(intact_records(tail))
         if found and ours and self.claimed <= kept and _only_holes(tail, end, found):

@@ -1,4 +1,4 @@
-"""The move itself: bounded steps, each with a note in the target of how far it came, and a comparison at the end."""
+"""Migrates a store in bounded steps, with progress saved in the target, and compares both at the end."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Migrated(Struct, frozen=True, kw_only=True):
     queues: list[QueueMigrated]
     messages: int
     checksum: str
-    """Over every row of both, which are equal."""
+    """Digest over every row, equal in both stores."""
     streams: int
     records: int
     streams_checksum: str
-    """Over every record of both."""
+    """Digest over every record, equal in both stores."""
     resumed: bool
     left_behind: dict[str, int]
-    """Records of the journal, and streams if that was asked for: they stay with the source."""
+    """What stays in the source: records of the journal, and streams with `leave_streams`."""
 
 
 def migrate(
@@ -67,8 +67,8 @@ def migrate(
     step_rows: int = STEP_ROWS,
     clock: Clock = system_clock,
 ) -> Migrated:
-    """Bring all queues and streams of one store to another, which is empty, or which an unfinished move from the same
-    store left. With `leave_streams`, only the queues."""
+    """Migrate all queues and streams to an empty store, or continue an unfinished migration from the same source. With
+    `leave_streams`, migrate only the queues."""
     if source.startswith(POSTGRES) == target.startswith(POSTGRES):
         raise InvalidInput(
             "a move is from a SQLite file to PostgreSQL, or back",
@@ -116,7 +116,7 @@ class _Migration:
         self._kept_from = clock() // 60_000 - MINUTES_KEPT
         self._done = 0
         self._sizes = {table.name: source.size(table) for table in TABLES}
-        # Everything is copied once and looked at twice; the books of queues count as much as the queues.
+        # Everything is copied once and read in both stores for the comparison; histories weigh as much as queues.
         records = sum(stream.next - stream.first for stream in self._streams) if self._with_streams else 0
         self._total = 3 * (sum(self._sizes.values()) + self._sizes["queue"] + records)
 
@@ -157,7 +157,7 @@ class _Migration:
         return left
 
     def _begin(self) -> dict[str, str]:
-        """What an earlier attempt has noted; after a check that source and target are the ones it had."""
+        """Return the progress of an earlier attempt, after checking that source and target are the same."""
         source, target = self._source, self._target
         identity = f"{source.salt} {source.last_id()} {self._digest(source)}"
         notes = target.notes()
@@ -175,7 +175,7 @@ class _Migration:
         return notes
 
     def _digest(self, side: StoreEndpoint) -> str:
-        """Of queues and their counters, which nearly every change is seen in; the comparison at the end sees all."""
+        """Return a digest of queues and counters, which nearly every write changes; the final comparison covers all."""
         digest = hashlib.blake2b(digest_size=16)
         for row in _rows(side, TABLES[0], self._step_rows):
             digest.update(msgspec.msgpack.encode(row))
@@ -231,7 +231,7 @@ class _Migration:
         return digest.hexdigest()
 
     def _compare_counts(self) -> list[QueueMigrated]:
-        """Queue by queue: what is kept of it, and how many messages are in each state, counted."""
+        """Compare counters and recounted states, queue by queue."""
         moved = []
         for one, other in zip(_books(self._source), _books(self._target), strict=True):
             self._check_same(f"the counters of {one.name}", one, other)
@@ -247,7 +247,7 @@ class _Migration:
 
 
 def _position(note: str | None) -> tuple[tuple[Any, ...] | None, int]:
-    """The key of the last row that was copied, and how many were."""
+    """Key of the last copied row, and the number of copied rows."""
     if note is None:
         return None, 0
     after, copied = msgspec.json.decode(note)

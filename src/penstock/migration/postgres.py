@@ -1,4 +1,4 @@
-"""A PostgreSQL schema as one side of a move. Its tables are locked against writers from the first look to the end."""
+"""A PostgreSQL schema as source or target of a migration. Its tables are locked against writers throughout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEAVING_SECONDS = 2.0
 ALONE = """
 SELECT pg_try_advisory_lock(%s, hashtext(%s)), count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'penstock'"""
-# Latencies have a row for each writer; stores draw theirs by chance.
+# Latencies have a row per writer; stores choose a random writer id.
 WRITER = 0
 
 _latency = msgspec.json.Decoder(dict[int, int])
@@ -76,7 +76,7 @@ class PostgresEndpoint:
             self._lock_tables()
 
     def _wait_until_alone(self) -> None:
-        """For a moment only: a program that has just ended may still have its connections."""
+        """Wait briefly for other connections to close: a program that has just exited may still have some."""
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
             ((mine, others),) = self._all(ALONE, MIGRATING + 1, self._schema)
@@ -94,7 +94,7 @@ class PostgresEndpoint:
         tables = self._all("SELECT tablename FROM pg_tables WHERE schemaname = %s", self._schema)
         named = ", ".join(f"{quoted(self._schema)}.{quoted(name)}" for (name,) in tables)
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        # Before the first look, which is what the transaction sees until it ends.
+        # Lock before the first query, which determines the transaction's snapshot.
         self._connection.execute(f"LOCK TABLE {named} IN SHARE MODE".encode())
 
     def _all(self, sql: str, *params: Any) -> list[Row]:
@@ -109,7 +109,7 @@ class PostgresEndpoint:
         return int(self._all(f"SELECT count(*) FROM penstock.{table.name}")[0][0])
 
     def rows(self, table: MigratedTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
-        # As SQLite compares text.
+        # Compare text like SQLite.
         names = ", ".join(f'{name} COLLATE "C"' if _is_text(table, name) else name for name in table.key)
         marks = ", ".join(["%s"] * len(table.key))
         where = "" if after is None else f"WHERE ({names}) > ({marks})"
@@ -253,7 +253,7 @@ class PostgresEndpoint:
         self._copy("minute", ("queue_id", "minute", *COUNTED), minutes)
         self._copy("latency", ("queue_id", "minute", "kind", "writer", "counts"), latencies)
         self._copy("bucket", ("queue_id", "tokens", "tokens_at"), buckets)
-        self._copy("busy", ("name", "queue_id"), busy)  # The sweeper takes out those that hold nothing.
+        self._copy("busy", ("name", "queue_id"), busy)  # The sweeper removes empty queues.
 
     def _copy(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         sql = in_schema(f"COPY penstock.{name} ({', '.join(columns)}) FROM STDIN", self._schema)
@@ -288,7 +288,7 @@ def _is_text(table: MigratedTable, name: str) -> bool:
 
 
 def _levels(created_at: int, counts: Counts, changes: Sequence[Row]) -> list[tuple[int, Counts]]:
-    """What the counts were at the end of each minute, from what they are now and what each minute changed."""
+    """Compute the counts at the end of each minute from the current ones and the changes per minute."""
     if not changes:
         return [(created_at // 60_000, counts)]
     levels: list[tuple[int, Counts]] = []
@@ -299,7 +299,7 @@ def _levels(created_at: int, counts: Counts, changes: Sequence[Row]) -> list[tup
 
 
 def _changes(book: CounterHistory, kept_from: int) -> Iterator[tuple[int, Counts]]:
-    """The reverse. What the first minute changed is known only if the source kept all that was before it."""
+    """Compute changes per minute from counts; the first minute's are known only if the source has all before it."""
     whole = book.created_at // 60_000 >= kept_from
     before: Counts = (0,) * len(COUNTED) if whole else book.minutes[0][1]
     for minute, counts in book.minutes:
@@ -308,7 +308,7 @@ def _changes(book: CounterHistory, kept_from: int) -> Iterator[tuple[int, Counts
 
 
 def _joined(rows: Sequence[Row]) -> list[tuple[int, int, list[tuple[int, int]]]]:
-    """All writers' together."""
+    """Sum the counts of all writers."""
     joined: defaultdict[tuple[int, int], defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
     for minute, kind, text in rows:
         for bucket, count in _latency.decode(text).items():

@@ -1,4 +1,4 @@
-"""The tables of streams as part of a move. A row is a batch of encoded records."""
+"""The stream tables of PostgreSQL as source or target of a migration. A row is a batch of encoded records."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.log.postgres.rows import Row, cut
 from penstock.log.record import time_at
 from penstock.migration.streams import Chunk, MigratedStream
 
-# Read at once; each is 64 KiB or one record.
+# Rows read at once; each is 64 KiB or one record.
 BATCHES = 64
-# The journal's begins with what is in no name, and one that is being removed too.
+# The names of the journal and of streams being removed begin with a character that is invalid in names.
 USERS = "name ~ '^[A-Za-z0-9._-]'"
 
 Ask = Callable[..., list[tuple[Any, ...]]]
@@ -24,7 +24,7 @@ Ask = Callable[..., list[tuple[Any, ...]]]
 
 class PostgresStreamSide:
     def __init__(self, ask: Ask, run: Callable[..., None]) -> None:
-        """Statements are carried out by the side that this is a part of; writing ones within its steps."""
+        """Use the endpoint's statement functions; writes happen within its steps."""
         self._ask = ask
         self._run = run
 
@@ -52,7 +52,7 @@ class PostgresStreamSide:
             for found in self._ask(sql, stream_id, offset, BATCHES):
                 row = Row._make(found)
                 for _ in row.read(stream.name, offset):
-                    pass  # Each record is checked.
+                    pass  # Reading verifies each record.
                 places = row.places()[max(0, offset - row.first) :]
                 yield Chunk(max(offset, row.first), row.data[places[0] :], [end - at for at, end in pairwise(places)])
                 offset = row.last + 1
@@ -81,7 +81,7 @@ class PostgresStreamSide:
         )
 
     def append(self, stream: MigratedStream, chunk: Chunk) -> None:
-        """As an append does it, but for the times, which the records bring."""
+        """Write records like an append, but keep their times."""
         stream_id = self._id(stream)
         ((place, active, filled, time_ms),) = self._ask(
             "SELECT next, active, filled, time_ms FROM penstock.stream_state WHERE id = %s", stream_id
@@ -89,7 +89,7 @@ class PostgresStreamSide:
         if place != chunk.first:
             raise Damaged(
                 f"records {place} to {chunk.first - 1} of stream {stream.name!r} are gone",
-                hint="`penstock stream repair` marks them as lost; then give the command again",
+                hint="mark them as lost with `penstock stream repair`, then run the command again",
             )
         mark = randbits(62)
         for row in cut(chunk.data, chunk.sizes):

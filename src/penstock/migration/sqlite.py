@@ -1,4 +1,4 @@
-"""A SQLite file as one side of a move. It is opened for this process alone, and so is refused while others have it."""
+"""A SQLite file as source or target of a migration, opened exclusively; fails while others have it open."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BUSY_MS = 1_000
 QUEUES = load_sql("penstock.store.sqlite", "counter")["queue"] + " WHERE q.id > ? ORDER BY q.id LIMIT ?"
 NOTES = "CREATE TABLE penstock_moving (name TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT"
 
-EMPTY = "{}"  # Version 0.1.0 also wrote rows without counts.
+EMPTY = "{}"  # Release 0.1.0 also wrote rows without counts.
 
 _latency = msgspec.json.Decoder(dict[int, int])
 
@@ -88,7 +88,7 @@ class SqliteEndpoint:
         size = 0
         with mapping_errors(self.shown), closing(self._connection.execute(sql, (*(after or ()), limit))) as cursor:
             for row in cursor:
-                # PostgreSQL's text has no such character; its store puts the same in its place.
+                # PostgreSQL's text cannot contain it; its store uses the same replacement.
                 found.append(tuple(_without_nul(value) if isinstance(value, str) else value for value in row))
                 if table is MESSAGE:
                     size += len(row[-1])
@@ -229,7 +229,7 @@ def _without_nul(text: str) -> str:
 
 
 def _tell_journal(path: Path) -> None:
-    """What was left to be told later is told, so that the journal that stays with the file is whole."""
+    """Record deferred events, so that the journal that stays with the file is complete."""
     with closing(SqliteStore(path, busy_ms=BUSY_MS)) as store:
         if store.journal_bounds()[1]:
             store.apply([CatchUpJournal()])

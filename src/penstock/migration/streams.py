@@ -1,4 +1,4 @@
-"""Streams as part of a move: records as they are encoded, which is the same in files and in tables, and positions."""
+"""Migrates streams: encoded records, which are the same in files and in tables, and consumer positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.log.writer import Log
 
 
 class MigratedStream(Struct, frozen=True, kw_only=True):
-    """What is known of a stream, beside its records."""
+    """Metadata of a stream."""
 
     name: str
     options: StreamOptions
@@ -37,12 +37,12 @@ class MigratedStream(Struct, frozen=True, kw_only=True):
 class Chunk(NamedTuple):
     first: int
     data: bytes
-    """Records back to back."""
+    """Encoded records back to back."""
     sizes: list[int]
 
 
 class StreamEndpoint(Protocol):
-    """The streams of one of the two stores."""
+    """The streams of a source or target."""
 
     def streams(self) -> list[MigratedStream]:
         """By name."""
@@ -50,10 +50,10 @@ class StreamEndpoint(Protocol):
     def chunks(self, stream: MigratedStream, offset: int) -> Iterator[Chunk]: ...
 
     def consumers(self, stream: MigratedStream) -> list[Consumer]:
-        """By name, without what follows from their positions."""
+        """Return the consumers by name, without computed fields."""
 
     def add_stream(self, stream: MigratedStream) -> None:
-        """Empty, and beginning where the other does; within a step."""
+        """Create an empty stream with the source's first offset, within a step."""
 
     def append(self, stream: MigratedStream, chunk: Chunk) -> None: ...
 
@@ -72,7 +72,7 @@ def copy_streams(
     step: Callable[[], AbstractContextManager[None]],
     advance: Callable[[int], None],
 ) -> None:
-    """Each goes on where the target's copy of it ends. What is written in a `step` is kept, or nothing of it."""
+    """Copy all streams; each continues where the target's copy ends. A `step` is committed completely or not at all."""
     there = {stream.name: stream for stream in target.streams()}
     for stream in source.streams():
         copy = there.get(stream.name)
@@ -90,7 +90,7 @@ def copy_streams(
 def compare_streams(
     source: StreamEndpoint, target: StreamEndpoint, names: tuple[str, str], advance: Callable[[int], None]
 ) -> StreamsMigrated:
-    """Record by record, with all that is known of each stream, and its consumers' positions."""
+    """Compare all streams record by record, with metadata and consumer positions."""
     wanted, found = source.streams(), target.streams()
     if [stream.name for stream in wanted] != [stream.name for stream in found]:
         raise MoveDiffers(*names, "the list of streams")
@@ -113,7 +113,7 @@ def compare_streams(
 
 
 class FileStreamEndpoint:
-    """Folders of logs. A source's are locked until it is closed, so that nobody appends meanwhile."""
+    """Streams in folders. Those of a source are locked until it is closed, so that nobody appends."""
 
     def __init__(self, root: Path, *, source: bool) -> None:
         self._root = root
@@ -123,7 +123,7 @@ class FileStreamEndpoint:
             try:
                 for folder in self._folders():
                     self._locks.append(FolderLock(folder / LOCK))
-                    # What a reader would do first, if it could have the lock.
+                    # Recover the log first, as a reader would if it had the lock.
                     recover(DISK, folder, load_identity(folder)).active.close()
             except BaseException:
                 self.close()
@@ -174,7 +174,7 @@ class FileStreamEndpoint:
         self._written.append_encoded(chunk.data, chunk.sizes)
 
     def set_consumers(self, stream: MigratedStream, consumers: Sequence[Consumer]) -> None:
-        """Its records are all there by then."""
+        """Write the consumers, after all records."""
         self._let_go()
         if consumers:
             known = {consumer.name: consumer for consumer in consumers}

@@ -1,4 +1,4 @@
-"""What is moved, in a form that both kinds of store have in common, and what each of them must be able to do for it."""
+"""The migrated tables in a form common to both stores, and the interface of a store endpoint."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, NamedTuple, Protocol
 from penstock.migration.streams import StreamEndpoint
 
 STEP_ROWS = 2_000
-# What a step reads and writes at most; beyond the first message, which may be larger.
+# Size limit of a step, not counting the first message, which may be larger.
 STEP_BYTES = 8 << 20
-# Of their books: a queue has up to 43,200 minutes.
+# Queues whose counter histories are copied per step; a queue has up to 43,200 minutes.
 STEP_QUEUES = 16
 
 Row = tuple[Any, ...]
-# Gauges and totals, in the order in which every store counts them.
+# Gauges and totals, in the order of every store.
 Counts = tuple[int, ...]
 
 
 class MigratedTable(NamedTuple):
-    """A table that is the same on both sides, but for flags: 0 and 1 in SQLite."""
+    """A table that is the same in both stores, except for flags, which are 0 and 1 in SQLite."""
 
     name: str
     key: tuple[str, ...]
@@ -34,7 +34,7 @@ def _migrated_table(name: str, key: str, others: str, flags: str = "") -> Migrat
 
 QUEUE = _migrated_table("queue", "id", "name options paused created_at secret", "paused")
 MESSAGE = _migrated_table("message", "place", "created_at available_at priority content key headers payload")
-# In this order: what refers to a queue comes after it.
+# In this order: rows that refer to a queue come after it.
 TABLES = (
     QUEUE,
     MESSAGE,
@@ -56,14 +56,14 @@ TABLES = (
     _migrated_table("api_key", "id", "queue_id name hash rights created_at"),
     _migrated_table("stream_key", "id", "stream name hash rights created_at"),
 )
-# The number of a removed queue that a key still names is given to no other.
+# Do not reuse the id of a removed queue that a key still refers to.
 LAST_QUEUE_ID = (
     "INSERT INTO {0}setting SELECT 'last_queue_id', max(place >> 45) FROM {0}key WHERE space = 0 HAVING count(*) > 0"
 )
 
 
 class CounterHistory(NamedTuple):
-    """What is counted of a queue."""
+    """The counters of a queue and their history."""
 
     queue_id: int
     name: str
@@ -74,13 +74,13 @@ class CounterHistory(NamedTuple):
     tokens_at: int | None
     counts: Counts
     minutes: list[tuple[int, Counts]]
-    """The counts as they stood at the end of each minute; the last is the one that may not have ended."""
+    """Counts at the end of each minute; the last minute may still be running."""
     latencies: list[tuple[int, int, list[tuple[int, int]]]]
-    """Minute, kind, and how often each bucket was met."""
+    """Minute, kind and bucket counts of latencies."""
 
 
 class StoreEndpoint(Protocol):
-    """One of the two stores, which nobody else writes meanwhile."""
+    """Source or target of a migration; no other process writes it meanwhile."""
 
     shown: str
     salt: int
@@ -91,19 +91,19 @@ class StoreEndpoint(Protocol):
     def size(self, table: MigratedTable) -> int: ...
 
     def rows(self, table: MigratedTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
-        """The next rows in the order of the table's key; none at its end."""
+        """Return the next rows in key order; empty at the end."""
 
     def books(self, after: int, limit: int) -> list[CounterHistory]:
-        """Of the next queues, by their ids."""
+        """Return the counter histories of the next queues, by id."""
 
     def last_id(self) -> int:
-        """The newest message id that was ever given."""
+        """Return the highest message id ever assigned."""
 
     def recount(self, book: CounterHistory) -> dict[str, int]:
-        """A queue's messages in each state, counted in the tables."""
+        """Count a queue's messages by state in the tables."""
 
     def left_behind(self) -> dict[str, int]:
-        """What there is that cannot be moved, and how much of it: records of the journal."""
+        """Return what cannot be migrated, with counts: records of the journal."""
 
     def close(self) -> None: ...
 
@@ -112,20 +112,20 @@ class TargetEndpoint(StoreEndpoint, Protocol):
     def is_empty(self) -> bool: ...
 
     def notes(self) -> dict[str, str] | None:
-        """What an unfinished move has noted here; None if there is none."""
+        """Return the progress of an unfinished migration; None if there is none."""
 
     def step(self) -> AbstractContextManager[None]:
-        """What is written and noted within is kept together, or not at all."""
+        """Commit rows and progress within in one transaction."""
 
     def begin(self) -> None:
-        """From now on nobody can open this store but who finishes the move. Within a step, as all that follow."""
+        """Lock the store for everyone but this migration. Call it within a step, like the following methods."""
 
     def note(self, name: str, text: str) -> None: ...
 
     def write(self, table: MigratedTable, rows: Sequence[Row]) -> None: ...
 
     def write_books(self, books: Sequence[CounterHistory], kept_from: int, last_id: int) -> None:
-        """`kept_from`: minutes before that may have been forgotten by the source."""
+        """Write histories; `kept_from`: the source may have deleted minutes before it."""
 
     def finish(self, salt: int, last_id: int) -> None:
-        """The store is whole, and may be used."""
+        """Mark the store as complete and usable."""

@@ -1,7 +1,7 @@
-"""A file's queues, journal and streams, copied while they are in use, and put back.
+"""Backs up and restores a file's queues, journal and streams while they are in use.
 
-A backup is laid out as what it was made of: a database file, and beside it the folders of its journal and streams.
-docs/howto/back-up.md tells what is consistent with what, and why the parts are copied in this order.
+A backup has the layout of the original: a database file, and beside it the folders of its journal and streams.
+docs/howto/back-up.md explains which parts are consistent, and why they are copied in this order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Copied(Struct):
     streams: int
     stream_records: int
     damaged: list[str] = []
-    """What could not be read and was left out, or was copied as it stands: a line for each log."""
+    """Damage per log: what was omitted, or copied unverified."""
 
 
 def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) -> Copied:
@@ -59,7 +59,7 @@ def back_up(store: SqliteStore, target: Path, progress: Progress | None = None) 
 
 
 def put_in_place(making: Path, target: Path) -> None:
-    """The file last: where it is, all of it is."""
+    """Copy the database file last: if it exists, the backup is complete."""
     for beside in (journal_folder, streams_beside):
         if beside(making).exists():
             beside(making).rename(beside(target))
@@ -68,14 +68,14 @@ def put_in_place(making: Path, target: Path) -> None:
 
 
 def copy_back(source: Path, making: Path) -> Copied:
-    """The folders of a backup, beside a database that is being made."""
+    """Return the folders of a backup, beside an unfinished database."""
     copied = Copied(making.stat().st_size, 0, 0, 0)
     _copy_logs(copied, source, making)
     return copied
 
 
 def _copy_logs(copied: Copied, source: Path, making: Path, positions: bytes | None = None) -> None:
-    """The journal, with the positions of its consumers, and the streams."""
+    """Copy the journal, with the positions of its consumers, and the streams."""
     journal = journal_folder(source)
     if (journal / STREAM).exists():
         end = _journal_end(making)
@@ -87,11 +87,11 @@ def _copy_logs(copied: Copied, source: Path, making: Path, positions: bytes | No
 
 
 def _copy_log(copied: Copied, source: Path, aim: Path, end: int | None = None, positions: bytes | None = None) -> int:
-    """Damage must not keep the rest from being saved."""
+    """Copy a log; damage must not prevent saving the rest."""
     try:
         log = copy_log(source, aim, end=end, positions=positions)
     except Damaged as error:
-        # It cannot be told what log this is, so that nobody can be writing to it.
+        # The identity is unreadable, so no process can be writing to this log.
         shutil.copytree(source, aim, copy_function=_copy_file)
         copied.damaged.append(f"{error.args[0]}; all of {source} is copied as it stands")
         return 0
@@ -106,7 +106,7 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def swap_in(making: Path, target: Path) -> None:
-    """Put what was made in the place of what is there; nobody has any of it open.
+    """Replace the existing files by the restored ones; no process has them open.
 
     The file first: a journal that is ahead of its file is known for what it is, one that is behind is not.
     """
@@ -124,7 +124,7 @@ def swap_in(making: Path, target: Path) -> None:
 
 
 def check_unused(target: Path) -> None:
-    """Whoever appends to the journal or to a stream holds its lock."""
+    """Raise if a process writes to the journal or a stream, which it does under a lock."""
     for folder in (journal_folder(target), *stream_folders(streams_beside(target))):
         if (folder / STREAM).exists():
             try:
@@ -134,7 +134,7 @@ def check_unused(target: Path) -> None:
 
 
 def remove(making: Path) -> None:
-    """What an attempt has left."""
+    """Remove the leftovers of a failed attempt."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         making.with_name(making.name + suffix).unlink(missing_ok=True)
     for beside in (journal_folder, streams_beside):
@@ -142,7 +142,7 @@ def remove(making: Path) -> None:
 
 
 def _journal_end(database: Path) -> int:
-    """The offset of the next event, as of the moment that the copy shows: nothing beyond it has happened there."""
+    """Return the next journal offset in the copied database; later events are not part of the backup."""
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?immutable=1", uri=True)) as connection:
         _, following = connection.execute(JOURNAL["bounds"]).fetchone()
     return following or 0

@@ -1,4 +1,4 @@
-"""Checks of a queue's file or database: what is wrong, how bad it is, and what to do about it. Changes nothing."""
+"""Checks a SQLite file or a database, and reports problems with severity and advice. Changes nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Diagnosis(Struct):
 
 
 def examine(path: Path) -> list[Diagnosis]:
-    """All that there is to say about one file."""
+    """Run all checks on one file."""
     if path.is_dir():
         return [Diagnosis("problem", "file", f"{path} is a folder", "name the file in it; a server's is penstock.db")]
     if not path.is_file():
@@ -65,7 +65,7 @@ def examine(path: Path) -> list[Diagnosis]:
 
 
 def examine_database(url: str) -> list[Diagnosis]:
-    """Check a PostgreSQL database: version, schema, and the settings that decide whether a commit survives a crash."""
+    """Check a PostgreSQL database: version, schema, and the settings on which durability depends."""
     try:
         from penstock.postgres import connection as database
         from penstock.postgres import schema as tables
@@ -99,7 +99,7 @@ def examine_database(url: str) -> list[Diagnosis]:
 
 
 def _commit_setting(connection: Any) -> Iterator[Diagnosis]:
-    """Report a default that would not wait for the disk. Penstock overrides it for itself, not for other programs."""
+    """Report if synchronous_commit is off by default. Penstock overrides it for itself, not for other programs."""
     row = connection.execute("SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'").fetchone()
     if row == ("off",):
         yield Diagnosis(
@@ -117,7 +117,7 @@ def _looks(path: Path) -> Iterator[Diagnosis]:
     yield from _permissions(path)
     with closing(connect(str(path), busy_ms=5_000)) as connection:
         for look in (_schema, _integrity, _counters, _leases, _dead_letters, _sizes):
-            # As of one moment: others go on writing between two statements.
+            # Read one snapshot, because others keep writing between statements.
             connection.execute("BEGIN")
             found = list(look(connection, path))
             connection.execute("COMMIT")
@@ -125,7 +125,7 @@ def _looks(path: Path) -> Iterator[Diagnosis]:
 
 
 def _logs(path: Path) -> Iterator[Diagnosis]:
-    """What opening the journal and the streams has set aside, and files that are in the wrong place."""
+    """Report records that were cut off the journal or the streams, and misplaced files."""
     found = False
     for folder in logs_beside(path):
         for problem in _log_problems(folder):
@@ -153,7 +153,7 @@ def _log_problems(folder: Path) -> Iterator[str]:
 
 
 def _permissions(path: Path) -> Iterator[Diagnosis]:
-    """SQLite gives the files beside it the mode that it has when they are made, and does not change them later."""
+    """Check permissions of the file and of -wal and -shm, which keep the mode from their creation."""
     for file in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
         if file.exists() and not (file.stat().st_mode & 0o222 and os.access(file, os.W_OK)):
             yield Diagnosis("problem", "permissions", f"{file} cannot be written to", f"chmod u+w {file}")
@@ -183,7 +183,7 @@ def _integrity(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis
 
 
 def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]:
-    """Kept counters against a recount."""
+    """Compare the stored counters with a recount."""
     sums = ", ".join(f"ifnull(sum({gauge}), 0)" for gauge in GAUGES)
     kept = list(connection.execute(f"SELECT {sums} FROM penstock_counter").fetchone())
     beyond = (
@@ -197,7 +197,7 @@ def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]
             "penstock_message ON place > c.cursor",
         )
     )
-    # Some may be counted later, and leases that are lie beyond the cursor.
+    # Some messages are counted later, and their leases are beyond the cursor.
     kept[0] += pushed - leased
     kept[2] += leased
     plain -= leased
@@ -284,7 +284,7 @@ def _sizes(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]:
 
 
 def _self_test(folder: Path) -> Iterator[Diagnosis]:
-    """A message's round trip through a scratch file beside the real one: same disk, same permissions."""
+    """Send a message through a scratch file beside the real one: same disk, same permissions."""
     noise = bytes(range(256)) + os.urandom(4096)
     try:
         with (
@@ -310,7 +310,7 @@ def _self_test(folder: Path) -> Iterator[Diagnosis]:
 
 
 def _java() -> Iterator[Diagnosis]:
-    """What the pipeline would run on, where it is installed."""
+    """Report the Java for the pipeline, if it is installed."""
     if find_spec("pyspark") is None:
         return
     from penstock.pipeline.runtime.java import find_java

@@ -1,4 +1,4 @@
-"""What is asked about queues and done to whole queues, once for all faces; the verbs of a message are the broker's.
+"""Queue operations for all APIs; message operations are in the broker.
 
 Made by tools/unasync.py from the asynchronous twin: change that.
 """
@@ -80,13 +80,13 @@ class Administration:
         self._committer = committer
         self._commit = committer.submit
         self._waiters = ThreadWaiters(store)
+        # Queues that only hold forwarded dead letters, which stay, with values that change when another message dies.
         self._kept: dict[str, tuple[int, int, int]] = {}
-        # Queues whose dead letters all came from others and stay, and what tells that one died since they were read.
 
     def peek(
         self, queue: str, *, state: State = State.READY, limit: int = 1, after: str | None = None
     ) -> tuple[list[StoredMessage], str | None]:
-        """Look at messages without leasing them, and get a cursor for the next page."""
+        """Read messages without leasing them; return a page and a cursor for the next."""
         check_range("limit", limit, 1, self.limits.page)
         self._catch_up(queue)
         return self._committer.call(lambda: self.store.peek(queue, state=state, limit=limit, after=after))
@@ -98,20 +98,20 @@ class Administration:
     def dead_errors(
         self, queue: str, *, contains: str = "", limit: int = 1_000, after: str | None = None
     ) -> tuple[list[DeadError], str | None]:
-        """Errors of dead letters, newest first, without their messages, and a cursor for the next."""
+        """Return the errors of dead letters, newest first, without their messages, and a cursor for the next page."""
         check_queue_name(queue)
         check_range("limit", limit, 1, self.limits.page)
         look = partial(self.store.dead_errors, queue, contains=contains, limit=limit, after=after)
         return self._committer.call(look, long=True)
 
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        """The queue and id of messages by their UUIDs or global keys."""
+        """Return the queue and id of messages by UUID or global key."""
         if len(names) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(names)} names in one batch", hint=f"at most {self.limits.batch_messages}")
         return self._committer.call(lambda: self.store.locate(names))
 
     def held(self, queue: str, uuids: Sequence[str]) -> set[str]:
-        """Those of these messages that are in a queue, and not done."""
+        """Return which of these messages are in a queue and not done."""
         check_queue_name(queue)
         if len(uuids) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(uuids)} UUIDs in one batch", hint=f"at most {self.limits.batch_messages}")
@@ -123,7 +123,7 @@ class Administration:
         return found if found.info.name == queue else stats_of_dead_letters(found)
 
     def find_queue(self, queue: str) -> QueueInfo | None:
-        """A queue, or the dead letters of one (`<queue>.dlq`) as a queue."""
+        """Return a queue, or the dead letters of one (`<queue>.dlq`) as a queue."""
         check_queue_name(queue)
         if not queue.endswith(DLQ_SUFFIX):
             return self._committer.call(lambda: self.store.find_queue(queue))
@@ -138,7 +138,7 @@ class Administration:
     def roll_ups(
         self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
     ) -> list[RollUp]:
-        """Queues with what happened to them in each step of a window."""
+        """Return queues with their events in each step of a window."""
         self._check_window(window, limit)
         look = partial(self.store.roll_ups, window, prefix=prefix, after=after, limit=limit)
         return self._committer.call(look, long=True)
@@ -146,7 +146,7 @@ class Administration:
     def latencies(
         self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
     ) -> list[Latencies]:
-        """Queues with how long their messages took."""
+        """Return the latencies of queues."""
         self._check_window(window, limit)
         look = partial(self.store.latencies, window, prefix=prefix, after=after, limit=limit)
         return self._committer.call(look, long=True)
@@ -167,7 +167,7 @@ class Administration:
         if len(ids) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(ids)} ids in one batch", hint=f"at most {self.limits.batch_messages}")
         removed = (self._commit(Remove(queue=check_queue_name(queue), ids=ids))).removed
-        # Among them may have been leases that filled a queue's limit.
+        # Removed leases may free slots of a queue's in-flight limit.
         self._waiters.wake(queue, removed)
         self.events.publish(queue, "removed", count=removed)
         return removed
@@ -198,7 +198,7 @@ class Administration:
         dry_run: bool = False,
         by: str | None = None,
     ) -> RedriveOutcome:
-        """Put dead letters back into their queue; those that die meanwhile stay. `by` is for the journal.
+        """Move dead letters back into their queue; those that die meanwhile stay. `by` is for the journal.
 
         If the queue names another for its dead letters, those of its own that are there come back, too.
         """
@@ -206,7 +206,7 @@ class Administration:
         if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
             raise InvalidInput("rate_per_s is above 0 and at most 1000000", field="rate_per_s")
         if died_before is None:
-            # The clock may have been set back since they died.
+            # The clock may have been set back since the messages died.
             newest, _ = self._committer.call(lambda: self.store.peek(queue, state=State.DEAD))
             died_before = max([self._clock(), *(message.finished_at or 0 for message in newest)])
         command = Redrive(
@@ -243,7 +243,7 @@ class Administration:
     def _redrive_forwarded(
         self, source: str, command: Redrive, rate_per_s: float | None, total: RedriveOutcome
     ) -> None:
-        """Bring back what died in a queue and was moved to the one that it names for its dead letters."""
+        """Redrive messages that died in a queue and were forwarded to its dead-letter queue."""
         home = command.queue.removesuffix(DLQ_SUFFIX)
         ids = None if command.ids is None else list(dict.fromkeys(command.ids))
         peek = self.store.peek if ids is None else partial(_peek_at, self.store, ids)
@@ -268,8 +268,8 @@ class Administration:
                     break
 
     def forward_dead(self, queue: str) -> int:
-        """Move dead letters to the queue that theirs names for them, if it does. While there is none of that name,
-        they stay. What came from another queue already is not passed on again, so that nothing goes in circles."""
+        """Forward dead letters to the queue that the option `dlq` names; while it does not exist, they stay. Forwarded
+        messages are not forwarded again, which prevents loops."""
         info = self.find_queue(queue)
         if info is None or not isinstance(info.options.dlq, str) or not info.dead:
             return 0
@@ -298,7 +298,7 @@ class Administration:
         return moved
 
     def sweep(self, *, days_kept: int = 30) -> Swept:
-        """One bounded step of what time moves, in all queues. `days_kept`: for how long roll-ups stay."""
+        """Run one bounded step of time-based transitions in all queues. `days_kept`: retention of roll-ups."""
         swept = self._commit(Sweep(minutes_kept=days_kept * 24 * 60))
         for queue in swept.queues:
             self._waiters.wake(queue + DLQ_SUFFIX, 1)
@@ -309,15 +309,15 @@ class Administration:
         return swept
 
     def beat(self) -> Beaten:
-        """Tell who works here, and take those off the list who have been silent for too long."""
+        """Send a heartbeat of the workers here, and remove stale workers."""
         return self._commit(self.worker_registry.beat())
 
     def leave(self) -> Beaten:
-        """Tell that nobody works here any more."""
+        """Report that all workers of this process have left."""
         return self._commit(self.worker_registry.leave())
 
     def workers(self, *, after: str | None = None, limit: int = 100) -> list[WorkerInfo]:
-        """Servers and consumers, each with what it holds."""
+        """Return servers and consumers with their leases."""
         check_range("limit", limit, 1, self.limits.page)
         return self._committer.call(lambda: self.store.workers(after=after, limit=limit))
 
@@ -329,7 +329,7 @@ class Administration:
         create: QueueOptions | None = None,
         exact: bool = False,
     ) -> ConfigureOutcome:
-        """Change a queue's options; with `create`, make it when it is missing."""
+        """Change a queue's options; with `create`, create it if it does not exist."""
         if queue.endswith(DLQ_SUFFIX):
             return self._configure_dead(queue, changes or {})
         check_new_queue_name(queue)
@@ -342,7 +342,7 @@ class Administration:
             changes = changes | {"dlq": self._checked_dlq(queue, changes["dlq"])}
         found = self.find_queue(queue)
         if found is not None:
-            # What changes nothing is not committed: that would wait for open transactions of those who push to it.
+            # Skip the commit if nothing changes: it would wait for open transactions that push to the queue.
             exactly = create if exact else None
             wanted = (exactly or found.options).changed(changes or {})
             if wanted == found.options:
@@ -356,7 +356,7 @@ class Administration:
         return configured
 
     def _configure_dead(self, queue: str, changes: dict[str, Any]) -> ConfigureOutcome:
-        """`<queue>.dlq` is there as long as its queue is, and has no options of its own."""
+        """Raise: `<queue>.dlq` exists as long as its queue does and has no options of its own."""
         info = self.find_queue(queue)
         if info is None:
             check_new_queue_name(queue)
@@ -371,7 +371,7 @@ class Administration:
         return ConfigureOutcome(info, created=False, changed=False)
 
     def _checked_dlq(self, queue: str, name: str) -> bool | str:
-        """The option `dlq` of a queue, which names a queue for its dead letters."""
+        """Check the option `dlq` of a queue."""
         if name == queue + DLQ_SUFFIX:
             return True
         if name == queue:
@@ -397,7 +397,7 @@ class Administration:
         return name
 
     def pause(self, queue: str, *, paused: bool = True) -> QueueInfo:
-        """Pausing stops leases, not pushes."""
+        """Pause or resume leasing; pushes continue."""
         configured = self._commit(Pause(queue=check_queue_name(queue), paused=paused))
         if not paused:
             self._waiters.wake(queue, max(1, configured.info.ready))
@@ -405,7 +405,7 @@ class Administration:
         return configured.info
 
     def drop(self, queue: str, *, force: bool = False) -> int:
-        """Remove a queue; with `force`, also what it holds."""
+        """Delete a queue; with `force`, also its messages."""
         if self.find_queue(queue) is None:
             raise UnknownQueue(queue)
         if queue.endswith(DLQ_SUFFIX):
@@ -414,7 +414,7 @@ class Administration:
             )
         removed = self.purge(queue, ALL_STATES) if force else 0
         removed += (self._commit(Drop(queue=queue, force=force))).removed
-        # Whoever waits for it is told that there is nothing to wait for.
+        # Wake its waiters, which then find that the queue is gone.
         self._waiters.wake(queue, 1)
         self._waiters.wake_one(queue + DLQ_SUFFIX)
         self.events.publish(queue, "dropped")
@@ -432,7 +432,7 @@ class Administration:
         return self._commit(command)
 
     def remove_stream_keys(self, stream: str, key_id: str | None = None) -> bool:
-        """Revoke one key, or all of them; returns whether there was one."""
+        """Revoke one key or all; return True if there was one."""
         return (self._commit(RemoveStreamKeys(stream=check_queue_name(stream), id=key_id))).removed > 0
 
     def list_stream_keys(self, stream: str) -> list[ApiKey]:
@@ -447,7 +447,7 @@ class Administration:
         return self._committer.call(lambda: self.store.list_keys(queue))
 
     def set_secret(self, queue: str, secret: str | None) -> None:
-        """From now on take only messages signed with this secret; None takes any."""
+        """Require messages to be signed with this secret; None accepts unsigned ones."""
         self._commit(SetSecret(queue=check_queue_name(queue), secret=secret))
 
     def find_secret(self, queue: str) -> str | None:
@@ -457,11 +457,11 @@ class Administration:
         self._committer.submit(CatchUpJournal())
 
     def forget_journal(self, command: ForgetJournal) -> None:
-        """The log has it now."""
+        """Delete events that the journal contains."""
         self._commit(command)
 
     def read(self, look: Callable[[], T]) -> T:
-        """Run something long that reads the store where it holds nobody up."""
+        """Run a long read where it blocks no other work."""
         return self._committer.call(look, long=True)
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
@@ -474,7 +474,7 @@ class Administration:
 def _peek_at(
     store: Store, ids: Sequence[int], queue: str, *, state: State, limit: int, after: str | None
 ) -> tuple[list[StoredMessage], str | None]:
-    """Look at those of these messages that are in a state, as `peek` does; nothing else is read."""
+    """Peek at those of these messages that are in a state, without reading others."""
     start = int(after or 0)
     found = [store.get(queue, message_id) for message_id in ids[start : start + limit]]
     following = str(start + limit) if start + limit < len(ids) else None
@@ -482,7 +482,7 @@ def _peek_at(
 
 
 def _is_wanted(message: StoredMessage, origin: str, command: Redrive) -> bool:
-    """True if a message died in this queue, and is among those to be redriven."""
+    """Return True if a message died in this queue and is to be redriven."""
     return (
         origin_of(message) == origin
         and (command.ids is None or message.id in command.ids)

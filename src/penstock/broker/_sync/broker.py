@@ -1,7 +1,7 @@
-"""The verbs of a message, once for all faces. Each checks its arguments, becomes a command, and wakes whoever waited.
+"""Message operations for all APIs. Each checks its arguments, submits a command to the store and wakes waiters.
 
-Those about queues are in `penstock.broker._sync.admin`.
-Made by tools/unasync.py from the asynchronous twin: change that.
+Queue operations are in `penstock.broker._sync.admin`.
+This is the asynchronous broker; tools/unasync.py generates `penstock.broker._sync.broker` from it.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from penstock.errors import BatchTooLarge, InvalidInput, PenstockError, StoreUnr
 from penstock.group_commit.threads import ThreadCommitter
 from penstock.store.interface import Store
 
-# Between looks of a poll at a database that went away while it waited.
+# Pause between attempts of a poll while the database is unavailable.
 AWAY_MS = 500
 
 
 class Broker(Administration):
     def __init__(self, store: Store, *, clock: Clock = system_clock, limits: Limits | None = None) -> None:
         super().__init__(store, ThreadCommitter(store, self._undo), clock, limits or Limits())
-        # Set by whoever watches the store: why pushes are refused for now.
+        # Set by the server's background job: the reason why pushes are rejected for now.
         self.pressure: str | None = None
-        # Polls that wait now.
+        # Number of waiting polls.
         self.polls = 0
-        # Leases given back because their client had gone.
+        # Number of leases released because their client disconnected.
         self.given_back = 0
 
     def push(
@@ -73,7 +73,7 @@ class Broker(Administration):
         global_keys: bool = False,
         request_key: str | None = None,
     ) -> list[PushReceipt]:
-        """Put messages into a queue; answered when they are on disk."""
+        """Push messages into a queue durably."""
         command = self.push_command(queue, messages, create=create, global_keys=global_keys)
         if request_key is not None:
             check_key(request_key)
@@ -87,7 +87,7 @@ class Broker(Administration):
         return pushed.receipts
 
     def push_on(self, connection: Any, queue: str, messages: Sequence[PushItem]) -> list[PushReceipt]:
-        """Push in a transaction of the caller's own. Waiting polls hear of its commit as of another process's."""
+        """Push in the caller's own transaction. Waiting polls notice its commit like that of another process."""
         command = self.push_command(queue, messages)
         self._check_pressure()
         return push_on(self.store, connection, command)
@@ -133,7 +133,7 @@ class Broker(Administration):
         on_wait: Callable[[], None] | None = None,
         await_queue: bool = False,
     ) -> list[Delivery]:
-        """Hand messages to one consumer for a time; with `wait_ms`, wait for the first to come.
+        """Lease messages to a consumer; with `wait_ms`, wait for the first.
 
         `on_wait` is called once there is nothing and the waiting begins; it may raise. With `await_queue`, a missing
         queue is waited for as an empty one is, and not created.
@@ -158,7 +158,7 @@ class Broker(Administration):
             self.worker_registry.unregister(registration)
 
     def take(self, queue: str, *, limit: int = 1, wait_ms: int = 0) -> list[Delivery]:
-        """Lease and finish in one step: whoever loses the answer loses the messages."""
+        """Lease and acknowledge in one step (at most once): if the response is lost, so are the messages."""
         check_range("limit", limit, 1, self.limits.batch_messages)
         return self._wait_for(queue, Take(queue=check_queue_name(queue), limit=limit), wait_ms)
 
@@ -170,7 +170,7 @@ class Broker(Administration):
         on_wait: Callable[[], None] | None = None,
         await_queue: bool = False,
     ) -> list[Delivery]:
-        # The clock on the wall may be set, and a test's may stand still: patience is measured by another.
+        # The store's clock may be changed, and a test's may stand still, so timeouts use the monotonic clock.
         deadline = time.monotonic() + wait_ms / 1000 if wait_ms else 0
         has_waited = False
         while True:
@@ -181,7 +181,7 @@ class Broker(Administration):
                 if await_queue and isinstance(error, UnknownQueue):
                     leased = Leased([])
                 elif not (has_waited and _found_nothing(command, error)):
-                    # It may have been woken for a message that it now leaves to the next.
+                    # It may have been woken for a message that the next waiter must get now.
                     self._waiters.wake_next(topic)
                     raise
                 else:
@@ -192,7 +192,7 @@ class Broker(Administration):
             if leased.messages:
                 self._waiters.wake_next(topic)
                 for name in {message.queue for message in leased.messages}:
-                    # Whoever waits for its dead letters learns when these leases lapse.
+                    # ThreadWaiters for its dead letters must check again when these leases expire.
                     self._waiters.wake_one(name + DLQ_SUFFIX)
                 if self.events.listened:
                     self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
@@ -215,19 +215,19 @@ class Broker(Administration):
             self._waiters.wait(ticket, left, schedule_check)
 
     def ack(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
-        """Done: archived or deleted."""
+        """Acknowledge messages as done; they are archived or deleted."""
         outcome = self._commit(self.ack_command(queue, items))
         self._acked(queue, len(items))
         return outcome.results
 
     def _acked(self, queue: str, count: int) -> None:
-        # An ack may open a place in a queue that limits how many are in flight.
+        # An ack may free a slot in a queue with an in-flight limit.
         self._waiters.wake(queue, count)
         if self.events.listened:
             self.events.publish(queue, "acked", count=count)
 
     def nack(self, queue: str, items: Sequence[SettleItem]) -> SettledAll:
-        """Failed: tried again after a delay, or dead when no attempts are left."""
+        """Report failures; messages are retried after a delay, or dead-lettered when no attempts are left."""
         outcome = self._commit(self.nack_command(queue, items))
         self._nacked(queue, outcome)
         if State.DEAD in outcome.states:
@@ -235,7 +235,7 @@ class Broker(Administration):
         return outcome
 
     def _try_to_forward(self, queue: str) -> None:
-        with suppress(PenstockError):  # The nack is done; the next sweep moves what is left.
+        with suppress(PenstockError):  # The nack is committed; the next sweep forwards the dead letters.
             self.forward_dead(queue.removesuffix(DLQ_SUFFIX))
 
     def _nacked(self, queue: str, outcome: SettledAll) -> None:
@@ -246,24 +246,24 @@ class Broker(Administration):
         self.events.publish(queue, "nacked", count=len(outcome.results), dead=dead)
 
     def extend(self, queue: str, items: Sequence[SettleItem], *, lease_ms: int | None = None) -> SettledAll:
-        """Keep leases for `lease_ms` from now."""
+        """Extend leases to `lease_ms` from now."""
         if lease_ms is not None:
             check_range("lease_ms", lease_ms, 1, LEASE_MS_MAX)
         self._check_items(queue, items)
         outcome = self._commit(Extend(queue=queue, items=items, lease_ms=lease_ms))
-        # It may end sooner than those who wait for its end have been told.
+        # The lease may now end sooner than waiters expect.
         self._waiters.wake(queue, 1)
         return outcome
 
     def release(self, queue: str, items: Sequence[SettleItem]) -> list[Settled]:
-        """Give back leases that were not begun: no attempt is used up."""
+        """Release leases of unstarted messages without using up an attempt."""
         self._check_items(queue, items)
         outcome = self._commit(Release(queue=queue, items=items))
         self._waiters.wake(queue, len(items))
         return outcome.results
 
     def give_back(self, messages: Sequence[Delivery]) -> None:
-        """Leases that never reached their consumer, without waiting for it. What was taken is gone: at most once."""
+        """Release undelivered leases in the background. Taken messages are lost (at most once)."""
         by_queue: dict[str, list[SettleItem]] = {}
         for message in messages:
             if message.token:
@@ -277,7 +277,7 @@ class Broker(Administration):
         self._waiters.wake(queue, count)
 
     def _undo(self, command: Command[Any], outcome: Any) -> None:
-        """The command was carried out, but whoever asked has gone meanwhile."""
+        """Release the leases of a command whose caller was cancelled."""
         if isinstance(outcome, Leased):
             self.give_back(outcome.messages)
 
@@ -293,7 +293,7 @@ class Broker(Administration):
             if item.error is not None:
                 item.error = item.error[:ERROR_TEXT_MAX]
             if item.traceback is not None:
-                # Its end names the error and the innermost call.
+                # Keep the end of the traceback, which has the error and the innermost call.
                 item.traceback = without_secrets(item.traceback)[-TRACEBACK_MAX:]
         return Nack(queue=queue, items=items)
 
@@ -303,7 +303,7 @@ class Broker(Administration):
             raise BatchTooLarge(f"{len(items)} items in one batch", hint=f"at most {self.limits.batch_messages}")
 
     def transact(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """All of these commands or none."""
+        """Execute all commands in one transaction."""
         if len(commands) > self.limits.batch_messages:
             raise BatchTooLarge(f"{len(commands)} commands in one transaction")
         if any(isinstance(command, Push) for command in commands):
@@ -330,18 +330,18 @@ class Broker(Administration):
         return self._committer
 
     def stop_waiting(self) -> None:
-        """Every poll that waits ends now, empty."""
+        """End all waiting polls now, without messages."""
         self._waiters.close()
         self.events.close()
 
     def close(self) -> None:
-        """End all waiting, finish what was accepted, close the store."""
+        """End all waits, finish accepted commands and close the store."""
         self.stop_waiting()
         self._committer.close()
         self.store.close()
 
 
 def _found_nothing(command: Command[Leased], error: BaseException) -> bool:
-    """Whether a database that went away while a poll waited is no more than an empty queue to it: a lease that was kept
-    all the same comes back by itself, what was taken does not."""
+    """Return True if a poll may treat an unreachable database as an empty queue: a lease that was committed after all
+    expires by itself, but taken messages would be lost."""
     return isinstance(error, StoreUnreachable) and not (command.durable and error.maybe_done)
