@@ -163,7 +163,7 @@ def test_an_answer_says_where_it_comes_from_if_it_goes_far_back(three_days: Work
     )
     three_days.clock.advance(5 * DAY_MINUTES * MINUTE_MS)
     [source, *_] = arguments(three_days, lake.folder, 1, sources)
-    assert "is not known" in source.note
+    assert "gap" in source.note
 
 
 def test_a_server_answers_from_the_lake_with_no_spark_running(three_days: Work, lake: Lake) -> None:
