@@ -120,7 +120,12 @@ def test_in_one_batch_a_failed_transaction_leaves_its_neighbours_alone(store: St
 def test_in_one_batch_a_refused_command_leaves_its_neighbours_alone(store: StoreUnderTest) -> None:
     store.make()
     outcomes = store.apply([push("a"), push("x", "none"), Remove(queue="none", ids=[1]), push("b")])
-    assert [type(outcome).__name__ for outcome in outcomes] == ["Pushed", "UnknownQueue", "UnknownQueue", "Pushed"]
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "PushOutcome",
+        "UnknownQueue",
+        "UnknownQueue",
+        "PushOutcome",
+    ]
     assert store.drain() == ["a", "b"]
 
 

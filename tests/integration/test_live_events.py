@@ -156,12 +156,12 @@ def test_a_last_event_that_never_was_is_refused(tmp_path: Path) -> None:
 
 def test_nobody_reads_the_journal_when_nobody_listens(pair: tuple[Running, Running]) -> None:
     one, _ = pair
-    assert one.app.news is not None
+    assert one.app.broadcaster is not None
     with one.client() as here:
         queue = here.queue("q")
         with listening(one, queue):
-            assert one.app.news._following is not None
-        eventually(lambda: one.app.news._following is None)  # type: ignore[union-attr]
+            assert one.app.broadcaster._following is not None
+        eventually(lambda: one.app.broadcaster._following is None)  # type: ignore[union-attr]
         with listening(one, queue) as again:
             here.post(f"{queue}/messages", {"payload": 1})
             assert again.next() == ("pushed", {"queue": "q", "count": 1})
@@ -180,8 +180,8 @@ def test_one_that_falls_far_behind_is_told_how_much_it_missed(tmp_path: Path, mo
     monkeypatch.setattr(event_stream, "PAGE_RECORDS", 1)
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("q")
-        assert server.app.news is not None
-        reader, held = server.app.news._reader, threading.Event()
+        assert server.app.broadcaster is not None
+        reader, held = server.app.broadcaster._reader, threading.Event()
         read = reader.read
 
         def slowly(*args: Any, **how: Any) -> Any:

@@ -26,11 +26,11 @@ def run(spark: Any, work: Work, lake: Lake, **how: Any) -> int:
         return sum(1 for _ in pipeline.steps())
 
 
-@pytest.mark.parametrize("little_bytes", [offset_ranges.LITTLE_BYTES, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("small_bytes", [offset_ranges.SMALL_BYTES, 0], ids=["driver", "tasks"])
 def test_the_lake_says_what_the_journal_says_in_one_step_or_in_many(
-    spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch, little_bytes: int
+    spark: Any, work: Work, lake: Lake, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:
-    monkeypatch.setattr(offset_ranges, "LITTLE_BYTES", little_bytes)
+    monkeypatch.setattr(offset_ranges, "SMALL_BYTES", small_bytes)
     work.some(300)
     assert run(spark, work, lake) == 1
     work.some(300, seed=1)

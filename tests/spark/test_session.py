@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock import CannotOpen
 from penstock.cli.pipeline import _was_interrupted
-from penstock.pipeline.runtime.session import _interrupting, open_session
+from penstock.pipeline.runtime.session import _interrupt_handler, open_session
 from tests.spark.strangers import DESERIALISED, REFUSED, answers_to_a_stranger
 
 pytestmark = pytest.mark.spark
@@ -103,7 +103,7 @@ def test_an_interrupt_before_its_job_begins_ends_a_question(spark: Any, tmp_path
             too_late.append(True)
             spark.sparkContext.cancelAllJobs()
 
-    before = signal.signal(signal.SIGINT, _interrupting(context))
+    before = signal.signal(signal.SIGINT, _interrupt_handler(context))
     thread = threading.Thread(target=interrupt)
     try:
         frame = spark.read.format("endless").option("folder", str(tmp_path)).load()
