@@ -71,15 +71,16 @@ class ServerClient:
             try:
                 return self._request_once(method, path, body, headers or {})
             except HTTPError as error:
-                if error.code in REDIRECTS:
-                    target = without_password(error.headers.get("Location", ""))
-                    raise InvalidInput(
-                        f"the server redirects to {target!r}", field="url", hint="use that address if you trust it"
-                    ) from None
-                if error.code not in TRANSIENT_STATUSES or time.monotonic() > deadline:
-                    raise ServerRefused(error.code, error.read(2000).decode(errors="replace")) from None
-                retry_after = error.headers.get("Retry-After", "")
-                wait = float(retry_after) if retry_after.isdecimal() else pause
+                with error:  # Closes its connection.
+                    if error.code in REDIRECTS:
+                        target = without_password(error.headers.get("Location", ""))
+                        raise InvalidInput(
+                            f"the server redirects to {target!r}", field="url", hint="use that address if you trust it"
+                        ) from None
+                    if error.code not in TRANSIENT_STATUSES or time.monotonic() > deadline:
+                        raise ServerRefused(error.code, error.read(2000).decode(errors="replace")) from None
+                    retry_after = error.headers.get("Retry-After", "")
+                    wait = float(retry_after) if retry_after.isdecimal() else pause
             except (URLError, OSError, HTTPException) as error:
                 if time.monotonic() > deadline:
                     raise Unreachable(f"no response from {self.url}: {error}", maybe_done=True) from None
