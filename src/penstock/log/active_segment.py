@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -30,7 +30,8 @@ class ActiveSegment:
     log_fd: int
     index_fd: int
     sums_fd: int
-    count: int = 0
+    ends: array[int] = field(default_factory=lambda: array("I"))
+    """Where each published record ends. The writer reads by these, whatever happens to the index on disk."""
     size: int = 0
     ends_sum: int = 0
     block_sum: int | None = 0
@@ -66,6 +67,10 @@ class ActiveSegment:
         return cls(files, folder, uid, first, log_fd, index_fd, sums_fd, size=start)
 
     @property
+    def count(self) -> int:
+        return len(self.ends)
+
+    @property
     def next(self) -> int:
         return self.first + self.count
 
@@ -93,7 +98,7 @@ class ActiveSegment:
         self.files.write(self.index_fd, entries, ENDS_AT + 4 * self.count)
         self.ends_sum = crc32(entries, self.ends_sum)
         self.block_sum = block_sum
-        self.count += len(sizes)
+        self.ends.extend(ends[1:])
         self.size += len(data)
         self.last_time_ms = max(self.last_time_ms, last_time_ms)
 

@@ -122,11 +122,7 @@ class LogReader:
         again = self.segment_of(segment.first)
         if again.sealed or again.rebuilt is not None:
             return again
-        return again.by_its_records(self.identity, self._published(again))
-
-    def _published(self, last: Segment) -> int:
-        """Return how many records of the last segment are readable."""
-        return last.count
+        return again.by_its_records(self.identity, again.count)
 
     def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[LogRecord]:
         start = offset - segment.first

@@ -322,7 +322,7 @@ class SegmentRecovery:
         self.files.truncate(self.sums_fd, 4 * blocks)
         self.files.truncate(self.index_fd, ENDS_AT + 4 * len(ends))
         active = ActiveSegment(
-            self.files, self.folder, self.uid, self.first, self.log_fd, self.index_fd, self.sums_fd, len(ends)
+            self.files, self.folder, self.uid, self.first, self.log_fd, self.index_fd, self.sums_fd, ends
         )
         active.sealed = sealed
         active.ends_sum = sum_of(ends)

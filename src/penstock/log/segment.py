@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from array import array
 from bisect import bisect_right
 from pathlib import Path
@@ -74,7 +75,15 @@ def lies_elsewhere(handle: Handle, identity: Identity, first: int) -> bool:
 class Segment:
     """One segment that has been checked: its index is the true one, or has been rebuilt in memory."""
 
-    def __init__(self, folder: Path, identity: Identity, first: int, *, expected: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        first: int,
+        *,
+        expected: int | None = None,
+        ends: array[int] | None = None,
+    ) -> None:
         self.path = folder / file_name(first)
         self.stream = identity.name
         self.identity = identity
@@ -83,10 +92,13 @@ class Segment:
         self.start = identity.start_of(first)
         self.log = Handle(self.path)
         self.header: IndexHeader | None = None
-        # Kept in memory when the file is missing or wrong.
-        self.rebuilt: array[int] | None = None
+        # In memory if the file is missing or wrong, or if this is the writer's own segment, which is still growing.
+        self.rebuilt: array[int] | None = ends
+        # The index of a segment that is not sealed grows. Entries that were read once are never read again.
+        self._seen = array("I")
+        self._seen_lock = threading.Lock()
         self._index: Handle | None = None
-        self._count: int | None = None
+        self._vetted: tuple[int, int] | None = None
         try:
             self._index = Handle(folder / file_name(first, INDEX))
         except FileNotFoundError:
@@ -98,7 +110,9 @@ class Segment:
         self.misplaced = False
         self._check_head()
         if self.misplaced:
-            self.rebuilt, self._count = array("I"), 0
+            self.rebuilt = array("I")
+        elif ends is not None:
+            return
         elif self.header is not None and self.header.sealed:
             self._check_sealed(self.header)
         elif expected is not None:
@@ -117,16 +131,25 @@ class Segment:
 
     @property
     def count(self) -> int:
-        if self._count is not None:
-            return self._count
+        if self.rebuilt is not None:
+            return len(self.rebuilt)
+        if self._vetted is not None and self.header is not None:
+            return self.header.count
         return count_in(self._index.fd) if self._index is not None else 0
 
     def _check_sealed(self, header: IndexHeader) -> None:
+        stamp = self._stamp()
         ends = self._all_ends()
         if len(ends) >= header.count and sum_of(ends[: header.count]) == header.ends_sum:
-            self._count = header.count
+            self._vetted = stamp
         else:
             self._rebuild(header.count, header.log_bytes)
+
+    def _stamp(self) -> tuple[int, int]:
+        """What changes when another program overwrites the index, which nobody does after sealing."""
+        assert self._index is not None
+        status = os.fstat(self._index.fd)
+        return status.st_mtime_ns, status.st_size
 
     def _all_ends(self) -> array[int]:
         if self.header is None or self._index is None:
@@ -137,11 +160,10 @@ class Segment:
         view = self.log.map()
         located = locate(view, self.start, self._all_ends(), count=expected, upto=log_bytes or len(view))
         self.rebuilt = located.ends[:expected]
-        self._count = len(self.rebuilt)
 
     def index_holds(self, manifest: Manifest | None) -> bool:
         """Does the index of the active segment, for which no seal vouches, fit the manifest and the records?"""
-        ends = self._all_ends()
+        self._seen = ends = self._all_ends()
         if (
             self.header is None
             or self.misplaced
@@ -168,7 +190,7 @@ class Segment:
     def scan(self, manifest: Manifest | None) -> int:
         """Trust only what the records themselves show; how many records there should be."""
         located = find_ends(self._all_ends(), self.log.map(), self.start, self.first, manifest)
-        self.rebuilt, self._count = located.ends, len(located.ends)
+        self.rebuilt = located.ends
         return located.claimed
 
     def by_its_records(self, identity: Identity, count: int) -> Segment:
@@ -176,23 +198,35 @@ class Segment:
         found = Segment(self.path.parent, identity, self.first)
         if not found.misplaced:
             found.rebuilt = locate(found.log.map(), found.start, found._all_ends()).ends[:count]
-            found._count = len(found.rebuilt)
         return found
 
     def ends(self, start: int, stop: int) -> array[int]:
         """Where record `start` begins, and where it and each after it, up to `stop`, ends."""
         low = max(start - 1, 0)
+        if self._vetted is not None and self._vetted != self._stamp():
+            assert self.header is not None
+            self._check_sealed(self.header)
         if self.rebuilt is not None:
             ends = self.rebuilt[low:stop]
-        else:
+        elif self._vetted is not None:
             assert self._index is not None
             ends = read_ends(self._index.fd, low, stop)
+        else:
+            ends = self._growing_ends(stop)[low:stop]
         if not start:
             ends.insert(0, self.start)
         self._check_head()
         if self.misplaced and start < stop:
             raise CorruptRecord(self.stream, self.first + start, self.path.name, None)
         return ends
+
+    def _growing_ends(self, stop: int) -> array[int]:
+        """Return the ends of the first `stop` records, and perhaps of more, of a segment that is being written."""
+        assert self._index is not None
+        with self._seen_lock:
+            if stop > len(self._seen):
+                self._seen.extend(read_ends(self._index.fd, len(self._seen), stop))
+            return self._seen
 
     def read(self, start: int, stop: int, bytes_max: int) -> list[LogRecord]:
         """Records of this segment, each checked; fewer when `bytes_max` is reached, but at least one."""

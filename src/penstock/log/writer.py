@@ -18,7 +18,6 @@ from penstock.core.commands import Command
 from penstock.core.model import Clock, system_clock
 from penstock.errors import (
     BatchTooLarge,
-    CorruptRecord,
     InvalidInput,
     LogFailed,
     PenstockError,
@@ -39,7 +38,7 @@ from penstock.log.manifest import (
     save_manifest,
     with_heads,
 )
-from penstock.log.model import BATCH_BYTES_MAX, AppendOutcome, LogRecord, Payload, StreamOptions, check_payloads
+from penstock.log.model import BATCH_BYTES_MAX, AppendOutcome, Payload, StreamOptions, check_payloads
 from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
 from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
 from penstock.log.recovery import recover
@@ -171,7 +170,7 @@ class Log(SingleLane, LogReader):
         self.identity = recovered.identity
         self.findings = recovered.findings
         self._first, self._firsts = recovered.first, recovered.firsts
-        self._last = Segment(self.folder, self.identity, self._active.first)
+        self._last = self._readable(self._active)
         self._next = self._active.next
         self._checkpointed()
         return True
@@ -188,14 +187,8 @@ class Log(SingleLane, LogReader):
         self._last_segment()
         return self._next
 
-    def _published(self, last: Segment) -> int:
-        return self._next - last.first
-
-    def _from(self, segment: Segment, offset: int, limit: int, bytes_max: int) -> list[LogRecord]:
-        if segment is self._last and segment.count < self._published(segment):
-            # The index was cut short or replaced while the log is open.
-            raise CorruptRecord(self.name, offset, segment.path.name, None)
-        return super()._from(segment, offset, limit, bytes_max)
+    def _readable(self, active: ActiveSegment) -> Segment:
+        return Segment(self.folder, self.identity, active.first, ends=active.ends)
 
     @property
     def active(self) -> ActiveSegment:
@@ -346,7 +339,7 @@ class Log(SingleLane, LogReader):
             self.identity = with_heads(self.files, self.folder, self.identity, begin)
             fresh = ActiveSegment.create(self.files, self.folder, self.identity, begin)
         fresh.last_time_ms = active.last_time_ms
-        last = Segment(self.folder, self.identity, fresh.first)
+        last = self._readable(fresh)
         with self._mutex:
             self._firsts = [*self._firsts, fresh.first]
             self._last = last

@@ -11,6 +11,7 @@ import pytest
 from penstock.core.model import system_clock
 from penstock.errors import OffsetBeyondEnd
 from penstock.log import record
+from penstock.log.arrow import batches
 from penstock.log.check import check, repair
 from penstock.log.check_report import DamageKind
 from penstock.log.consumers import CommitPosition, Consumers
@@ -19,7 +20,17 @@ from penstock.log.reader import LogReader
 from penstock.log.record import encode_event
 from penstock.log.segment import INDEX, SUMS, firsts_in
 from penstock.log.writer import Log
-from tests.unit.log.support import assert_true, fill, index_of, log_of, make, payload, read_all, segment_files
+from tests.unit.log.support import (
+    SMALL,
+    assert_true,
+    fill,
+    index_of,
+    log_of,
+    make,
+    payload,
+    read_all,
+    segment_files,
+)
 
 COUNT = 60
 
@@ -85,6 +96,27 @@ def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folde
         served, damaged = read_all(log)
         assert_true(served)
         assert (len(served), damaged) == (COUNT, [])
+
+
+@pytest.mark.parametrize("opened", [Log, LogReader])
+@pytest.mark.parametrize("place", [0, -1], ids=["sealed", "active"])
+def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
+    tmp_path: Path, opened: type[LogReader], place: int
+) -> None:
+    """Records of one size fit a shifted index, so only what was read before tells that it changed."""
+    with Log.create(tmp_path / "s", "s", SMALL) as log:
+        for first in range(0, 300, 10):
+            log.append([b"%0400d" % offset for offset in range(first, first + 10)])
+    truth = {offset: b"%0400d" % offset for offset in range(300)}
+    with opened(tmp_path / "s") as log:
+        assert read_all(log)[0] == truth
+        path = segment_files(tmp_path / "s", INDEX)[place]
+        data = path.read_bytes()
+        path.write_bytes(data[:100] + data[104:] + data[-4:])
+        # Behind the gap: reading over it finds that a length does not fit.
+        for offset in (50, 100, 200, 250):
+            assert [record.data for record in log.read(offset, 1).records] == [truth[offset]]
+            assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [[truth[offset]]]
 
 
 @pytest.mark.parametrize("damaged", [10, COUNT - 1])
