@@ -65,6 +65,8 @@ class Operators(Memory):
             moved = self._advance(queue)
             swept.due, swept.lapsed = swept.due + moved.due, swept.lapsed + moved.lapsed
             swept.expired += moved.expired
+            if moved.due or moved.lapsed:
+                swept.queues.append(queue.name)
             keep_ms = queue.options.archive_ms
             for e in self.of(queue, State.ARCHIVED):
                 if keep_ms is not None and (e.finished_at or 0) + keep_ms <= self.now:

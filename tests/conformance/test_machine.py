@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
                 self.compare_leased(got, wanted)
             elif isinstance(wanted, c.Swept):
                 self.compare_wake(got.wake_at, wanted.wake_at)
-                # The model does not say which queues a sweep wakes; test_forwarding.py does.
+                assert sorted(got.queues) == sorted(wanted.queues)
                 same = {"wake_at": None, "queues": []}
                 assert msgspec.structs.replace(got, **same) == msgspec.structs.replace(wanted, **same)
             else:

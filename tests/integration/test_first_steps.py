@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import multiprocessing
 import subprocess
 import sys
@@ -33,6 +34,10 @@ def test_serving_without_its_extra_names_the_extra(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "pip install 'penstock-mq[server]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_package_knows_its_version() -> None:
+    assert penstock.__version__ == importlib.metadata.version("penstock-mq")
 
 
 def test_a_worker_needs_no_parentheses() -> None:

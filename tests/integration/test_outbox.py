@@ -141,8 +141,12 @@ def test_another_kind_of_connection_is_refused_by_name(place: Place) -> None:
                     with pytest.raises(WrongType, match="asynchronous"):
                         in_threads.queue("q").push(1, conn=conn)
                 for queue in (client.queue("q"), in_threads.queue("q")):
-                    for conn in (object(), engine, "postgresql://"):
-                        with pytest.raises(WrongType, match="conn"):
+                    for conn, text in (
+                        (object(), "connection, got object"),
+                        (engine, "conn is SQLAlchemy's Engine, not a connection"),
+                        ("postgresql://", "connection, got str"),
+                    ):
+                        with pytest.raises(WrongType, match=text):
                             await done(queue.push(1, conn=conn))
             with pytest.raises(InvalidInput):
                 await client.queue("q").push(1, conn=sqlite)

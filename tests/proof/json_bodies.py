@@ -158,12 +158,15 @@ class CountedPattern:
 
     def finditer(self, text: bytes) -> Any:
         end = 0
-        for match in self._pattern.finditer(text):
-            assert match.start() == end, "a token does not begin where the last one ended"
-            end = match.end()
-            self.scanned += end - match.start()
-            yield match
-        assert end == len(text), "the tokens do not cover the text"
+        try:
+            for match in self._pattern.finditer(text):
+                start, following = match.span()
+                assert start == end, "a token does not begin where the last one ended"
+                end = following
+                yield match
+            assert end == len(text), "the tokens do not cover the text"
+        finally:
+            self.scanned += end
 
     def search(self, text: bytes) -> Any:
         self.scanned += len(text)
