@@ -44,9 +44,8 @@ types: $(STAMPS)/test ## check types: mypy, and TypeScript for the JavaScript cl
 	$(BIN)/mypy
 	$(BIN)/python tools/javascript.py
 
-sync: ## regenerate the synchronous code and the dashboard's copy of the JavaScript client
+sync: ## regenerate the synchronous code
 	$(PYTHON) tools/unasync.py
-	$(PYTHON) tools/copy_client.py
 
 js-types: ## regenerate the JavaScript client's type declarations
 	$(PYTHON) tools/javascript.py --write
@@ -138,7 +137,6 @@ define gate
 failed=; \
 $(BIN)/python tools/unasync.py --check || failed="$$failed sync"; \
 $(BIN)/python -m tools.reference --check || failed="$$failed docs"; \
-$(BIN)/python tools/copy_client.py --check || failed="$$failed client"; \
 $(BIN)/ruff check || failed="$$failed lint"; \
 $(BIN)/ruff format --check || failed="$$failed format"; \
 $(BIN)/mypy || failed="$$failed types"; \

@@ -82,7 +82,9 @@ def build(target: Path) -> int:
 
 
 def _package() -> list[tuple[str, Path]]:
-    found = [path for path in (ROOT / "src" / "penstock").rglob("*") if path.is_file()]
+    # Unlike rglob, this follows the dashboard's link to the JavaScript client.
+    walked = os.walk(ROOT / "src" / "penstock", followlinks=True)
+    found = [Path(folder, name) for folder, _, names in walked for name in names]
     return [(str(path.relative_to(ROOT / "src")), path) for path in found if not SKIPPED & set(path.parts)]
 
 

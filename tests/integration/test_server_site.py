@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,8 @@ from tests.integration.conftest import Fresh
 from tests.integration.serving import Client
 
 TRANSFER_BYTES_MAX = 200_000
+ROOT = Path(__file__).parents[2]
+BUILD = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
 ADMIN, READER = "the-admin-token", "the-reading-token"
 
 
@@ -46,6 +52,15 @@ def test_all_of_it_is_small_and_refers_to_nothing_elsewhere() -> None:
     for path, file in load().items():
         if "vendor" not in path and not path.endswith(".svg"):
             assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)", file.plain), path
+
+
+def test_a_wheel_holds_every_file_of_the_dashboard(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        packed = set(wheel.namelist())
+    served = {path.removeprefix("/static/") for path in load() if path != "/"}
+    assert "client/penstock.js" in served
+    assert {f"penstock/server/dashboard/static/{path}" for path in served} <= packed
 
 
 def test_no_file_leads_out_of_the_folder(client: Client) -> None:
