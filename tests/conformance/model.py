@@ -22,9 +22,9 @@ from tests.conformance.world import UNDONE, Entry, Key, Queue, Settlement
 
 
 class Model(Operators):
-    def __init__(self, clock: Callable[[], int], salt: int, *, gaps: bool = False) -> None:
+    def __init__(self, clock: Callable[[], int], store_id: int, *, gaps: bool = False) -> None:
         """With `gaps`, ids that a transaction used and gave up are not given again."""
-        super().__init__(clock, salt)
+        super().__init__(clock, store_id)
         self._gaps = gaps
         self._fenced = False
         self._tokens = itertools.count(1)
@@ -91,7 +91,7 @@ class Model(Operators):
         if key is not None and key.queue is not None and (key.expires_at > now or self._is_alive(key.id)):
             if space is None and key.queue != queue.name:
                 raise KeyTaken(queue.name, new.key or "")
-            return PushReceipt(key.id, key.created_at, self.salt, True)
+            return PushReceipt(key.id, key.created_at, self.store_id, True)
         delay_ms = options.delay_ms if new.delay_ms is None else new.delay_ms
         ttl_ms = options.ttl_ms if new.ttl_ms is None else new.ttl_ms
         queue.newest_at = max(now, queue.newest_at)
@@ -109,7 +109,7 @@ class Model(Operators):
             until = now + options.dedupe_ms
             world.keys[space, new.key] = Key(world.last_id, queue.name, now, until, until)
         queue.totals["pushed"] += 1
-        return PushReceipt(world.last_id, now, self.salt)
+        return PushReceipt(world.last_id, now, self.store_id)
 
     def _move(self, command: c.Move) -> c.Removed:
         source, target = self.queue(command.queue), self.queue(command.target)
@@ -195,7 +195,7 @@ class Model(Operators):
     def _leased(self, e: Entry, queue: str, until: int, token: str) -> Delivery:
         return Delivery(
             id=e.id,
-            uuid=message_uuid(e.id, e.created_at, self.salt),
+            uuid=message_uuid(e.id, e.created_at, self.store_id),
             queue=queue,
             payload=e.new.payload,
             content=e.new.content,

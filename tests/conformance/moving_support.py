@@ -114,7 +114,7 @@ def fill(store: StoreUnderTest) -> dict[str, Delivery]:
 
 def seen(store: StoreUnderTest) -> dict[str, Any]:
     """Everything that can be asked of a store."""
-    told: dict[str, Any] = {"salt": store.store.salt, "key": store.store.find_key("abc")}
+    told: dict[str, Any] = {"store_id": store.store.store_id, "key": store.store.find_key("abc")}
     for info in store.store.list_queues(limit=1_000):
         messages = {state: store.pages(state, queue=info.name) for state in State}
         keys, secret = store.store.list_keys(info.name), store.store.find_secret(info.name)

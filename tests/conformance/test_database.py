@@ -29,10 +29,10 @@ def test_all_of_it_is_there_after_reopening(shared: StoreUnderTest, clock: Clock
     leased = shared.lease_one()
     shared.send(PushItem(payload=b"keyed", key="k", delay_ms=50))
     shared.do(Pause(queue="q"))
-    before, salt = (shared.info(), list(shared.export("q"))), shared.salt
+    before, store_id = (shared.info(), list(shared.export("q"))), shared.store_id
     shared.reopen()
     assert (shared.info(), list(shared.export("q"))) == before
-    assert shared.salt == salt
+    assert shared.store_id == store_id
     assert shared.ack(leased) == ["ok"]
     assert shared.send(PushItem(payload=b"again", key="k"))[0].duplicate
     shared.do(Pause(queue="q", paused=False))
@@ -152,7 +152,7 @@ def test_a_backup_is_a_whole_copy(in_sqlite: StoreUnderTest, tmp_path: Path) -> 
     assert [file.name for file in target.parent.iterdir()] == ["copy.db"]
     in_sqlite.drain()
     copy = SqliteStore(target, clock=in_sqlite.clock)
-    assert (copy.salt, texts(copy.peek("q", limit=9)[0])) == (in_sqlite.salt, ["b", "c"])
+    assert (copy.store_id, texts(copy.peek("q", limit=9)[0])) == (in_sqlite.store_id, ["b", "c"])
     assert [len(copy.peek("q", state=State.LEASED, limit=9)[0])] == [1]
     copy.close()
 

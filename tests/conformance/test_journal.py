@@ -185,7 +185,7 @@ def _waited_for(store: PostgresUnderTest) -> list[int]:
         "WHERE locktype = 'advisory' AND NOT granted AND classid = %s ORDER BY 1"
     )
     with closing(psycopg.connect(str(store.path))) as connection:
-        return [kind for (kind,) in connection.execute(wanted, (store.salt >> 16,))]
+        return [kind for (kind,) in connection.execute(wanted, (store.store_id >> 16,))]
 
 
 def test_a_journal_that_begins_beside_the_log_of_a_file_that_is_gone_comes_after_it(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_global_key_leads_to_its_queue_and_id_and_one_of_a_queue_does_not(stor
 def test_what_is_gone_is_not_found(store: StoreUnderTest) -> None:
     [receipt] = store.send(PushItem(payload=b"x"), queue="a")
     store.ack(store.lease_one(queue="a"))
-    never = message_uuid(receipt.id + 1, START_MS, store.salt)
+    never = message_uuid(receipt.id + 1, START_MS, store.store_id)
     assert store.locate([receipt.uuid, never, "\x1frequest"]) == [None, None, None]
 
 
@@ -51,6 +51,11 @@ def test_what_a_queue_holds_is_known_by_uuid_and_what_is_done_is_not_held(store:
     store.nack(dead)
     (elsewhere,) = store.send(PushItem(payload=b"x"), queue="other")
     uuids = [receipt.uuid for receipt in receipts]
-    strange = [elsewhere.uuid, message_uuid(leased.id, START_MS - 1, store.salt), message_uuid(0, 0, store.salt), "k"]
+    strange = [
+        elsewhere.uuid,
+        message_uuid(leased.id, START_MS - 1, store.store_id),
+        message_uuid(0, 0, store.store_id),
+        "k",
+    ]
     assert store.held("q", [*uuids, *strange]) == set(uuids) - {archived.uuid}
     assert store.held("q", []) == set()

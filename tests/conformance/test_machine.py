@@ -40,7 +40,7 @@ class Machine(RuleBasedStateMachine):
         self.prepare()
         self.stores = [self.open(), self.open()]
         self.turn = 0
-        self.model = Model(self.clock, self.stores[0].salt, gaps=self.gaps)
+        self.model = Model(self.clock, self.stores[0].store_id, gaps=self.gaps)
         self.leases: r.Leases = []
         self.db = self.look_inside()
 

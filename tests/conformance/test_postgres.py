@@ -91,7 +91,7 @@ def test_ten_servers_that_start_at_once_make_one_schema(schema: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({store.salt for store in stores}) == 1
+    assert len({store.store_id for store in stores}) == 1
     assert len(stores) == 10
     for number, store in enumerate(stores):
         store.apply([push_command(str(number))])

@@ -51,10 +51,10 @@ def test_uuids_sort_by_time_and_lead_back_to_their_id(store: StoreUnderTest, clo
         receipts += store.send(PushItem(payload=b"a"), PushItem(payload=b"b", priority=1))
         clock.advance(1)
     assert [r.uuid for r in receipts] == sorted({r.uuid for r in receipts})
-    assert [message_id_of(r.uuid, store.salt) for r in receipts] == [r.id for r in receipts]
+    assert [message_id_of(r.uuid, store.store_id) for r in receipts] == [r.id for r in receipts]
     assert uuid.UUID(receipts[0].uuid).version == 7
-    assert message_id_of(receipts[0].uuid, store.salt ^ 1) is None
-    assert message_id_of(str(uuid.uuid4()), store.salt) is None
+    assert message_id_of(receipts[0].uuid, store.store_id ^ 1) is None
+    assert message_id_of(str(uuid.uuid4()), store.store_id) is None
 
 
 def test_a_push_to_an_unknown_queue_is_refused_unless_it_may_create(store: StoreUnderTest) -> None:

@@ -245,7 +245,7 @@ def test_looking_for_ages_costs_the_same_at_any_depth(on_file: StoreUnderTest) -
             return 0
 
         with closing(sqlite3.connect(on_file.path)) as connection:
-            queue = SqliteQueries(connection, on_file.salt, 0).queue("q")
+            queue = SqliteQueries(connection, on_file.store_id, 0).queue("q")
             connection.set_progress_handler(count, 1)
             connection.execute(READ["waiting"], (queue.id, queue.cursor, queue.plain_end)).fetchall()
         return counted[0]

@@ -97,9 +97,9 @@ PEEK_ORDER: dict[State, Callable[[Entry], Any]] = {
 
 
 class Memory:
-    def __init__(self, clock: Callable[[], int], salt: int) -> None:
+    def __init__(self, clock: Callable[[], int], store_id: int) -> None:
         self.clock = clock
-        self.salt = salt
+        self.store_id = store_id
         self.world = World()
 
     @property
@@ -135,7 +135,7 @@ class Memory:
         leased, done = e.state is State.LEASED, e.state in (State.DEAD, State.ARCHIVED)
         return StoredMessage(
             id=e.id,
-            uuid=message_uuid(e.id, e.created_at, self.salt),
+            uuid=message_uuid(e.id, e.created_at, self.store_id),
             queue=e.queue,
             state=e.state,
             payload=e.new.payload,

@@ -136,7 +136,7 @@ class Fleet:
             line.hold()
         time.sleep(self._chance.uniform(0.1, 1.5))
         for line in lines:
-            line.mend()
+            line.restore()
 
     def cut_the_network(self) -> None:
         lines = self._some_lines()
@@ -147,7 +147,7 @@ class Fleet:
             line.cut()
         time.sleep(self._chance.choice((0, 0.3, 1.0)))
         for line in lines:
-            line.mend()
+            line.restore()
 
     def _some_lines(self) -> list[Relay]:
         lines = [server.line for server in self.servers]

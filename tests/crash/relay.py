@@ -83,7 +83,7 @@ class Relay:
         self._delay_s = delay_s
 
     def cut(self) -> None:
-        """All lines end at once, and what was held up is lost; new ones are refused until `mend`."""
+        """All lines end at once, and what was held up is lost; new ones are refused until `restore`."""
         self._do(self._cut())
 
     async def _cut(self) -> None:
@@ -95,7 +95,7 @@ class Relay:
             writer.transport.abort()
         self._lines.clear()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._do(self._mend())
 
     async def _mend(self) -> None:

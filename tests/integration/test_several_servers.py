@@ -262,7 +262,7 @@ def test_a_line_to_the_database_that_goes_silent_holds_nobody_up_for_ever(store:
             assert (refused.status, refused.json["code"]) == (503, "store_unreachable")
             assert client.get("/readyz").status == 503
             assert poll.payloads == []
-            relay.mend()
+            relay.restore()
             eventually(lambda: client.get("/readyz").status == 200)
             assert client.post("/queues/q/messages", {"payload": 2}).status == 201
             payloads = [each["payload"] for each in client.post("/queues/q/poll?batch=9").json["messages"]]

@@ -115,7 +115,7 @@ def cut_network(faults: Faults, kind: str) -> None:
             line.cut()
         faults.pause(0, 0.3)
         for line in lines:
-            line.mend()
+            line.restore()
 
 
 def slow_network(faults: Faults, kind: str) -> None:
@@ -125,7 +125,7 @@ def slow_network(faults: Faults, kind: str) -> None:
             line.slow(faults.chance.choice((0.02, 0.2)))
         faults.pause(0.5, 1.5)
         for line in lines:
-            line.mend()
+            line.restore()
 
 
 def restart_postgres(faults: Faults, kind: str) -> None:

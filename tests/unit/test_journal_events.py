@@ -59,7 +59,7 @@ def happenings(draw: st.DrawFn) -> dict[str, Any]:
         "now": draw(times),
         "queue_id": draw(st.integers(1, 262_143)),
         "name": draw(names),
-        "salt": draw(st.integers(0, (1 << 30) - 1)),
+        "store_id": draw(st.integers(0, (1 << 30) - 1)),
         "rows": draw(st.just(alike) | st.lists(rows, min_size=count, max_size=count, unique_by=lambda row: row[0])),
         "marks": draw(st.integers(0, 7)),
         "details": parts(details),
@@ -74,8 +74,8 @@ def read(offset: int, record: bytes) -> list[Event]:
     return list(decode_events(offset, at, kind, record[HEADER_BYTES:]))
 
 
-def encoded(kind: int, now: int, queue_id: int, name: bytes, salt: int, rows: list[Row], **more: Any) -> bytes:
-    return encode_events(kind, now, queue_id, name, salt, len(rows), columns_of(rows), **more)
+def encoded(kind: int, now: int, queue_id: int, name: bytes, store_id: int, rows: list[Row], **more: Any) -> bytes:
+    return encode_events(kind, now, queue_id, name, store_id, len(rows), columns_of(rows), **more)
 
 
 @given(happenings())

@@ -102,7 +102,7 @@ class Administration:
         check_queue_name(queue)
         check_range("limit", limit, 1, self.limits.page)
         look = partial(self.store.dead_errors, queue, contains=contains, limit=limit, after=after)
-        return await self._committer.call(look, long=True)
+        return await self._committer.call(look, background=True)
 
     async def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
         """Return the queue and id of messages by UUID or global key."""
@@ -141,7 +141,7 @@ class Administration:
         """Return queues with their events in each step of a window."""
         self._check_window(window, limit)
         look = partial(self.store.roll_ups, window, prefix=prefix, after=after, limit=limit)
-        return await self._committer.call(look, long=True)
+        return await self._committer.call(look, background=True)
 
     async def latencies(
         self, window: Window, *, prefix: str = "", after: str | None = None, limit: int = 100
@@ -149,7 +149,7 @@ class Administration:
         """Return the latencies of queues."""
         self._check_window(window, limit)
         look = partial(self.store.latencies, window, prefix=prefix, after=after, limit=limit)
-        return await self._committer.call(look, long=True)
+        return await self._committer.call(look, background=True)
 
     def _check_window(self, window: Window, limit: int) -> None:
         check_range("limit", limit, 1, self.limits.page)
@@ -462,13 +462,13 @@ class Administration:
 
     async def read(self, look: Callable[[], T]) -> T:
         """Run a long read where it blocks no other work."""
-        return await self._committer.call(look, long=True)
+        return await self._committer.call(look, background=True)
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
-        await self._committer.call(lambda: self.store.backup(target, progress), long=True)
+        await self._committer.call(lambda: self.store.backup(target, progress), background=True)
 
     async def compact(self) -> None:
-        await self._committer.call(self.store.compact, long=True)
+        await self._committer.call(self.store.compact, background=True)
 
 
 def _peek_at(

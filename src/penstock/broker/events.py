@@ -100,7 +100,7 @@ class Events:
             for subscription in listeners:
                 subscription.put((kind, {"queue": queue, **data}, offset))
 
-    def tell_all(self, kind: str, data: dict[str, Any]) -> None:
+    def broadcast(self, kind: str, data: dict[str, Any]) -> None:
         """Send an event to all subscribers of all queues."""
         for listeners in self._listeners.values():
             for listener in listeners:

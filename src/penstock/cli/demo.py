@@ -52,7 +52,7 @@ def command(port: int, data: str | None, spark: bool | None, seconds: float | No
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-"))
         stop = stack.enter_context(stop_on_signals())
         if seconds is not None:
-            timer = threading.Timer(seconds, stop.tell)
+            timer = threading.Timer(seconds, stop.set)
             timer.daemon = True
             timer.start()
             stack.callback(timer.cancel)

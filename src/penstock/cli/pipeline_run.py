@@ -124,7 +124,7 @@ def _follow(
     pipeline: Pipeline, display: Display, totals: dict[str, int], drainer: Drainer, every: float | None
 ) -> None:
     with stop_on_signals() as stop:
-        while not stop.told:
+        while not stop.is_set():
             _catch_up(pipeline, display, totals, stop)
             display.doing("waiting")
             wait_for_more(pipeline, drainer, every, stop)
@@ -149,7 +149,7 @@ def _catch_up(pipeline: Pipeline, display: Display, totals: dict[str, int], stop
         totals["steps"] += 1
         totals["lost"] += step.lost
         display.done(step.end - step.start, _rate(step))
-        if stop.told:
+        if stop.is_set():
             break
     totals["offset"] = pipeline.position()
     totals["lag"] = pipeline.log.next_offset - totals["offset"]

@@ -201,7 +201,7 @@ def show_report(out: Output, report: Data) -> None:
         out.fields({field: value for field, value in report.items() if field != "findings"})
         headings = ("TROUBLE", "SEGMENT", "FIRST", "LAST", "POSITION", "REPAIRED", "WHAT")
         rows = [
-            tuple(each[field] for field in ("trouble", "segment", "first", "last", "position", "mended", "text"))
+            tuple(each[field] for field in ("trouble", "segment", "first", "last", "position", "repaired", "text"))
             for each in report["findings"]
         ]
         if rows:

@@ -17,7 +17,7 @@ from penstock.errors import InvalidName, WrongType
 
 ID_BITS = 44
 ID_MAX = (1 << ID_BITS) - 1
-SALT_BITS = 30
+STORE_ID_BITS = 30
 NAME_LENGTH_MAX = 255
 DLQ_SUFFIX = ".dlq"
 
@@ -87,12 +87,12 @@ def topics(queue: str) -> Iterator[str]:
         yield queue + "/"
 
 
-def new_salt() -> int:
-    return secrets.randbits(SALT_BITS)
+def new_store_id() -> int:
+    return secrets.randbits(STORE_ID_BITS)
 
 
-def message_uuid(message_id: int, created_at: int, salt: int) -> str:
-    low = (message_id & 0xFFFF_FFFF) << SALT_BITS | salt
+def message_uuid(message_id: int, created_at: int, store_id: int) -> str:
+    low = (message_id & 0xFFFF_FFFF) << STORE_ID_BITS | store_id
     # A single old-style format is the fastest way measured.
     return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
         created_at >> 16,
@@ -103,12 +103,12 @@ def message_uuid(message_id: int, created_at: int, salt: int) -> str:
     )
 
 
-def message_id_of(text: str, salt: int) -> int | None:
+def message_id_of(text: str, store_id: int) -> int | None:
     """Return the integer id inside a UUID of this store; None for any other text."""
     try:
         value = uuid.UUID(text).int
     except ValueError:
         return None
-    if value & (1 << SALT_BITS) - 1 != salt or value >> 76 & 0xF != 7 or value >> 62 & 0b11 != 0b10:
+    if value & (1 << STORE_ID_BITS) - 1 != store_id or value >> 76 & 0xF != 7 or value >> 62 & 0b11 != 0b10:
         return None
-    return (value >> 64 & 0xFFF) << 32 | value >> SALT_BITS & 0xFFFF_FFFF
+    return (value >> 64 & 0xFFF) << 32 | value >> STORE_ID_BITS & 0xFFFF_FFFF

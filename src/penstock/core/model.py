@@ -124,12 +124,12 @@ class PushReceipt(Struct, gc=False):
 
     id: int
     created_at: int
-    salt: int
+    store_id: int
     duplicate: bool = False
 
     @property
     def uuid(self) -> str:
-        return message_uuid(self.id, self.created_at, self.salt)
+        return message_uuid(self.id, self.created_at, self.store_id)
 
 
 class StoredMessage(Struct, kw_only=True):

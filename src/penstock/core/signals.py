@@ -1,4 +1,4 @@
-"""Asked to stop: what is at hand is finished first."""
+"""Handles signals that ask a process to stop: it finishes the current work first."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 class StopFlag:
-    """Told by a signal, and looked at again and again: one that comes just before a sleep does not end it, and a lock
-    that its handler asks for may be held by the very thread that it interrupts."""
+    """A flag that a signal handler may set.
+
+    It has no lock, because the thread that the handler interrupts may hold it, and so it is polled: a signal just
+    before a sleep would not end the sleep.
+    """
 
     def __init__(self) -> None:
-        self.told = False
+        self._is_set = False
 
-    def tell(self) -> None:
-        self.told = True
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Whether it was told by then."""
+        """Wait until the flag is set; return False on timeout."""
         end = time.monotonic() + seconds
-        while not self.told and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
-        return self.told
+        while not self._is_set and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_SECONDS))
+        return self._is_set
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopFlag]:
-    """Within it, the first signal only tells; whoever sends a second does not want to wait."""
+    """Set a flag at the first signal; a second one does what it did before."""
     stop = StopFlag()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.told:
+        if stop.is_set():
             signal.signal(number, before[number])
             signal.raise_signal(number)
-        stop.tell()
+        stop.set()
 
     before: dict[int, Any] = {number: signal.signal(number, handle) for number in _signals()}
     try:
@@ -55,7 +61,7 @@ def stop_on_signals() -> Iterator[StopFlag]:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Within it, what asks to end does what Ctrl-C does, also where Ctrl-C is ignored: it leaves time to tidy up."""
+    """Treat SIGTERM as Ctrl-C, so that `finally` blocks run, even where Ctrl-C is ignored."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         interrupt = signal.getsignal(signal.SIGINT)
@@ -70,7 +76,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Within it, the first interrupt waits for the end; whoever sends a second does not want to."""
+    """Delay the first Ctrl-C until the block ends; a second one interrupts at once."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before):
         yield
@@ -92,7 +98,7 @@ def defer_interrupt() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Be told to end once nobody holds the other end of our standard input: also by a parent that was killed."""
+    """End this process when its standard input is closed, as it is when the parent process ends or is killed."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1):
@@ -103,7 +109,7 @@ def end_with_parent() -> None:
 
 
 def _signals() -> list[signal.Signals]:
-    """Also a terminal that is closed, unless `nohup` asked to outlive it."""
+    """Return the signals that ask to stop; SIGHUP only if `nohup` does not ignore it."""
     found = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         found.append(signal.SIGHUP)

@@ -63,7 +63,7 @@ class Committer:
         self._lanes = [_TaskLane() for _ in range(store.lanes)]
         self._waiting = 0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-read")
-        self._long_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
+        self._background_reader = ThreadPoolExecutor(2, thread_name_prefix="penstock-job")
         self._closed = False
         self.depth_max = depth_max
         # Called after each batch with the number of commands and the seconds it took.
@@ -212,11 +212,11 @@ class Committer:
         if self._undo is not None and not isinstance(outcome, BaseException):
             self._undo(command, outcome)
 
-    async def call(self, read: Callable[[], T], *, long: bool = False) -> T:
-        """Read from the store without blocking the loop; a `long` read does not delay other reads either."""
+    async def call(self, read: Callable[[], T], *, background: bool = False) -> T:
+        """Read from the store without blocking the loop; a `background` read does not delay other reads either."""
         if self._closed:
             raise StoreClosed("the broker is shutting down")
-        executor = self._long_reader if long else self._reader
+        executor = self._background_reader if background else self._reader
         return await asyncio.get_running_loop().run_in_executor(executor, read)
 
     async def close(self) -> None:
@@ -226,7 +226,7 @@ class Committer:
             await asyncio.wait(running)
         for lane in self._lanes:
             lane.writer.close()
-        for executor in (self._reader, self._long_reader):
+        for executor in (self._reader, self._background_reader):
             executor.shutdown()
 
 

@@ -237,7 +237,7 @@ class ThreadCommitter:
     def post(self, command: Command[T], done: Callable[[T], None]) -> None:
         done(self.submit(command))
 
-    def call(self, read: Callable[[], T], *, long: bool = False) -> T:
+    def call(self, read: Callable[[], T], *, background: bool = False) -> T:
         """Read from the store."""
         return read()
 

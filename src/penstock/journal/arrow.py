@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.ids import SALT_BITS
+from penstock.core.ids import STORE_ID_BITS
 from penstock.journal.events import BODIES, COLUMNS, CONTENTS, DETAILS, FIELD_BYTES, Kind
 from penstock.log.arrow import Piece, mapped
 from penstock.log.reader import LogReader
@@ -222,9 +222,9 @@ class _Records:
         return _known(self._values(0))
 
     def uuid(self) -> pa.Array:
-        salt = (self._field(4) & 0xFFFF_FFFF)[self._of]
+        store_id = (self._field(4) & 0xFFFF_FFFF)[self._of]
         ids = self._values(0)
-        return pc.if_else(pa.array(ids != 0), _uuids(ids, self._values(1), salt), None)
+        return pc.if_else(pa.array(ids != 0), _uuids(ids, self._values(1), store_id), None)
 
     def details(self) -> pa.Array:
         own = self._varies & DETAILS
@@ -268,11 +268,11 @@ def _times(values_ms: Ints) -> pa.Array:
 _HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), dtype=np.uint16)
 
 
-def _uuids(ids: Ints, created_at: Ints, salt: Ints) -> pa.Array:
+def _uuids(ids: Ints, created_at: Ints, store_id: Ints) -> pa.Array:
     """Vectorized `ids.message_uuid`."""
     count = len(ids)
     high = created_at << 16 | 0x7000 | ids >> 32 & 0xFFF
-    low = (ids & 0xFFFF_FFFF) << SALT_BITS | salt
+    low = (ids & 0xFFFF_FFFF) << STORE_ID_BITS | store_id
     words = np.empty((count, 2), dtype=">u8")
     words[:, 0] = high.astype(np.uint64)
     words[:, 1] = low.astype(np.uint64) | np.uint64(1 << 63)

@@ -85,7 +85,8 @@ SHARED_BYTES_MAX = 1 << 20
 # A larger body is omitted, and the details have its size.
 BODY_BYTES_MAX = 8 << 20
 
-# time, kind, flags, field bytes, zero | count, queue id, salt, marks, varies, name bytes, zero, detail bytes | columns
+# time, kind, flags, field bytes, zero | count, queue id, store id, marks, varies, name bytes, zero, detail bytes |
+# columns
 _REST = struct.Struct("<qBBHI" + "IIIHHHHI" + "8q")
 _FIELDS = struct.Struct("<IIIHHHHI8q")
 _HEAD = struct.Struct("<II")
@@ -109,7 +110,7 @@ def encode_events(
     now: int,
     queue_id: int,
     name: bytes,
-    salt: int,
+    store_id: int,
     count: int,
     columns: Columns,
     marks: int = 0,
@@ -140,7 +141,7 @@ def encode_events(
         varies |= BODIES
         arrays += _ends(bodies)
     fixed = _pack_rest(
-        now, kind, 0, FIELD_BYTES, 0, count, queue_id, salt, marks, varies, len(name), 0, len(detail), *firsts
+        now, kind, 0, FIELD_BYTES, 0, count, queue_id, store_id, marks, varies, len(name), 0, len(detail), *firsts
     )
     rest = fixed + arrays + name + detail
     if bodies is not None:
@@ -219,7 +220,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[Event]:
     """Decode the events of a verified record."""
-    count, queue_id, salt, marks, varies, name_bytes, _, detail_bytes, *fixed = _FIELDS.unpack_from(payload)
+    count, queue_id, store_id, marks, varies, name_bytes, _, detail_bytes, *fixed = _FIELDS.unpack_from(payload)
     position = FIELD_BYTES
     columns: list[Sequence[int]] = []
     for number, value in enumerate(fixed):
@@ -250,7 +251,7 @@ def decode_events(offset: int, at: int, kind: int, payload: bytes) -> Iterator[E
             queue=name,
             queue_id=queue_id,
             id=message_id or None,
-            uuid=message_uuid(message_id, pushed_at, salt) if message_id else None,
+            uuid=message_uuid(message_id, pushed_at, store_id) if message_id else None,
             pushed_at=pushed_at or None,
             first_leased_at=first_leased_at or None,
             leased_at=leased_at or None,

@@ -102,7 +102,7 @@ class PostgresJournal:
 def uid_of(database: Database, shown: Sequence[Any]) -> str:
     """Return the journal's uid, which differs in a recreated database."""
     stream_id, _, _, created_ms, *_ = shown
-    return f"{database.context.salt:08x}{created_ms:012x}{stream_id:x}"
+    return f"{database.context.store_id:08x}{created_ms:012x}{stream_id:x}"
 
 
 class PostgresDrain:
@@ -133,7 +133,7 @@ class PostgresDrain:
         if moved:
             if not word:
                 database.notify_later()
-            database.listeners.tell(JOURNAL)
+            database.listeners.notify(JOURNAL)
         return moved > 0
 
     def drain(self) -> None:

@@ -57,11 +57,11 @@ class _Group:
 
 
 class Recorder:
-    __slots__ = ("_groups", "_rare", "_records", "_salt", "_size", "_tells_of", "now")
+    __slots__ = ("_groups", "_rare", "_records", "_size", "_store_id", "_tells_of", "now")
 
-    def __init__(self, salt: int) -> None:
+    def __init__(self, store_id: int) -> None:
         self.now = 0
-        self._salt = salt
+        self._store_id = store_id
         self._records: list[bytes] = []
         self._groups: dict[Likeness, _Group] = {}
         # True if the current events are of another kind, which keeps its position among all others.
@@ -143,7 +143,7 @@ class Recorder:
             group = self._groups[likeness]
             details = group.details if with_details else None
             bodies = group.bodies if with_bodies else None
-            head = (kind, self.now, queue_id, group.name, self._salt)
+            head = (kind, self.now, queue_id, group.name, self._store_id)
             self._records.append(encode_events(*head, group.count, group.columns, marks, details, bodies))
         self._forget_groups()
 

@@ -253,7 +253,7 @@ def repair(
             first=each.first,
             last=each.last,
             position=each.position,
-            mended=(each.trouble, each.segment, each.first) not in left,
+            repaired=(each.trouble, each.segment, each.first) not in left,
         )
         for each in both
         if each.trouble is not DamageKind.GIVEN_UP

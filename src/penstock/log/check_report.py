@@ -40,7 +40,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     last: int | None = None
     position: int | None = None
     """Byte position in the segment."""
-    mended: bool = False
+    repaired: bool = False
 
     @property
     def loses(self) -> bool:
@@ -62,4 +62,4 @@ class Report(Struct, kw_only=True):
     @property
     def ok(self) -> bool:
         """True if there is nothing left to repair."""
-        return all(finding.mended or finding.trouble is DamageKind.GIVEN_UP for finding in self.findings)
+        return all(finding.repaired or finding.trouble is DamageKind.GIVEN_UP for finding in self.findings)

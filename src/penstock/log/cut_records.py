@@ -63,7 +63,7 @@ def restore_cuts(files: Files, folder: Path, clock: Clock, *, append: bool = Tru
         else:
             files.remove(path)
             files.sync_folder(folder)
-        findings.append(Finding(trouble=DamageKind.CUT, text=text, segment=path.name, mended=not left or append))
+        findings.append(Finding(trouble=DamageKind.CUT, text=text, segment=path.name, repaired=not left or append))
     return findings
 
 

@@ -207,8 +207,8 @@ class LogReader:
         if last is None or not last.sealed:
             holds = last is not None and last.index_holds(manifest)
             if last is None or not holds or last.has_tail():
-                mended = self._recover()
-                if mended or (mended is None and not holds):
+                repaired = self._recover()
+                if repaired or (repaired is None and not holds):
                     return False
         elif manifest is not None and manifest.next > last.first + last.count and self._recover():
             # The following segments are missing entirely.

@@ -78,7 +78,7 @@ def recover(files: Files, folder: Path, identity: Identity) -> Recovered:
     )
     if manifest is None:
         text = "the manifest is missing or damaged; the last offset is taken from the segments and the consumers"
-        findings.append(Finding(trouble=DamageKind.MANIFEST, text=text, mended=True))
+        findings.append(Finding(trouble=DamageKind.MANIFEST, text=text, repaired=True))
     identity, active = _tail(files, folder, identity, manifest, first, firsts, known_end, findings)
     if active.first not in firsts:
         firsts.append(active.first)
@@ -253,7 +253,7 @@ class SegmentRecovery:
             self.files.write(self.log_fd, head, 0)
             self.files.sync(self.log_fd)
             if size:
-                self._find(DamageKind.HEAD, "the head was damaged", mended=True)
+                self._find(DamageKind.HEAD, "the head was damaged", repaired=True)
 
     def _report_index(self, ours: bool, had: int, agreed: int, located: Located) -> None:
         if not ours and located.claimed:
@@ -262,7 +262,7 @@ class SegmentRecovery:
             text = f"the index does not fit the records from {self.first + agreed} on; it was rebuilt"
         else:
             return
-        self._find(DamageKind.INDEX, text, mended=True)
+        self._find(DamageKind.INDEX, text, repaired=True)
 
     def _cut(self, view: memoryview, ends: array[int], published: int, *, ours: bool) -> None:
         """Cut the bytes after the last whole record, and fsync records that were not in the index."""
@@ -286,7 +286,7 @@ class SegmentRecovery:
         if found and ours and self.claimed <= kept and _only_holes(tail, end, found):
             name = self._keep(BAD, tail, end)
             text = f"{len(tail)} bytes of an unfinished append were cut off, and are kept in {name}"
-            self._find(DamageKind.TORN_TAIL, text, position=end, mended=True)
+            self._find(DamageKind.TORN_TAIL, text, position=end, repaired=True)
             return
         if found:
             name = self._keep(CUT, tail, end)
@@ -299,7 +299,7 @@ class SegmentRecovery:
         text = f"{len(tail)} bytes of an unfinished append were cut off"
         if self.claimed > kept:
             text = f"{len(tail)} damaged bytes were cut off, and are kept in {self._keep(BAD, tail, end)}"
-        self._find(DamageKind.TORN_TAIL, text, position=end, mended=True)
+        self._find(DamageKind.TORN_TAIL, text, position=end, repaired=True)
 
     def _keep(self, suffix: str, tail: memoryview, end: int) -> str:
         stem = file_name(self.first, f".{end}")
@@ -341,9 +341,9 @@ class SegmentRecovery:
                 active.last_time_ms = time_at(view, last_at)
         return active
 
-    def _find(self, trouble: DamageKind, text: str, *, position: int | None = None, mended: bool = False) -> None:
+    def _find(self, trouble: DamageKind, text: str, *, position: int | None = None, repaired: bool = False) -> None:
         name = file_name(self.first)
-        self.findings.append(Finding(trouble=trouble, text=text, segment=name, position=position, mended=mended))
+        self.findings.append(Finding(trouble=trouble, text=text, segment=name, position=position, repaired=repaired))
 
 
 def intact_records(view: memoryview) -> Iterator[tuple[int, int]]:

@@ -39,7 +39,7 @@ def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int)
             text = f"it belongs elsewhere, and is kept as {aside.name}"
         else:
             continue
-        findings.append(Finding(trouble=DamageKind.MISPLACED, text=text, segment=name, mended=True))
+        findings.append(Finding(trouble=DamageKind.MISPLACED, text=text, segment=name, repaired=True))
     if findings:
         files.sync_folder(folder)
     return findings

@@ -136,7 +136,7 @@ class _Migration:
             names = (source.shown, target.shown)
             streams = compare_streams(source.streams, target.streams, names, self._advance)
         with self._target.step():
-            self._target.finish(self._source.salt, self._source.last_id())
+            self._target.finish(self._source.store_id, self._source.last_id())
         return Migrated(
             source=self._source.shown,
             target=self._target.shown,
@@ -159,7 +159,7 @@ class _Migration:
     def _begin(self) -> dict[str, str]:
         """Return the progress of an earlier attempt, after checking that source and target are the same."""
         source, target = self._source, self._target
-        identity = f"{source.salt} {source.last_id()} {self._digest(source)}"
+        identity = f"{source.store_id} {source.last_id()} {self._digest(source)}"
         notes = target.notes()
         if notes is None:
             if not target.is_empty() or (self._with_streams and target.streams.streams()):
@@ -168,7 +168,7 @@ class _Migration:
             with target.step():
                 target.begin()
                 target.note("source", identity)
-        elif notes["source"].split()[0] != str(source.salt):
+        elif notes["source"].split()[0] != str(source.store_id):
             raise TargetNotEmpty(target.shown)
         elif notes["source"] != identity:
             raise SourceChanged(source.shown)

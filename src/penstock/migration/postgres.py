@@ -71,7 +71,7 @@ class PostgresEndpoint:
             raise CannotOpen(
                 f"{self.shown} holds no Penstock tables in schema {self._schema!r}", hint="?schema=… names another"
             )
-        self.salt = migrate(connection, self._schema, unfinished=not source)
+        self.store_id = migrate(connection, self._schema, unfinished=not source)
         if source:
             self._lock_tables()
 
@@ -261,18 +261,18 @@ class PostgresEndpoint:
             for row in rows:
                 copy.write_row(row)
 
-    def finish(self, salt: int, last_id: int) -> None:
+    def finish(self, store_id: int, last_id: int) -> None:
         self._run("SET LOCAL synchronous_commit = on")
         if last_id:
             self._run("SELECT setval('penstock.message_id', %s)", last_id)
-        self._run("UPDATE penstock.setting SET value = %s WHERE name = 'salt'", salt)
+        self._run("UPDATE penstock.setting SET value = %s WHERE name = 'salt'", store_id)
         self._run(LAST_QUEUE_ID.format("penstock."))
         self._run("DELETE FROM penstock.setting WHERE name = 'unfinished'")
         self._run("DROP TABLE penstock.moving")
-        self.salt = salt
+        self.store_id = store_id
         if has_journal(self._connection, self._schema):
             tx = PostgresTransaction(
-                PipelinedConnection(self._connection, keeps_prepared=False), StoreContext(self._schema, salt, None)
+                PipelinedConnection(self._connection, keeps_prepared=False), StoreContext(self._schema, store_id, None)
             )
             tx.join({})
             record_depths(tx, entered=True)

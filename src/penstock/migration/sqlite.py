@@ -64,7 +64,7 @@ class SqliteEndpoint:
         try:
             self.streams = FileStreamEndpoint(streams_beside(path), source=source)
             with mapping_errors(self.shown):
-                self.salt = migrate(self._connection, system_clock(), BUSY_MS, unfinished=not source)
+                self.store_id = migrate(self._connection, system_clock(), BUSY_MS, unfinished=not source)
         except BaseException:
             self._connection.close()
             raise
@@ -205,16 +205,16 @@ class SqliteEndpoint:
         marks = ", ".join("?" * len(columns))
         self._connection.executemany(f"INSERT INTO penstock_{name} ({', '.join(columns)}) VALUES ({marks})", rows)
 
-    def finish(self, salt: int, last_id: int) -> None:
+    def finish(self, store_id: int, last_id: int) -> None:
         execute = self._connection.execute
         execute("UPDATE penstock_counter SET last_id = max(last_id, ?) WHERE queue_id = 0", (last_id,))
-        execute("UPDATE penstock_setting SET value = ? WHERE name = 'salt'", (salt,))
+        execute("UPDATE penstock_setting SET value = ? WHERE name = 'salt'", (store_id,))
         execute(LAST_QUEUE_ID.format("penstock_"))
         execute("DELETE FROM penstock_setting WHERE name = 'unfinished'")
         execute("DROP TABLE penstock_moving")
-        self.salt = salt
+        self.store_id = store_id
         if has_journal(self._connection):
-            tx = SqliteTransaction(self._connection, salt, RequestWindow())
+            tx = SqliteTransaction(self._connection, store_id, RequestWindow())
             tx.start(system_clock())
             record_depths(tx, entered=True)
             tx.finish()

@@ -83,7 +83,7 @@ class StoreEndpoint(Protocol):
     """Source or target of a migration; no other process writes it meanwhile."""
 
     shown: str
-    salt: int
+    store_id: int
 
     @property
     def streams(self) -> StreamEndpoint: ...
@@ -127,5 +127,5 @@ class TargetEndpoint(StoreEndpoint, Protocol):
     def write_books(self, books: Sequence[CounterHistory], kept_from: int, last_id: int) -> None:
         """Write histories; `kept_from`: the source may have deleted minutes before it."""
 
-    def finish(self, salt: int, last_id: int) -> None:
+    def finish(self, store_id: int, last_id: int) -> None:
         """Mark the store as complete and usable."""

@@ -38,17 +38,17 @@ def statements(schema: str) -> dict[str, bytes]:
 
 
 class DatabaseContext:
-    def __init__(self, schema: str, salt: int, clock: Callable[[], int] | None) -> None:
+    def __init__(self, schema: str, store_id: int, clock: Callable[[], int] | None) -> None:
         self.schema = schema
         self.sql = statements(schema)
-        self.salt = salt
+        self.store_id = store_id
         # None uses the clock of the database.
         self.clock = clock
         # How far the clock of the database is ahead of this machine.
         self.ahead_ms = 0
 
     def lock_key(self, kind: int, queue_id: int) -> int:
-        return self.salt << 16 | kind << 10 | queue_id % LOCK_BUCKETS
+        return self.store_id << 16 | kind << 10 | queue_id % LOCK_BUCKETS
 
     def now(self) -> int:
         """Return the database's time, estimated from the last transaction."""

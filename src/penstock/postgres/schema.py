@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from penstock.core.ids import new_salt
+from penstock.core.ids import new_store_id
 from penstock.core.sql_files import Migration, load_migrations
 from penstock.errors import CannotOpen, Damaged, SchemaTooNew
 from penstock.postgres.context import in_schema
@@ -91,7 +91,7 @@ def _apply_missing(connection: Connection, schema: str) -> None:
         if migration.version > done:
             _apply(connection, migration, schema)
     connection.execute(
-        _named("INSERT INTO {}.setting VALUES ('salt', %s) ON CONFLICT DO NOTHING", schema), (new_salt(),)
+        _named("INSERT INTO {}.setting VALUES ('salt', %s) ON CONFLICT DO NOTHING", schema), (new_store_id(),)
     )
 
 

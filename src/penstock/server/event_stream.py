@@ -94,7 +94,7 @@ class EventBroadcaster:
     async def _step(self, offset: int) -> int:
         end = await asyncio.to_thread(self._reader.next_offset)
         if end - offset > BEHIND_RECORDS_MAX:
-            self._events.tell_all("missed", {"records": end - offset})
+            self._events.broadcast("missed", {"records": end - offset})
             return end
         page = await asyncio.to_thread(lambda: self._reader.read(offset, limit=PAGE_RECORDS))
         for queue, kind, data, last in _joined(page.events):

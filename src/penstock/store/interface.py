@@ -41,7 +41,7 @@ class Store(CommandSink, Protocol):
         """Clock of the store, read without a query."""
 
     @property
-    def salt(self) -> int:
+    def store_id(self) -> int:
         """Random id of the database, part of the UUID of every message."""
 
     def push_on(self, connection: Any, command: Push) -> list[PushReceipt]:

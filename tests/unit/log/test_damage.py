@@ -118,7 +118,7 @@ def test_repair_puts_a_marker_in_the_place_of_a_record_beyond_help(folder: Path)
     with LogReader(folder) as log:
         _, (lost,) = read_all(log)
         report = repair(folder, "s")
-        assert [(finding.trouble, finding.first, finding.mended) for finding in report.findings] == [
+        assert [(finding.trouble, finding.first, finding.repaired) for finding in report.findings] == [
             (DamageKind.CORRUPT, lost, True)
         ]
         assert report.ok

@@ -77,7 +77,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_record(folder: Path, tail: bytes) 
         file.write(tail)
     assert [each.trouble for each in check(folder, "s").findings] == [DamageKind.TORN_TAIL]
     with Log(folder) as log:
-        assert [(each.trouble, each.mended) for each in log.findings] == [(DamageKind.TORN_TAIL, True)]
+        assert [(each.trouble, each.repaired) for each in log.findings] == [(DamageKind.TORN_TAIL, True)]
         fill(log, 10)
         served, damaged = read_all(log)
         assert_true(served)

@@ -43,12 +43,12 @@ class Database:
         self._busy_ms = busy_ms
         first = self._connect()
         try:
-            salt = migrate(first, target.schema)
+            store_id = migrate(first, target.schema)
         except psycopg.Error as error:
             raise translate(error, target) from error
         finally:
             first.close()
-        self.context = DatabaseContext(target.schema, salt, clock)
+        self.context = DatabaseContext(target.schema, store_id, clock)
         self._pool = Pool(self._open_wire, connections, target.shown)
         self.listeners = Listeners(self)
         self._notifier = Notifier(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)

@@ -49,7 +49,7 @@ class Listeners:
 
         return stop
 
-    def tell(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         listened = self._listened.get(name)
         if listened is not None:
             for listener in listened.listeners:
@@ -66,4 +66,4 @@ class Listeners:
             for name, listened in known.items():
                 before, listened.next = listened.next, ends.get(name, -1)
                 if before != listened.next:
-                    self.tell(name)
+                    self.notify(name)

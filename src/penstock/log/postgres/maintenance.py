@@ -99,8 +99,8 @@ class Upkeep:
         self._under_lock(stream_id, ("stream.drop", stream_id))
         self.empty_trash()
 
-    def check(self, name: str, progress: Progress | None, *, mend: bool) -> Report:
-        """Verify the checksum of every record. With `mend`, replace damaged records by markers."""
+    def check(self, name: str, progress: Progress | None, *, repair: bool) -> Report:
+        """Verify the checksum of every record. With `repair`, replace damaged records by markers."""
         shown = self._database.ask("stream.show", name)
         if not shown:
             raise UnknownStream(name)
@@ -109,8 +109,8 @@ class Upkeep:
         at = first
         for row in self._rows(stream_id, first):
             if row.first > at:
-                self._gap(stream_id, row, at, report, mend=mend)
-            self._look_at(stream_id, row, report, mend=mend)
+                self._gap(stream_id, row, at, report, repair=repair)
+            self._look_at(stream_id, row, report, repair=repair)
             at = row.last + 1
             report.records += row.records
             report.bytes += len(row.data)
@@ -124,7 +124,7 @@ class Upkeep:
                 yield Row(*row[:5])
             first = rows[-1][0] + 1
 
-    def _look_at(self, stream_id: int, row: Row, report: Report, *, mend: bool) -> None:
+    def _look_at(self, stream_id: int, row: Row, report: Report, *, repair: bool) -> None:
         bad = row.damaged()
         places = row.places()
         given_up = [
@@ -134,32 +134,37 @@ class Upkeep:
         ]
         for number in given_up:
             report.findings.append(_finding(DamageKind.GIVEN_UP, "given up by an earlier repair", row, number))
-        if bad and mend:
-            self._database.ask("stream.mend", stream_id, row.last, *mended(row, bad))
+        if bad and repair:
+            self._database.ask("stream.replace_damaged", stream_id, row.last, *with_lost_markers(row, bad))
         for number in bad:
-            report.findings.append(_finding(DamageKind.CORRUPT, "not what was written", row, number, mended=mend))
+            report.findings.append(_finding(DamageKind.CORRUPT, "not what was written", row, number, repaired=repair))
 
-    def _gap(self, stream_id: int, row: Row, at: int, report: Report, *, mend: bool) -> None:
+    def _gap(self, stream_id: int, row: Row, at: int, report: Report, *, repair: bool) -> None:
         missing = row.first - at
         finding = Finding(
-            trouble=DamageKind.LOST, text=f"{missing} records are gone", first=at, last=row.first - 1, mended=mend
+            trouble=DamageKind.LOST, text=f"{missing} records are gone", first=at, last=row.first - 1, repaired=repair
         )
         report.findings.append(finding)
-        if mend:
+        if repair:
             data, ends = tombstones(missing, missing * 24)
             self._database.ask(
                 "stream.fill_gap", stream_id, row.last, row.first - 1, missing, crc32(data), pack_ends(ends), data
             )
 
 
-def _finding(trouble: DamageKind, what: str, row: Row, number: int, *, mended: bool = False) -> Finding:
+def _finding(trouble: DamageKind, what: str, row: Row, number: int, *, repaired: bool = False) -> Finding:
     offset = row.first + number
     return Finding(
-        trouble=trouble, text=f"record {offset} is {what}", segment=row.where, first=offset, last=offset, mended=mended
+        trouble=trouble,
+        text=f"record {offset} is {what}",
+        segment=row.where,
+        first=offset,
+        last=offset,
+        repaired=repaired,
     )
 
 
-def mended(row: Row, bad: list[int]) -> tuple[int, bytes, bytes]:
+def with_lost_markers(row: Row, bad: list[int]) -> tuple[int, bytes, bytes]:
     """Return the row with markers instead of damaged records, or instead of all if their positions are unknown."""
     places = row.places()
     fits = len(places) == row.records + 1 and places == sorted(places) and places[-1] <= len(row.data)

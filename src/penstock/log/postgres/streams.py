@@ -139,7 +139,7 @@ class PostgresStreams:
             raise StreamInUse(name, waiting)
         self._upkeep.drop(name)
         self._appender.forget(name)
-        self.database.listeners.tell(name)
+        self.database.listeners.notify(name)
 
     # Records
 
@@ -241,10 +241,10 @@ class PostgresStreams:
         return self._upkeep.trim(name, consumers, options, now_ms, TrimRequest(before, force), archive)
 
     def check(self, name: str, progress: Progress | None = None) -> Report:
-        return self._upkeep.check(check_stream_name(name), progress, mend=False)
+        return self._upkeep.check(check_stream_name(name), progress, repair=False)
 
     def repair(self, name: str, progress: Progress | None = None) -> Report:
-        return self._upkeep.check(check_stream_name(name), progress, mend=True)
+        return self._upkeep.check(check_stream_name(name), progress, repair=True)
 
     def close(self) -> None:
         """Close; may be called repeatedly."""

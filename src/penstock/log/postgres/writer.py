@@ -155,7 +155,7 @@ class Appender:
             for number, command in group.members:
                 outcomes[number] = AppendOutcome(first, first + len(command.lengths) - 1, group.time_ms)
                 first += len(command.lengths)
-            self._database.listeners.tell(group.stream)
+            self._database.listeners.notify(group.stream)
             return []
         group.tries += 1
         if group.tries == TRIES:

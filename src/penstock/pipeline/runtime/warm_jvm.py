@@ -164,7 +164,7 @@ def keep(minutes: float, memory: str) -> None:
         alone = FolderLock(folder / _KEEPER, patience_s=0)
     except StoreBusy:
         return  # Another keeper is running.
-    signal.signal(signal.SIGTERM, lambda *_: stop.tell())
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     spark = _warmed(folder / LOG, memory)
     gateway: Any = spark.sparkContext._gateway
     record = WarmJvm(

@@ -109,7 +109,7 @@ DELETE FROM penstock.stream WHERE id = $1::bigint AND name >= '~'
 SELECT last, records, sum, ends, data, segment FROM penstock.batch
  WHERE stream_id = $1::bigint AND last >= $2::bigint ORDER BY last LIMIT $3::bigint
 
--- :mend
+-- :replace_damaged
 UPDATE penstock.batch SET sum = $3::bigint, ends = $4::bytea, data = $5::bytea
  WHERE stream_id = $1::bigint AND last = $2::bigint
 

@@ -41,7 +41,7 @@ def push_statement(context: StoreContext, command: Push, *, durable: bool) -> Pu
     messages = command.messages
     params = (
         None if context.clock is None else context.clock(),
-        context.salt,
+        context.store_id,
         durable,
         command.queue,
         [message.payload for message in messages],
@@ -66,7 +66,7 @@ def receipts(context: StoreContext, target: DatabaseTarget, command: Push, answe
     found = []
     for number in range(len(command.messages)):
         message_id, created_at = reply.duplicates.get(number, (reply.first + number, reply.now))
-        found.append(PushReceipt(message_id, created_at, context.salt, number in reply.duplicates))
+        found.append(PushReceipt(message_id, created_at, context.store_id, number in reply.duplicates))
     return found
 
 

@@ -39,12 +39,12 @@ class StoreContext(DatabaseContext):
     def __init__(
         self,
         schema: str,
-        salt: int,
+        store_id: int,
         clock: Callable[[], int] | None,
         monotonic: Callable[[], float] = time.monotonic,
         busy_ms: int = BUSY_MS,
     ) -> None:
-        super().__init__(schema, salt, clock)
+        super().__init__(schema, store_id, clock)
         # How long a statement waits for a lock.
         self.busy_ms = busy_ms
         self.past_requests = RequestWindow(monotonic)

@@ -150,7 +150,7 @@ def lease_share(tx: PostgresTransaction, heads: Heads, command: Lease) -> list[D
             queue.cursor, queue.cursor_moved = row[0], True
         else:
             heads.leases.append((row[4], until, token, row[5] + 1, row[6], row[7], worker))
-        messages.append(leased_message(row, queue.name, tx.salt, until, shown))
+        messages.append(leased_message(row, queue.name, tx.store_id, until, shown))
     queue.count(ready=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     if queue.is_journalled:
@@ -177,19 +177,19 @@ def delete_ready_row(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
         tx.write("lease.unfile", *(ints(column) for column in zip(*indexed, strict=True)))
 
 
-def leased_message(row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
+def leased_message(row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
     if len(row) == PLAIN_COLUMNS:
-        return _message(row[0] & ID_MAX, 1, row[1], row[3:], queue, salt, until, token)
-    return _message(row[3], row[5] + 1, row[8], row[9:], queue, salt, until, token)
+        return _message(row[0] & ID_MAX, 1, row[1], row[3:], queue, store_id, until, token)
+    return _message(row[3], row[5] + 1, row[8], row[9:], queue, store_id, until, token)
 
 
 def _message(
-    message_id: int, attempts: int, created_at: int, body: Row, queue: str, salt: int, until: int, token: str
+    message_id: int, attempts: int, created_at: int, body: Row, queue: str, store_id: int, until: int, token: str
 ) -> Delivery:
     priority, content, key, headers, payload = body
     return Delivery(
         id=message_id,
-        uuid=message_uuid(message_id, created_at, salt),
+        uuid=message_uuid(message_id, created_at, store_id),
         queue=queue,
         payload=payload,
         content=CONTENTS[content],
@@ -211,7 +211,7 @@ def take(tx: PostgresTransaction, command: Take) -> Leased:
     rows = read_heads(tx, queue, command.limit).take(allowed(queue, command.limit))
     if not rows:
         return Leased([], wake_at=wake_at(tx, queue))
-    messages = [leased_message(row, queue.name, tx.salt, 0, "") for row in rows]
+    messages = [leased_message(row, queue.name, tx.store_id, 0, "") for row in rows]
     if queue.is_journalled:
         _record_taken(tx, queue, rows, messages)
     _finish(tx, queue, rows)
@@ -282,7 +282,7 @@ def lease_dead(tx: PostgresTransaction, queue: PostgresQueue, command: Lease) ->
     queue.count(dead=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     name = queue.name + DLQ_SUFFIX
-    messages = [_message(row[1], row[3], row[5], row[6:], name, tx.salt, until, token.hex()) for row in rows]
+    messages = [_message(row[1], row[3], row[5], row[6:], name, tx.store_id, until, token.hex()) for row in rows]
     if queue.is_journalled:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         record_leased(tx, queue, messages, [worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)

@@ -57,14 +57,14 @@ class Writing:
             if key.startswith(REQUEST_KEY):
                 self.requests[space, key] = (first_id, created_at)
             elif expires_at > now or alive:
-                self.known[space, key] = PushReceipt(first_id, created_at, self.tx.salt, True)
+                self.known[space, key] = PushReceipt(first_id, created_at, self.tx.store_id, True)
                 if space == 0:
                     self.homes[key] = home
             else:
                 self.old_keys.add((space, key))
 
     def receipt(self, number: int, *, duplicate: bool = False) -> PushReceipt:
-        receipt = PushReceipt(0, self.tx.now, self.tx.salt, duplicate)
+        receipt = PushReceipt(0, self.tx.now, self.tx.store_id, duplicate)
         self.receipts.append((number, receipt))
         return receipt
 
@@ -310,7 +310,7 @@ def _find_repeated(
         if message.key is None:
             while message_id in taken:
                 message_id += 1
-            found[position] = PushReceipt(message_id, created_at, writing.tx.salt, True)
+            found[position] = PushReceipt(message_id, created_at, writing.tx.store_id, True)
             message_id += 1
 
 

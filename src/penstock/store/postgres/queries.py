@@ -94,7 +94,7 @@ class PostgresQueries:
         return QueueRow(row)
 
     def locate(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        ids = {name: message_id_of(name, self._context.salt) for name in names}
+        ids = {name: message_id_of(name, self._context.store_id) for name in names}
         found: dict[str | int, tuple[str, int]] = {}
         if keys := [name for name, message_id in ids.items() if message_id is None and name.isprintable()]:
             found |= {key: (queue, number) for key, queue, number in self.fetch("queries.global_keys", texts(keys))}
@@ -103,11 +103,11 @@ class PostgresQueries:
         return [found.get(name if (number := ids[name]) is None else number) for name in names]
 
     def held(self, name: str, uuids: Sequence[str]) -> set[str]:
-        salt = self._context.salt
-        ids = list(filter(None, (message_id_of(uuid, salt) for uuid in uuids)))
+        store_id = self._context.store_id
+        ids = list(filter(None, (message_id_of(uuid, store_id) for uuid in uuids)))
         queue = self.queue(name)
         rows = self.fetch("queries.held", queue.row_keys(*ids)) if ids else []
-        return {message_uuid(message_id, created_at, salt) for message_id, created_at in rows}.intersection(uuids)
+        return {message_uuid(message_id, created_at, store_id) for message_id, created_at in rows}.intersection(uuids)
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
         return [QueueRow(row).info() for row in self.fetch("queries.queues", after or "", prefix, limit)]
@@ -273,7 +273,7 @@ class PostgresQueries:
             messages.append(
                 StoredMessage(
                     id=message_id,
-                    uuid=message_uuid(message_id, created_at, self._context.salt),
+                    uuid=message_uuid(message_id, created_at, self._context.store_id),
                     queue=queue.name,
                     state=state,
                     payload=payload,

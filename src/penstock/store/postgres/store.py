@@ -117,12 +117,12 @@ class PostgresStore:
         first = self._connect()
         try:
             try:
-                salt = migrate(first, self.target.schema)
+                store_id = migrate(first, self.target.schema)
                 had_journal = has_journal(first, self.target.schema)
                 self.durability_warnings = unsafe_settings(first)
             except psycopg.Error as error:
                 raise translate(error, self.target) from error
-            self._context = StoreContext(self.target.schema, salt, clock, monotonic, busy_ms)
+            self._context = StoreContext(self.target.schema, store_id, clock, monotonic, busy_ms)
             self._outbox, self._draining = JournalOutbox(self._context), threading.Lock()
             self._pool = Pool(self._open_wire, connections, self.target.shown)
             channel = f"penstock.{self.target.schema}"
@@ -142,8 +142,8 @@ class PostgresStore:
                 raise
 
     @property
-    def salt(self) -> int:
-        return self._context.salt
+    def store_id(self) -> int:
+        return self._context.store_id
 
     @property
     def where(self) -> str:

@@ -41,11 +41,11 @@ class PostgresTransaction:
     def __init__(self, wire: PipelinedConnection, context: StoreContext) -> None:
         self.wire = wire
         self.context = context
-        self.salt = context.salt
+        self.store_id = context.store_id
         self.now = 0
         # Payload bytes that the leases of this batch may still return.
         self.room = ByteBudget()
-        self.journal = Recorder(context.salt)
+        self.journal = Recorder(context.store_id)
         self.journals = context.journals
         # True if no later command in the batch takes message ids.
         self.final = True

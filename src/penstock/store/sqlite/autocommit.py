@@ -62,7 +62,7 @@ def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
     tx.defer_counts(queue)
     if queue.is_journalled:
         record_pushed(tx, queue, [row])
-    return PushOutcome([PushReceipt(message_id, now, tx.salt)])
+    return PushOutcome([PushReceipt(message_id, now, tx.store_id)])
 
 
 def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
@@ -93,7 +93,7 @@ def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
     queue.uncounted_leases += 1
     tx.defer_counts(queue)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
-    messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
+    messages = [from_plain(row, queue.name, tx.store_id, until, token.hex())]
     if queue.is_journalled:
         record_leased(tx, queue, messages, [worker], {})
     return Leased(messages)

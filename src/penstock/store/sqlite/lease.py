@@ -59,7 +59,7 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
             message_id = row_key & ID_MAX
             leases.append((message_id, row_key, queue.id, token, now, until, now, worker))
             tx.remember(message_id, (until, token, now, row[1]))
-            share.append(from_plain(row, name, tx.salt, until, text))
+            share.append(from_plain(row, name, tx.store_id, until, text))
         shares.append(share)
         workers += [worker] * len(share)
     if leases:
@@ -174,7 +174,7 @@ def _lease_next(
     tx.touch(queue, LEASED)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
     tx.room.left -= len(row[-1])
-    messages = [from_plain(row, queue.name, tx.salt, until, token.hex())]
+    messages = [from_plain(row, queue.name, tx.store_id, until, token.hex())]
     if queue.is_journalled:
         record_leased(tx, queue, messages, [worker], {})
     return messages
@@ -205,7 +205,7 @@ def _pick(
     tx: SqliteTransaction, queue: SqliteQueue, limit: int, until: int, token: str
 ) -> tuple[list[Row], list[Row], list[Delivery]]:
     """Return the first messages of a queue: plain rows, rows of the ready table, and both in order as deliveries."""
-    name, salt = queue.name, tx.salt
+    name, store_id = queue.name, tx.store_id
     indexed = (
         list(ByteBudget(tx.room.left).take(tx.execute(SQL["indexed"], (queue.id, limit))))
         if queue.has_indexed_rows
@@ -215,7 +215,7 @@ def _pick(
     if not indexed:
         queue.has_indexed_rows = False
         plain = list(tx.room.take(plain_rows))
-        return plain, indexed, [from_plain(row, name, salt, until, token) for row in plain]
+        return plain, indexed, [from_plain(row, name, store_id, until, token) for row in plain]
     plain = list(ByteBudget(tx.room.left).take(plain_rows))
     keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
     merged = (row for _, row in heapq.merge(keyed_plain, ((row[:3], row) for row in indexed)))
@@ -223,24 +223,24 @@ def _pick(
     for row in islice(tx.room.take(merged), limit):
         if len(row) == 8:
             taken_plain.append(row)
-            messages.append(from_plain(row, name, salt, until, token))
+            messages.append(from_plain(row, name, store_id, until, token))
         else:
             taken_indexed.append(row)
-            messages.append(_from_row(row[2], row[4] + 1, row[6:], name, salt, until, token))
+            messages.append(_from_row(row[2], row[4] + 1, row[6:], name, store_id, until, token))
     return taken_plain, taken_indexed, messages
 
 
-def from_plain(row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
+def from_plain(row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
     row_key, created_at, _, priority, content, key, headers, payload = row
     body = (created_at, priority, content, key, headers, payload)
-    return _from_row(row_key & ID_MAX, 1, body, queue, salt, until, token)
+    return _from_row(row_key & ID_MAX, 1, body, queue, store_id, until, token)
 
 
-def _from_row(message_id: int, attempts: int, row: Row, queue: str, salt: int, until: int, token: str) -> Delivery:
+def _from_row(message_id: int, attempts: int, row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
     created_at, priority, content, key, headers, payload = row
     return Delivery(
         id=message_id,
-        uuid=message_uuid(message_id, created_at, salt),
+        uuid=message_uuid(message_id, created_at, store_id),
         queue=queue,
         payload=payload,
         content=CONTENTS[content],
@@ -299,7 +299,7 @@ def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Le
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     tx.touch(queue)
     name = queue.name + DLQ_SUFFIX
-    messages = [_from_row(row[1], row[3], row[5:], name, tx.salt, until, token.hex()) for row in rows]
+    messages = [_from_row(row[1], row[3], row[5:], name, tx.store_id, until, token.hex()) for row in rows]
     if queue.is_journalled:
         first_leased = {row[1]: row[4] for row in rows if row[4] is not None}
         record_leased(tx, queue, messages, [command.worker] * len(messages), first_leased, EventFlag.DEAD_LETTER)

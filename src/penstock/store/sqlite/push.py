@@ -60,7 +60,7 @@ def push(tx: SqliteTransaction, command: Push) -> PushOutcome:
             receipts.append(next(inserted))
         elif isinstance(first, int):
             twin = receipts[first]
-            receipts.append(PushReceipt(twin.id, twin.created_at, twin.salt, True))
+            receipts.append(PushReceipt(twin.id, twin.created_at, twin.store_id, True))
         else:
             receipts.append(first)
     return PushOutcome(receipts)
@@ -102,7 +102,7 @@ def _find_duplicates(
             if expires_at > tx.now or tx.execute(SQL["is_alive"], (row_key, first_id)).fetchone():
                 if space == 0 and row_key >> ID_BITS + 1 != queue.id:
                     raise KeyTaken(queue.name, message.key)
-                found[number] = PushReceipt(first_id, created_at, tx.salt, True)
+                found[number] = PushReceipt(first_id, created_at, tx.store_id, True)
                 continue
         seen[message.key] = number
     return found
@@ -125,7 +125,7 @@ def _find_repeated_request(
         if message.key is None:
             while message_id in taken:
                 message_id += 1
-            duplicates[number] = PushReceipt(message_id, created_at, tx.salt, True)
+            duplicates[number] = PushReceipt(message_id, created_at, tx.store_id, True)
             message_id += 1
     return True
 
@@ -152,7 +152,7 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
     moved_at = None if in_order_at == now else in_order_at
     message_id = tx.next_ids(len(messages))
     default_delay, default_ttl = queue.options.delay_ms, queue.options.ttl_ms
-    plain_start, salt = queue.plain_start, tx.salt
+    plain_start, store_id = queue.plain_start, tx.store_id
     rows, ready, scheduled, keys, receipts = [], [], [], [], []
     for message in messages:
         delay_ms = default_delay if message.delay_ms is None else message.delay_ms
@@ -186,7 +186,7 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
         )
         if message.key is not None:
             keys.append((space, message.key, message_id, row_key, now, now + queue.options.dedupe_ms))
-        receipts.append(PushReceipt(message_id, now, salt))
+        receipts.append(PushReceipt(message_id, now, store_id))
         message_id += 1
     if len(rows) == 1:
         tx.execute(MESSAGE, rows[0])

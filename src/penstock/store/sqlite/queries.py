@@ -54,10 +54,10 @@ LATENCY_MINUTES = 15
 class SqliteQueries:
     """Reads on one connection. The caller holds its lock and, for several reads of one snapshot, a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, salt: int, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, store_id: int, now: int) -> None:
         self._connection = connection
         self._execute = connection.execute
-        self._salt = salt
+        self._store_id = store_id
         self._now = now
         self._page_bytes = LEASE_BYTES_MAX
 
@@ -72,7 +72,7 @@ class SqliteQueries:
         return queue
 
     def locate(self, name: str) -> tuple[str, int] | None:
-        message_id = message_id_of(name, self._salt)
+        message_id = message_id_of(name, self._store_id)
         statement, value = ("global_key", name) if message_id is None else ("home_of", message_id)
         found: tuple[str, int] | None = self._execute(SQL[statement], (value,)).fetchone()
         return found
@@ -80,10 +80,10 @@ class SqliteQueries:
     def held(self, name: str, uuids: Sequence[str]) -> set[str]:
         queue = self.queue(name)
         found = set()
-        for message_id in filter(None, (message_id_of(uuid, self._salt) for uuid in uuids)):
+        for message_id in filter(None, (message_id_of(uuid, self._store_id) for uuid in uuids)):
             row_keys = (queue.row_key(message_id, plain=True), queue.row_key(message_id, plain=False))
             if row := self._execute(SQL["held"], row_keys).fetchone():
-                found.add(message_uuid(message_id, row[0], self._salt))
+                found.add(message_uuid(message_id, row[0], self._store_id))
         return found.intersection(uuids)
 
     def list_queues(self, prefix: str, after: str | None, limit: int) -> list[QueueInfo]:
@@ -326,7 +326,7 @@ class SqliteQueries:
             errors = [Failure(*row) for row in self._execute(SQL["failures"], (message_id,))]
         return StoredMessage(
             id=message_id,
-            uuid=message_uuid(message_id, created_at, self._salt),
+            uuid=message_uuid(message_id, created_at, self._store_id),
             queue=queue.name,
             state=state,
             payload=payload,

@@ -37,7 +37,7 @@ class ReadMixin:
     """Read-only half of the store. A store in memory has a single connection for reads and writes."""
 
     path: str
-    salt: int
+    store_id: int
     _clock: Clock
     _busy_ms: int
     _closed: bool
@@ -111,7 +111,7 @@ class ReadMixin:
         return self._with_snapshot(lambda connection: list_workers(connection, self._clock(), after, limit))
 
     def _read(self, query: Callable[[SqliteQueries], T]) -> T:
-        return self._with_snapshot(lambda connection: query(SqliteQueries(connection, self.salt, self._clock())))
+        return self._with_snapshot(lambda connection: query(SqliteQueries(connection, self.store_id, self._clock())))
 
     def _with_snapshot(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run queries on one snapshot of the file."""
@@ -152,7 +152,7 @@ class ReadMixin:
         self._check_open()
         with closing(connect(self.path, busy_ms=self._busy_ms)) as connection, mapping_errors(self.path):
             connection.execute("BEGIN")
-            yield from SqliteQueries(connection, self.salt, self._clock()).export(queue)
+            yield from SqliteQueries(connection, self.store_id, self._clock()).export(queue)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from penstock.core.ids import new_salt
+from penstock.core.ids import new_store_id
 from penstock.core.sql_files import Migration, load_migrations
 from penstock.errors import CannotOpen, Damaged, SchemaTooNew
 from penstock.store.sqlite.connection import retry_while_busy
@@ -32,12 +32,12 @@ def migrate(connection: sqlite3.Connection, now: int, busy_ms: int, *, unfinishe
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-    (salt,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'salt'").fetchone()
+    (store_id,) = connection.execute("SELECT value FROM penstock_setting WHERE name = 'salt'").fetchone()
     if not unfinished and connection.execute("SELECT 1 FROM penstock_setting WHERE name = 'unfinished'").fetchone():
         raise CannotOpen(
             "a migration to this file was not finished", hint="run the same `penstock migrate-store` again"
         )
-    return int(salt)
+    return int(store_id)
 
 
 def has_journal(connection: sqlite3.Connection) -> bool:
@@ -71,7 +71,7 @@ def _apply_missing(connection: sqlite3.Connection, now: int) -> None:
     for migration in MIGRATIONS:
         if migration.version > done:
             _apply(connection, migration, now)
-    connection.execute("INSERT OR IGNORE INTO penstock_setting VALUES ('salt', ?)", (new_salt(),))
+    connection.execute("INSERT OR IGNORE INTO penstock_setting VALUES ('salt', ?)", (new_store_id(),))
 
 
 def _apply(connection: sqlite3.Connection, migration: Migration, now: int) -> None:

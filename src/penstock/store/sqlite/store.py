@@ -102,7 +102,7 @@ class SqliteStore(ReadMixin, SingleLane):
         writer = connect(self.path, busy_ms=self._busy_ms)
         try:
             with mapping_errors(self.path):
-                self.salt = retry_while_busy(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
+                self.store_id = retry_while_busy(lambda: migrate(writer, self._clock(), self._busy_ms), self._busy_ms)
                 journals = has_journal(writer) if self._journal is None else self._journal
                 self._wal_pages = JOURNAL_WAL_PAGES if journals else WAL_PAGES[self.durability]
         except BaseException:
@@ -110,7 +110,7 @@ class SqliteStore(ReadMixin, SingleLane):
             raise
         self._writer = writer
         prepare_acks(writer)
-        self._transaction = SqliteTransaction(writer, self.salt, self._past_requests)
+        self._transaction = SqliteTransaction(writer, self.store_id, self._past_requests)
         self._version = -1
         self._synchronous: bool | None = None
         # True during a commit, which may take effect even if it returns an error.
@@ -379,7 +379,7 @@ class SqliteStore(ReadMixin, SingleLane):
             connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
             connection.execute("SAVEPOINT penstock")
             try:
-                tx = SqliteTransaction(connection, self.salt, self._past_requests)
+                tx = SqliteTransaction(connection, self.store_id, self._past_requests)
                 tx.start(self._clock())
                 outcomes = [execute(tx, command) for command in commands]
                 tx.finish()

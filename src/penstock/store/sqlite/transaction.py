@@ -49,19 +49,19 @@ class SqliteTransaction:
         "recent_leases",
         "remembered",
         "room",
-        "salt",
+        "store_id",
         "trimmed_minute",
         "writer",
     )
 
-    def __init__(self, connection: sqlite3.Connection, salt: int, past_requests: RequestWindow) -> None:
+    def __init__(self, connection: sqlite3.Connection, store_id: int, past_requests: RequestWindow) -> None:
         self.connection = connection
         self.execute = connection.execute
-        self.salt = salt
+        self.store_id = store_id
         self.now = 0
         # Payload bytes that the leases of this batch may still return.
         self.room = ByteBudget()
-        self.journal = Recorder(salt)
+        self.journal = Recorder(store_id)
         self.latencies = LatencyCounters()
         self.lease_checks = LeaseChecks()
         self.past_requests = past_requests

@@ -106,7 +106,7 @@ class Tree:
     async def _taken(self, item: Item) -> PushedItem | None:
         """Return the duplicate if the transaction id is the UUID of a message that was pushed without one."""
         name = item.transaction_id
-        if name is None or message_id_of(name, self._broker.store.salt) is None:
+        if name is None or message_id_of(name, self._broker.store.store_id) is None:
             return None
         [found] = await self._broker.locate([name])
         if found is not None and found[0] != item.path:

@@ -129,10 +129,10 @@ class PushCall(FunctionCall[Push]):
         message_id, now = answer
         self.on_reply(now)
         self.found_nothing_due(now)
-        salt = self.context.salt
+        store_id = self.context.store_id
         for command in self.commands:
             ids = range(message_id, message_id + len(command.messages))
-            self.outcomes.append(PushOutcome([PushReceipt(each, now, salt) for each in ids]))
+            self.outcomes.append(PushOutcome([PushReceipt(each, now, store_id) for each in ids]))
             message_id = ids.stop
 
 
@@ -178,7 +178,7 @@ class LeaseCall(FunctionCall[Lease]):
             more = sum(len(row[-1]) for row in rows) >= LEASE_BYTES_MAX
         messages: list[list[Delivery]] = [[] for _ in self.commands]
         tokens = [(now + lasting, self._token(number, now)) for number, lasting in enumerate(self.lasting)]
-        salt, name = context.salt, known.name
+        store_id, name = context.store_id, known.name
         for slot, (_, row_key, created_at, priority, content, key, headers, payload) in zip(
             self.slots, rows, strict=False
         ):
@@ -187,7 +187,7 @@ class LeaseCall(FunctionCall[Lease]):
             messages[slot - 1].append(
                 Delivery(
                     id=message_id,
-                    uuid=message_uuid(message_id, created_at, salt),
+                    uuid=message_uuid(message_id, created_at, store_id),
                     queue=name,
                     payload=payload,
                     content=CONTENTS[content],
