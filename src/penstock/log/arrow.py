@@ -1,6 +1,6 @@
-"""Records as Arrow columns with no loop over them: the index gives the places, NumPy gathers, Arrow cuts.
+"""Reads records as Arrow columns without a loop over them: positions from the index, gathered by NumPy, cut by Arrow.
 
-Blocks are checked by their sums; where one does not fit, or is only touched in part, each of its records is.
+Whole blocks are verified by their checksums; each record of a block that is read in part or does not match is verified.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SCHEMA = pa.schema(
 
 
 class Piece:
-    """Some records in memory, checked: what a reader of columns takes its own fields from."""
+    """Verified records in memory, from which readers of columns take their fields."""
 
     first: int
     view: memoryview
     bytes: np.ndarray[Any, Any]
     ends: np.ndarray[Any, Any]
-    """Where the first record begins, and where it and each after it ends."""
+    """Start of the first record, then the end of each record."""
 
     @property
     def starts(self) -> np.ndarray[Any, Any]:
@@ -50,7 +50,7 @@ class Piece:
         return len(self.ends) - 1
 
     def gather(self, at: int, kind: str, which: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """The number at a byte of each record, or of some: one strided view over all of them, one gather."""
+        """Return the number at byte `at` of each record, or of some, by one gather over a strided view."""
         dtype = np.dtype(kind)
         view = np.ndarray((len(self.bytes) - dtype.itemsize + 1,), dtype, self.bytes.data, strides=(1,))
         starts = self.starts if which is None else self.starts[which]
@@ -58,19 +58,19 @@ class Piece:
         return found
 
     def payloads(self, skip: int = 0) -> pa.Array:
-        """What follows the header, and the first `skip` bytes after that, of each record."""
+        """Return the payload of each record without its first `skip` bytes."""
         offsets = pa.py_buffer(self.ends.astype(np.int32))
         whole = pa.BinaryArray.from_buffers(pa.binary(), len(self), [None, offsets, pa.py_buffer(self.view)])
         return pc.binary_slice(whole, HEADER_BYTES + skip, 2**31 - 1)
 
     def kept(self) -> np.ndarray[Any, Any] | None:
-        """Which records were not given up; None when none was."""
+        """Return a mask of the records that no repair gave up; None if all are kept."""
         kinds = self.gather(16, "u1")
         return None if not (kinds == LOST).any() else kinds != LOST
 
 
 class Mapped(Piece):
-    """Of a segment, mapped from its file."""
+    """Verified records of a segment, mapped from its file."""
 
     def __init__(self, segment: Segment, start: int, stop: int) -> None:
         self.first = segment.first + start
@@ -81,7 +81,7 @@ class Mapped(Piece):
         if not _rising(self.ends) or high > size:
             bad = int(np.argmax((np.diff(self.ends) < HEADER_BYTES) | (self.ends[1:] > size)))
             raise CorruptRecord(segment.stream, self.first + bad, segment.path.name, entries[bad])
-        # A file is mapped from the beginning of a page.
+        # A mapping begins at a page boundary.
         base = low // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(segment.log.fd, high - base, prot=mmap.PROT_READ, offset=base)
         mapped.madvise(mmap.MADV_SEQUENTIAL)
@@ -121,7 +121,7 @@ def _sums(segment: Segment) -> array[int]:
 
 
 def mapped(log: LogReader, offset: int, end: int | None = None) -> Iterator[Mapped]:
-    """Pieces of the log, in order, each within a segment and at most BATCH_RECORDS long."""
+    """Yield pieces of the log in order, each within one segment and of at most BATCH_RECORDS records."""
     last = log.next_offset if end is None else min(end, log.next_offset)
     if offset > log.next_offset:
         raise OffsetBeyondEnd(log.name, offset, log.next_offset)
@@ -143,7 +143,7 @@ def _piece(segment: Segment, offset: int, last: int) -> Mapped:
     if start >= stop:
         raise CorruptRecord(segment.stream, offset, segment.path.name, None)
     ends = segment.ends(start, stop)
-    # So that offsets into a column stay far below what an int32 holds.
+    # Offsets into a column must stay far below the int32 limit.
     fitting = int(np.searchsorted(np.frombuffer(ends, dtype=np.uint32), ends[0] + BATCH_BYTES, "right")) - 1
     return Mapped(segment, start, start + max(1, min(fitting, stop - start)))
 
@@ -151,16 +151,18 @@ def _piece(segment: Segment, offset: int, last: int) -> Mapped:
 def batches(
     log: LogReader, offset: int, end: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Users' records of a log on disk."""
+    """Yield the user records of a log as record batches."""
     yield from batches_of(mapped(log, offset, end), columns)
 
 
 def batches_of(pieces: Iterable[Piece], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Users' records; those given up by a repair are passed over."""
+    """Yield user records as record batches, without those given up by a repair."""
     names = SCHEMA.names if columns is None else list(columns)
     unknown = [name for name in names if name not in SCHEMA.names]
     if unknown:
-        raise InvalidInput(f"there is no column {unknown[0]!r}", field="columns", hint=", ".join(SCHEMA.names))
+        raise InvalidInput(
+            f"unknown column {unknown[0]!r}", field="columns", hint="columns: " + ", ".join(SCHEMA.names)
+        )
     schema = pa.schema([SCHEMA.field(name) for name in names])
     for piece in pieces:
         made = {

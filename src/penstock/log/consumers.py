@@ -122,7 +122,7 @@ class Consumers(SingleLane):
         data, _, checksum = self._path.read_bytes().removesuffix(b"\n").rpartition(b"\n")
         try:
             if checksum != b"%08x" % crc32(data):
-                raise ValueError("its checksum is wrong")
+                raise ValueError("wrong checksum")
             return _saved.decode(data).consumers
         except ValueError as error:
             raise Damaged(

@@ -1,7 +1,7 @@
-"""The index of a segment: a header, then for each record the position where it ends (u32). It is a cache.
+"""The index of a segment: a header, then the end position of each record (u32). It is a cache.
 
-It is checked before it is used: against the sum that sealing left in the header, against the manifest, or against the
-records themselves. An entry that is wrong never costs a record; one that is right tells where a damaged record ends.
+It is verified before use: against the checksum in the header of a sealed segment, against the manifest, or against the
+records. A wrong entry never costs a record, and a correct one shows where a damaged record ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.log.record import HEADER_BYTES, LENGTH_MAX, crc32, end_at, find, i
 from penstock.log.segment_header import Owner
 
 ENDS_AT = 64
-# How many records share one of the sums that bulk readers check.
+# Number of records that share a checksum, which bulk readers verify.
 BLOCK_RECORDS = 1024
 _HEADER = Struct("<8sQQqQIxxxxq")
 _SUM = Struct("<I")
@@ -28,7 +28,7 @@ _MAGIC = b"PENSTKI1"
 ACTIVE = -1
 
 assert array("I").itemsize == 4
-assert sys.byteorder == "little", "positions are written as the machine has them"
+assert sys.byteorder == "little", "positions are stored in the byte order of the machine"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class IndexHeader:
     uid: int
     first: int
     count: int = ACTIVE
-    """Known once the segment is sealed."""
+    """ACTIVE until the segment is sealed."""
     log_bytes: int = 0
     ends_sum: int = 0
     last_time_ms: int = 0
@@ -51,7 +51,7 @@ class IndexHeader:
 
 
 def read_header(fd: int, uid: int, first: int) -> IndexHeader | None:
-    """None if this is not the index of that segment."""
+    """Return the header; None if it is damaged or belongs to another segment."""
     header = _any_header(fd)
     return header if header is not None and (header.uid, header.first) == (uid, first) else None
 
@@ -71,7 +71,7 @@ def _any_header(fd: int) -> IndexHeader | None:
 
 
 def read_ends(fd: int, start: int, stop: int) -> array[int]:
-    """The ends of records `start` to `stop`, as far as they are there."""
+    """Return the ends of records `start` to `stop - 1`; fewer if the file is shorter."""
     data = os.pread(fd, 4 * (stop - start), ENDS_AT + 4 * start)
     ends = array("I")
     ends.frombytes(data[: len(data) // 4 * 4])
@@ -87,7 +87,7 @@ def sum_of(ends: array[int], start: int = 0) -> int:
 
 
 def vouched(ends: array[int], first: int, manifest: Manifest | None) -> int:
-    """How many of the entries the manifest vouches for."""
+    """Return how many leading entries the manifest confirms."""
     if manifest is None or manifest.active != first or manifest.count > len(ends):
         return 0
     return manifest.count if sum_of(ends[: manifest.count]) == manifest.ends_sum else 0
@@ -95,9 +95,9 @@ def vouched(ends: array[int], first: int, manifest: Manifest | None) -> int:
 
 class Located(NamedTuple):
     ends: array[int]
-    """Where each record ends, as far as it is certain which record it is."""
+    """End of each record whose offset is certain."""
     claimed: int
-    """So many records were acknowledged, as far as can be told: more than there are ends if some have vanished."""
+    """Number of acknowledged records, as far as known. More than `ends` if records have vanished."""
 
 
 def locate(
@@ -109,11 +109,11 @@ def locate(
     count: int | None = None,
     upto: int = 0,
 ) -> Located:
-    """Find the records of a segment by the records themselves; an index only gives hints.
+    """Find where each record ends by the records themselves; the entries of the index are only hints.
 
-    The first `known` hints are trusted. If `count` is given, the first `upto` bytes held exactly so many records. A
-    damaged record keeps its number, so that those after it keep theirs: an entry of the index after which an intact
-    record follows tells where it ends, or its own length does, or the records after it are counted from the end.
+    The first `known` hints are trusted. With `count`, the first `upto` bytes held exactly that many records. A damaged
+    record keeps its number, and so do the records after it. Its end is found in one of three ways: a hint after which
+    an intact record begins, its own length, or by counting the intact records back from the end.
     """
     ends = hints[:known]
     while (at := ends[-1] if ends else start) < len(view):
@@ -135,7 +135,7 @@ def locate(
 
 
 def _step_over(view: memoryview, at: int, hints: array[int], number: int) -> array[int] | None:
-    """Return the ends of the damaged records from here up to the next intact one, by the index."""
+    """Return the ends of the damaged records up to the next intact one, taken from the index."""
     for place in range(number, len(hints)):
         end = hints[place]
         lost = place - number + 1
@@ -148,14 +148,14 @@ def _step_over(view: memoryview, at: int, hints: array[int], number: int) -> arr
             if all(high - low >= HEADER_BYTES for low, high in pairwise(between)):
                 return between[1:]
             return _spread(at, lost, end)
-    # Nothing intact follows any entry. They still count, as far as no intact record gives the lie to them.
+    # No intact record follows any entry. Entries count up to the next intact record, which would contradict them.
     found = find(view, at + 1, followed=False) or len(view)
     damaged = hints[number : _plausible(hints, number, at)]
     return damaged[: bisect_right(damaged, found)] or None
 
 
 def _step_by_length(view: memoryview, at: int, end: int | None, within: int | None, is_last: bool) -> array[int] | None:
-    """Return the end of one damaged record whose length is right: the next intact record begins exactly there."""
+    """Return the end of a damaged record with a correct length: the next intact record begins exactly there."""
     if end is None:
         return None
     found = find(view, at + 1, within)
@@ -165,9 +165,9 @@ def _step_by_length(view: memoryview, at: int, end: int | None, within: int | No
 
 
 def _count_back(view: memoryview, at: int, count: int) -> array[int] | None:
-    """Return the ends of the `count` records that fill the rest of this view, of which the first is damaged.
+    """Return the ends of the `count` records that fill the rest of the view, of which the first is damaged.
 
-    Where it cannot be told how many were lost, nothing is guessed: what lies between two damaged places is given up.
+    Nothing is guessed: if records lie between two damaged places, their numbers are unknown, and they are given up.
     """
     damaged_end, after = at, array("I")
     position = at
@@ -186,12 +186,12 @@ def _count_back(view: memoryview, at: int, count: int) -> array[int] | None:
 
 
 def _spread(at: int, lost: int, end: int) -> array[int]:
-    """Places for lost records between two positions, of which nothing more is known."""
+    """Return ends for lost records between two positions; where each one was is unknown."""
     return array("I", [*(at + HEADER_BYTES * number for number in range(1, lost)), end])
 
 
 def _plausible(hints: array[int], start: int, at: int) -> int:
-    """How many records the index claims, from `start` on as far as its entries can be records' ends."""
+    """Return the number of the first entry from `start` on that cannot be the end of a record."""
     for number in range(start, len(hints)):
         if not HEADER_BYTES <= hints[number] - at <= HEADER_BYTES + LENGTH_MAX:
             return number
@@ -207,7 +207,7 @@ def find_ends(
     manifest: Manifest | None,
     expected: int | None = None,
 ) -> Located:
-    """Locate the records of a segment that no seal vouches for; `expected` is how many it held, if that is known."""
+    """Locate the records of an unsealed segment. `expected` is the number it held, if known."""
     if expected is not None:
         return locate(view, start, hints, count=expected, upto=len(view))
     if manifest is None or manifest.active != first:

@@ -1,7 +1,7 @@
-"""Small files of a log: `stream`, which says what it is, and `manifest`, which says how far it had come.
+"""The small files of a log: `stream` with its identity and options, and `manifest` with its state at a checkpoint.
 
-Each is replaced whole and ends in a checksum. The manifest is renewed on roll-over and at intervals: it spares
-opening a scan, and it is the witness when a tail or a segment has vanished. So there are two copies of it.
+Each is replaced atomically and ends in a checksum. The manifest is written on roll-over and at intervals. It saves a
+scan on opening, and it proves that a tail or a segment has vanished, so two copies are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREAM = "stream"
 MANIFEST = "manifest"
 MANIFEST_COPY = "manifest.copy"
 VERSION = 1
-# Of a stream whose newer segments have a head: 0.1.0 cannot read it, and says so.
+# Version of a stream whose newer segments have a head. 0.1.0 refuses to open it.
 HEADED_VERSION = 2
 RESTORE = "`penstock stream repair` restores it from the segments"
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Identity(Struct, frozen=True, kw_only=True):
     name: str
     uid: int
-    """Drawn once; stands in every segment and index, so that one from elsewhere is known for what it is."""
+    """Random, and in every segment and index, so that a file of another stream is recognised."""
     created_ms: int
     options: StreamOptions
     version: int = VERSION
@@ -59,7 +59,7 @@ class _Stored(Struct, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """As of one moment: what is kept, and what was in the active segment and its index."""
+    """State of a log at a checkpoint: the retained offsets, and the active segment with its index."""
 
     first: int = 0
     next: int = 0
@@ -69,7 +69,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     ends_sum: int = 0
     version: int = VERSION
     uid: int = 0
-    """The stream's; 0 in one that 0.1.0 wrote."""
+    """Id of the stream; 0 in a manifest of 0.1.0."""
 
 
 def save(files: Files, path: Path, value: Struct) -> None:
@@ -89,30 +89,30 @@ def save_identity(files: Files, folder: Path, identity: Identity) -> None:
 
 
 def save_manifest(files: Files, folder: Path, manifest: Manifest) -> None:
-    # The copy first: if the other is lost after a crash between the two, the copy is not the older one.
+    # Write the copy first: if a crash between the two loses the manifest, its copy is the newer one.
     save(files, folder / MANIFEST_COPY, manifest)
     save(files, folder / MANIFEST, manifest)
 
 
 def with_heads(files: Files, folder: Path, identity: Identity, first: int) -> Identity:
-    """Let the segments of a stream have heads from this offset on, if they have none yet."""
+    """Record that segments from this offset on have heads, unless that is recorded already."""
     if identity.headed_from is None:
         identity = msgspec.structs.replace(identity, version=HEADED_VERSION, headed_from=first)
         save_identity(files, folder, identity)
     return identity
 
 
-# Made here: threads that decode a nested type first, together, crash msgspec.
+# Created at import: msgspec crashes if two threads are the first to decode the same nested type.
 _identity = msgspec.json.Decoder(Identity)
 _stored = msgspec.json.Decoder(_Stored)
 _manifest = msgspec.json.Decoder(Manifest)
 
 
 def _load(path: Path, decoder: msgspec.json.Decoder[T]) -> T:
-    """ValueError if it is not what was saved."""
+    """Load a file; raise ValueError if its checksum or content is wrong."""
     data, _, checksum = path.read_bytes().removesuffix(b"\n").rpartition(b"\n")
     if checksum != b"%08x" % crc32(data):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("wrong checksum")
     return decoder.decode(data)
 
 

@@ -1,4 +1,4 @@
-"""Reads a log without a lock, in any process, while another may write it."""
+"""Reads a log without a lock, in any process, also while another process writes it."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class LogReader:
         return last.first + last.count
 
     def _end_for(self, wanted: int) -> int:
-        """As `next_offset`, but whether there is a newer segment matters only to those who want more than this one."""
+        """Return the next offset, looking for a newer segment only if `wanted` is beyond the current one."""
         last = self._last_segment()
         end = last.first + last.count
         return end if wanted <= end and not last.unlinked() else self.next_offset
 
     def read(self, offset: int, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
-        """Records in order, from any offset that is kept; at least one if there is one.
+        """Return records in order from a retained offset, at least one if there is one.
 
-        A damaged record ends the page before it; as the first of a page it raises CorruptRecord.
+        A page ends before a damaged record; if the first record of the page is damaged, CorruptRecord is raised.
         """
         check_range("offset", offset, 0, OFFSET_MAX)
         check_range("limit", limit, 1, READ_RECORDS_MAX)
@@ -115,7 +115,7 @@ class LogReader:
             return self._from(self.look_closer(segment), offset, limit, bytes_max)
 
     def look_closer(self, segment: Segment) -> Segment:
-        """Return a segment that seems to be damaged as it is now: a repair, or its index, may be the reason."""
+        """Open a segment again that seems to be damaged: it may have been repaired, or only its index is wrong."""
         self._drop(segment.first)
         if segment.misplaced and self._recover():
             self._look_again()
@@ -180,7 +180,7 @@ class LogReader:
         return last
 
     def _look_again(self) -> None:
-        """Which segments are there, and is the index of the last one to be believed?"""
+        """List the segments and verify the index of the last one, recovering the log if necessary."""
         for attempt in range(100):
             try:
                 if self._look():
@@ -201,7 +201,7 @@ class LogReader:
         first = manifest.first if manifest else firsts[0] if firsts else 0
         while len(firsts) > 1 and firsts[1] <= first:
             firsts.pop(0)
-        # After the names: a stream that 0.1.0 wrote is said to have heads before the first that has one appears.
+        # Read after the names: a 0.1.0 stream saves `headed_from` before it creates its first segment with a head.
         self.identity = load_identity(self.folder)
         last = Segment(self.folder, self.identity, firsts[-1]) if firsts else None
         if last is None or not last.sealed:

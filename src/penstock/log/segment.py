@@ -1,4 +1,4 @@
-"""Reading one segment: `<first offset>.log` with the records, `.idx` with their ends, `.sum` with sums of blocks."""
+"""Reads one segment: `<first offset>.log` holds records, `.idx` where each ends, `.sum` checksums of blocks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def file_name(first: int, suffix: str = LOG) -> str:
 
 
 def firsts_in(folder: Path, suffix: str = LOG) -> list[int]:
-    """The first offsets of the segments in a folder, in order."""
+    """Return the first offsets of the segments in a folder, in order."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.name.endswith(suffix)]
     return sorted(int(stem) for name in names if (stem := name.removesuffix(suffix)).isdecimal() and len(stem) == 20)
 
 
 class Handle:
-    """An open file that is closed when the last who reads it lets go."""
+    """An open file, closed when the last reference to it is gone."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -46,13 +46,13 @@ class Handle:
         return os.fstat(self.fd).st_size
 
     def map(self) -> memoryview:
-        """All of it; to be read only where nobody can have cut it off meanwhile."""
+        """Map the whole file. Read only what cannot be truncated meanwhile: a page that is gone raises SIGBUS."""
         size = self.size
         return memoryview(mmap.mmap(self.fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
 def index_header(folder: Path, identity: Identity, first: int) -> IndexHeader | None:
-    """None if the index of a segment is missing, damaged or another one's."""
+    """Return the header of a segment's index; None if it is missing, damaged or of another segment."""
     try:
         index = Handle(folder / file_name(first, INDEX))
     except FileNotFoundError:
@@ -68,12 +68,12 @@ def lies_elsewhere(handle: Handle, identity: Identity, first: int) -> bool:
     """Return True if a segment's file belongs to another stream or offset than its name says."""
     owner, start = identity.owner_of(first), identity.start_of(first)
     if start and owner in owners_of(handle):
-        return False  # As nearly always, and without mapping the file.
+        return False  # The usual case; it does not map the file.
     return is_misplaced(handle.map(), owner, start)
 
 
 class Segment:
-    """One segment that has been checked: its index is the true one, or has been rebuilt in memory."""
+    """A segment with a verified index, rebuilt in memory if the file was wrong."""
 
     def __init__(
         self,
@@ -119,8 +119,7 @@ class Segment:
             self._rebuild(expected, None)
 
     def _check_head(self) -> None:
-        """Find out whose file this is. A restore or a copy can overwrite one that is open, so every read checks that
-        the first bytes are still the same."""
+        """Check whose file this is. A restore or a copy can overwrite an open file, so every read compares the head."""
         head = os.pread(self.log.fd, HEAD_BYTES, 0)
         if head != self._head:
             self.misplaced, self._head = lies_elsewhere(self.log, self.identity, self.first), head
@@ -146,7 +145,7 @@ class Segment:
             self._rebuild(header.count, header.log_bytes)
 
     def _stamp(self) -> tuple[int, int]:
-        """What changes when another program overwrites the index, which nobody does after sealing."""
+        """Return what changes when a program overwrites the index. Penstock itself never does so after sealing."""
         assert self._index is not None
         status = os.fstat(self._index.fd)
         return status.st_mtime_ns, status.st_size
@@ -162,7 +161,7 @@ class Segment:
         self.rebuilt = located.ends[:expected]
 
     def index_holds(self, manifest: Manifest | None) -> bool:
-        """Does the index of the active segment, for which no seal vouches, fit the manifest and the records?"""
+        """Return True if the index of an unsealed segment agrees with the manifest and the records."""
         self._seen = ends = self._all_ends()
         if (
             self.header is None
@@ -183,25 +182,25 @@ class Segment:
         return True
 
     def has_tail(self) -> bool:
-        """Are there bytes that the index does not know of?"""
+        """Return True if the file goes on after the last record in the index."""
         count = self.count
         return self.log.size > (self.ends(count - 1, count)[-1] if count else self.start)
 
     def scan(self, manifest: Manifest | None) -> int:
-        """Trust only what the records themselves show; how many records there should be."""
+        """Rebuild the index from the records alone; return how many records there should be."""
         located = find_ends(self._all_ends(), self.log.map(), self.start, self.first, manifest)
         self.rebuilt = located.ends
         return located.claimed
 
     def by_its_records(self, identity: Identity, count: int) -> Segment:
-        """Return this segment with the ends of its first `count` records as they are, not as the index says."""
+        """Return this segment with the ends of its first `count` records taken from the records, not from the index."""
         found = Segment(self.path.parent, identity, self.first)
         if not found.misplaced:
             found.rebuilt = locate(found.log.map(), found.start, found._all_ends()).ends[:count]
         return found
 
     def ends(self, start: int, stop: int) -> array[int]:
-        """Where record `start` begins, and where it and each after it, up to `stop`, ends."""
+        """Return where record `start` begins, followed by the ends of records `start` to `stop - 1`."""
         low = max(start - 1, 0)
         if self._vetted is not None and self._vetted != self._stamp():
             assert self.header is not None
@@ -221,7 +220,7 @@ class Segment:
         return ends
 
     def _growing_ends(self, stop: int) -> array[int]:
-        """Return the ends of the first `stop` records, and perhaps of more, of a segment that is being written."""
+        """Return the ends of at least the first `stop` records of a segment that is being written."""
         assert self._index is not None
         with self._seen_lock:
             if stop > len(self._seen):
@@ -229,7 +228,7 @@ class Segment:
             return self._seen
 
     def read(self, start: int, stop: int, bytes_max: int) -> list[LogRecord]:
-        """Records of this segment, each checked; fewer when `bytes_max` is reached, but at least one."""
+        """Return verified records, at least one, and no more once `bytes_max` is reached."""
         ends = self.ends(start, stop)
         base = ends[0]
         count = max(1, bisect_right(ends, base + bytes_max) - 1)
@@ -254,7 +253,7 @@ class Segment:
         return records
 
     def over(self) -> bool:
-        """Is this, which was the last segment, the last no more, or are its files no longer the ones in the folder?"""
+        """Return True if this segment was sealed since it was opened, or its files were replaced."""
         if self.unlinked():
             return True
         assert self._index is not None
@@ -265,7 +264,7 @@ class Segment:
         return self._index is None or os.fstat(self._index.fd).st_nlink == 0
 
     def stale(self) -> bool:
-        """Has a repair put other files in the place of these?"""
+        """Return True if a repair replaced the files of this segment."""
         try:
             if self.path.stat().st_ino != self.log.inode:
                 return True

@@ -20,12 +20,12 @@ ASIDE = ".aside"
 def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int) -> list[Finding]:
     """Move misplaced segments to where they belong, or aside. The caller holds the lock.
 
-    `kept_from` is the first offset that is kept: what lies before it has been trimmed.
+    `kept_from` is the first retained offset.
     """
     misplaced = misplaced_in(folder, identity)
     if misplaced:
         check_identity(folder, identity)
-    # Also those that a crash has left aside on their way.
+    # Include files that a crash left aside half-way.
     asides = dict.fromkeys(sorted(folder.glob(f"*{LOG}{ASIDE}")))
     asides |= {_set_aside(files, folder, identity, first): None for first in misplaced}
     findings = []
@@ -34,9 +34,9 @@ def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int)
         home = _home_of(aside, identity)
         if home is not None and home >= kept_from and not (folder / file_name(home)).exists():
             _bring_home(files, folder, identity, aside, home)
-            text = f"it held the records from offset {home} on, and was moved to where they belong"
+            text = f"it held the records from offset {home} on, and was moved to its own name"
         elif int(aside.name[:20]) in misplaced:
-            text = f"it belongs elsewhere, and is kept as {aside.name}"
+            text = f"it belongs to another stream or offset, and is kept as {aside.name}"
         else:
             continue
         findings.append(Finding(trouble=DamageKind.MISPLACED, text=text, segment=name, repaired=True))
@@ -46,12 +46,12 @@ def put_in_place(files: Files, folder: Path, identity: Identity, kept_from: int)
 
 
 def misplaced_in(folder: Path, identity: Identity) -> list[int]:
-    """Return the first offsets under whose names another segment's file lies."""
+    """Return the first offsets whose files belong to another segment."""
     return [first for first in firsts_in(folder) if lies_elsewhere(Handle(folder / file_name(first)), identity, first)]
 
 
 def check_identity(folder: Path, identity: Identity) -> None:
-    """Raise Damaged if all other files agree that they are another stream's: then `stream` is what is misplaced."""
+    """Raise Damaged if all other files belong to one other stream: then the `stream` file is the misplaced one."""
     uids = uids_in(folder)
     if load_manifest(folder, identity.uid) is None and identity.uid not in uids and len(set(uids)) == 1:
         raise Damaged(
@@ -61,7 +61,7 @@ def check_identity(folder: Path, identity: Identity) -> None:
 
 
 def uids_in(folder: Path) -> list[int]:
-    """Return the ids of the streams that the segments and indexes in a folder say they belong to."""
+    """Return the stream ids in the heads of the segments and indexes of a folder."""
     heads = [uid for first in firsts_in(folder) for uid, _ in owners_of(Handle(folder / file_name(first)))]
     owners = [_owner_of_index(folder / file_name(first, INDEX)) for first in firsts_in(folder, INDEX)]
     return heads + [owner[0] for owner in owners if owner is not None]
@@ -98,10 +98,10 @@ def _bring_home(files: Files, folder: Path, identity: Identity, aside: Path, hom
 
 
 def _home_of(path: Path, identity: Identity) -> int | None:
-    """Return the offset that a segment's file belongs to; None if it is not this stream's, or cannot be told."""
+    """Return the offset that a segment's file belongs to; None if unknown or of another stream."""
     owners = owners_of(Handle(path))
     if not owners:
-        # Without a head, the index that came with it tells.
+        # A file without a head is identified by its index.
         owner = _owner_of_index(path.with_name(path.name.replace(LOG, INDEX)))
         owners = {owner} if owner is not None and not identity.start_of(owner[1]) else set()
     homes = {first for uid, first in owners if uid == identity.uid}

@@ -85,9 +85,9 @@ def _copy(source: Path, target: Path, end: int | None) -> LogCopy:
 def raw_records(
     reader: LogReader, offset: int, stop: int, leave_out: Callable[[CorruptRecord], None] | None = None
 ) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Records as they lie on disk, some at a time: the first one's offset, the bytes, and the size of each.
+    """Yield encoded records in chunks: the offset of the first, the bytes, and the size of each.
 
-    With `leave_out`, which is told of them, the damaged ones are stepped over.
+    With `leave_out`, damaged records are passed to it and skipped.
     """
     while offset < stop:
         segment = reader.segment_of(offset)
@@ -103,7 +103,7 @@ def raw_records(
             offset += 1
             continue
         if found is None:
-            # What was lost before it was copied to the log left a gap.
+            # Offsets between two segments were lost before they were written.
             following = [info.first for info in reader.segments() if info.first > offset]
             offset = min(following, default=stop)
             continue
