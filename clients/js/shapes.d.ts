@@ -225,7 +225,9 @@ export interface StreamOptions {
   segment_bytes?: number
   retention_bytes?: number | null
   retention_ms?: number | null
-  [name: string]: unknown
+  consumer_expire_ms?: number
+  hold_bytes?: number | null
+  record_bytes?: number
 }
 
 export interface StreamInfo {

@@ -52,6 +52,8 @@ def test_options_are_refused_as_the_server_would_and_saved(dashboard: Dashboard,
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved.")).to_be_visible()
     options = client.get(queue).json["options"]
+    names = page.locator("form[aria-label=Options] [name]").evaluate_all("found => found.map((each) => each.name)")
+    assert names == list(options)
     assert (options["max_attempts"], options["max_in_flight"], options["ttl_ms"]) == (7, 3, None)
 
 

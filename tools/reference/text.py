@@ -91,7 +91,9 @@ def struct_rows(kind: type[msgspec.Struct]) -> list[tuple[str, str, str, str]]:
         default = "" if field.default is msgspec.NODEFAULT else shown_default(field.default)
         if field.default_factory is list:
             default = shown_default([])
-        rows.append((field.encode_name, schema_text(properties[field.encode_name]), default, notes.get(field.name, "")))
+        schema = properties[field.encode_name]
+        note = schema.get("description") or notes.get(field.name, "")
+        rows.append((field.encode_name, schema_text(schema), default, note))
     return rows
 
 

@@ -33,6 +33,15 @@ LeaseMs = Annotated[int, Meta(ge=1, le=LEASE_MS_MAX)]
 DelayMs = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Priority = Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+AgeMs = Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)]
+Attempts = Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)]
+Rate = Annotated[float, Meta(gt=0, le=1e9)]
+QueueName = Annotated[str, Meta(min_length=1, max_length=800)]
+
+
+def doc(text: str) -> Meta:
+    """Describe a field in its JSON schema."""
+    return Meta(description=text)
 
 
 def system_clock() -> int:
@@ -57,42 +66,43 @@ class Content(StrEnum):
 
 
 class QueueOptions(Options, frozen=True, kw_only=True):
-    lease_ms: LeaseMs = 30_000
-    """How long a consumer may hold a message before it is redelivered."""
-    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 5
-    """Deliveries before a message is dead-lettered."""
-    backoff: Literal["exponential", "fixed"] = "exponential"
-    """How the delay after a nack grows."""
-    backoff_ms: DelayMs = 1_000
-    """Delay after the first nack."""
-    backoff_max_ms: DelayMs = 3_600_000
-    """Longest delay after a nack."""
-    max_in_flight: Positive | None = None
-    """Messages that may be leased at the same time; 1 allows one consumer at a time."""
-    delay_ms: DelayMs = 0
-    """How long a pushed message waits before it is ready."""
-    window_ms: DelayMs = 0
-    """Lease nothing until the newest message is this old."""
-    ttl_ms: Annotated[int, Meta(ge=1, le=DELAY_MS_MAX)] | None = None
-    """How long a message may wait before it expires and is deleted."""
-    priority: Priority = 0
-    """Priority of the queue in a pop over a namespace or task; the highest comes first."""
-    max_size: Positive | None = None
-    """Messages the queue may hold; further pushes are rejected."""
-    push_rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    """Messages accepted per second, with bursts of up to `push_burst`."""
-    push_burst: Positive | None = None
-    """Messages accepted at once above the `push_rate`."""
-    dlq: bool | Annotated[str, Meta(min_length=1, max_length=800)] = True
-    """Keep dead messages in `<name>.dlq` (true), move them to the named queue, or delete them (false)."""
-    require_lease_token: bool = False
-    """Require the lease token to settle a message, so that a worker with an expired lease cannot settle another's."""
-    archive_ms: DelayMs | None = 0
-    """How long an acknowledged message is kept: 0 deletes it, None keeps it until it is removed."""
-    dedupe_ms: DelayMs = DAY_MS
-    """How long an idempotency key is remembered, at least for the life of its message."""
-    journal: Literal["full", "meta", "off"] = "full"
-    """What the journal records about messages: everything, everything but bodies, or nothing."""
+    """Options of a queue. OpenAPI, the CLI, the dashboard and the reference take names, limits and texts from here."""
+
+    lease_ms: Annotated[LeaseMs, doc("How long a consumer may hold a message before it is redelivered.")] = 30_000
+    max_attempts: Annotated[Attempts, doc("Deliveries before a message is dead-lettered.")] = 5
+    backoff: Annotated[Literal["exponential", "fixed"], doc("How the delay after a nack grows.")] = "exponential"
+    backoff_ms: Annotated[DelayMs, doc("Delay after the first nack.")] = 1_000
+    backoff_max_ms: Annotated[DelayMs, doc("Longest delay after a nack.")] = 3_600_000
+    max_in_flight: Annotated[
+        Positive | None, doc("Messages that may be leased at the same time; 1 allows one consumer at a time.")
+    ] = None
+    delay_ms: Annotated[DelayMs, doc("How long a pushed message waits before it is ready.")] = 0
+    window_ms: Annotated[DelayMs, doc("Lease nothing until the newest message is this old.")] = 0
+    ttl_ms: Annotated[AgeMs | None, doc("How long a message may wait before it expires and is deleted.")] = None
+    priority: Annotated[
+        Priority, doc("Priority of the queue in a pop over a namespace or task; the highest comes first.")
+    ] = 0
+    max_size: Annotated[Positive | None, doc("Messages the queue may hold; further pushes are rejected.")] = None
+    push_rate: Annotated[Rate | None, doc("Messages accepted per second, with bursts of up to `push_burst`.")] = None
+    push_burst: Annotated[Positive | None, doc("Messages accepted at once above the `push_rate`.")] = None
+    dlq: Annotated[
+        bool | QueueName,
+        doc("Keep dead messages in `<name>.dlq` (true), move them to the named queue, or delete them (false)."),
+    ] = True
+    require_lease_token: Annotated[
+        bool, doc("Settle a message only with its lease token, so that a worker with an expired lease cannot.")
+    ] = False
+    archive_ms: Annotated[
+        DelayMs | None,
+        doc("How long an acknowledged message is kept; 0 deletes it at once, none keeps it until it is removed."),
+    ] = 0
+    dedupe_ms: Annotated[
+        DelayMs, doc("How long an idempotency key is remembered, at least while its message exists.")
+    ] = DAY_MS
+    journal: Annotated[
+        Literal["full", "meta", "off"],
+        doc("What the journal records about messages: everything, everything but bodies, or nothing."),
+    ] = "full"
 
 
 def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:

@@ -1,4 +1,4 @@
-/** A form for queue options. Its rules come from the server's OpenAPI description. */
+/** A form for queue options. Their names, limits and texts come from the server's OpenAPI description. */
 import { attempt } from './dialog.js'
 import { fill, h } from './dom.js'
 import { duration } from './format.js'
@@ -6,34 +6,15 @@ import { field, problem } from './parts.js'
 
 /** @import { App } from './app.js' */
 
-/** @type {[string, string, string][]} option, title, what it does */
-const OPTIONS = [
-  ['lease_ms', 'Lease time, ms', 'How long a consumer may take'],
-  ['max_attempts', 'Attempts', 'Deliveries before a message is dead-lettered'],
-  ['backoff', 'Backoff', 'How the delay grows after failures'],
-  ['backoff_ms', 'Backoff, ms', 'Delay after the first failure'],
-  ['backoff_max_ms', 'Longest backoff, ms', ''],
-  ['priority', 'Priority', 'Relative to the other queues of a namespace or task'],
-  ['max_in_flight', 'In flight at most', 'Empty: no limit'],
-  ['delay_ms', 'Delay, ms', 'Before a pushed message is ready'],
-  ['window_ms', 'Window, ms', 'Messages are leased once the newest is this old'],
-  ['ttl_ms', 'Time to live, ms', 'Empty: forever'],
-  ['max_size', 'Messages at most', 'Empty: no limit'],
-  ['push_rate', 'Pushes a second', 'Empty: no limit'],
-  ['push_burst', 'Burst', 'Most messages at once above the push rate'],
-  ['dlq', 'Dead letters', 'own keeps dead letters, off drops them; or the name of another queue'],
-  ['require_lease_token', 'Lease token', 'Settle a message only with its lease token'],
-  ['archive_ms', 'Archive, ms', '0 deletes acknowledged messages, empty keeps them'],
-  ['dedupe_ms', 'Keys remembered, ms', 'How long duplicate keys are recognized'],
-  ['journal', 'Journal', 'What is recorded of each message'],
-]
+/** @param {string} option */
+function titleOf(option) {
+  if (option === 'dlq') return 'Dead-letter queue'
+  const words = option.replace(/_ms$/, ', ms').replaceAll('_', ' ')
+  return words[0].toUpperCase() + words.slice(1)
+}
 
-/** @type {Record<string, boolean>} what is written for yes and no where a name may stand, too */
-const NAMED = { own: true, off: false }
-
-/** @param {Rule} rule @param {unknown} value */
-function written(rule, value) {
-  if (rule.named && typeof value === 'boolean') return value ? 'own' : 'off'
+/** @param {unknown} value */
+function written(value) {
   return value === null ? '' : String(value)
 }
 
@@ -42,6 +23,7 @@ let described
 
 /**
  * @typedef {object} Rule
+ * @property {string} why what the option does
  * @property {string[]} [choices]
  * @property {number} [least]
  * @property {number} [most]
@@ -55,8 +37,8 @@ let described
 /** @param {App} app */
 function rules(app) {
   described ??= app.client.request('GET', '/openapi.json').then((document) => {
-    const { properties } = document.components.schemas.OptionChanges
-    return Object.fromEntries(OPTIONS.map(([name]) => [name, ruleOf(properties[name])]))
+    const { properties } = document.components.schemas.QueueOptions
+    return Object.fromEntries(Object.entries(properties).map(([name, schema]) => [name, ruleOf(schema)]))
   })
   described.catch(() => (described = undefined))
   return described
@@ -67,6 +49,7 @@ function ruleOf(schema) {
   const kinds = schema.anyOf ?? [schema]
   const number = kinds.find((/** @type {any} */ kind) => kind.type === 'integer' || kind.type === 'number')
   return {
+    why: schema.description.replaceAll('`', ''),
     choices: kinds.find((/** @type {any} */ kind) => kind.enum)?.enum,
     least: number?.minimum,
     above: number?.exclusiveMinimum,
@@ -85,8 +68,9 @@ function ruleOf(schema) {
  * @returns {{value?: unknown, wrong?: string}}
  */
 export function readOption(rule, text) {
-  if (rule.named) return text.trim() === '' ? { wrong: 'own, off, or the name of a queue' } : { value: NAMED[text.trim()] ?? text.trim() }
-  if (rule.yesNo) return { value: text === 'true' }
+  if (rule.named && text.trim() === '') return { wrong: 'Enter true, false or the name of a queue' }
+  if (rule.named && text.trim() !== 'true' && text.trim() !== 'false') return { value: text.trim() }
+  if (rule.yesNo) return { value: text.trim() === 'true' }
   if (rule.choices) return { value: text }
   if (text.trim() === '') return rule.optional ? { value: null } : { wrong: 'Enter a number' }
   const value = Number(text)
@@ -124,14 +108,13 @@ export function optionsForm(app, name, signal) {
  * @param {Record<string, any>} current
  */
 function form(app, name, known, current) {
-  const entries = OPTIONS.map(([option, title, why]) => {
-    const rule = known[option]
-    const shown = written(rule, current[option])
+  const entries = Object.entries(known).map(([option, rule]) => {
+    const shown = written(current[option])
     const input = inputFor(rule, shown)
     input.name = option
     input.disabled = !app.mayChange
-    const note = option.endsWith('_ms') && current[option] >= 1000 ? `${why ? `${why} · ` : ''}${duration(current[option])}` : why
-    return { option, rule, shown, ...field(title, input, note) }
+    const note = option.endsWith('_ms') && current[option] >= 1000 ? `${rule.why} · ${duration(current[option])}` : rule.why
+    return { option, rule, shown, ...field(titleOf(option), input, note) }
   })
   const check = () => {
     /** @type {Record<string, unknown>} */
@@ -159,7 +142,7 @@ function form(app, name, known, current) {
       await attempt(async () => {
         try {
           const info = /** @type {any} */ (await app.client.queue(name).configure(changes))
-          for (const entry of entries) entry.shown = written(entry.rule, info.options[entry.option])
+          for (const entry of entries) entry.shown = written(info.options[entry.option])
           check()
           return 'Saved. Lease time, priority, window and limits apply at once; delay and time to live apply to new messages.'
         } catch (error) {
@@ -179,7 +162,7 @@ function form(app, name, known, current) {
 function inputFor(rule, shown) {
   if (rule.named) return h('input', { type: 'text', autocomplete: 'off', value: shown })
   const choices = rule.yesNo ? ['true', 'false'] : rule.choices
-  if (choices === undefined) return h('input', { type: 'text', inputmode: 'decimal', autocomplete: 'off', value: shown })
+  if (choices === undefined) return h('input', { type: 'text', inputmode: 'decimal', autocomplete: 'off', value: shown, placeholder: rule.optional ? 'none' : '' })
   const words = /** @type {Record<string, string>} */ ({ true: 'on', false: 'off' })
   return h('select', {}, choices.map((value) => h('option', { value, text: words[value] ?? value, selected: value === shown })))
 }
