@@ -65,11 +65,13 @@ if TYPE_CHECKING:
     from penstock.client._sync.stream import Stream
     from penstock.client._sync.transaction import Transaction
     from penstock.client._sync.worker import Worker
-    from penstock.client.stream_types import Appended, Record, Records
-    from penstock.client.types import NewMessage, Page, PeekedMessage, Receipt, Redriven, Stats
+    from penstock.client.stream_types import Record, Records
+    from penstock.client.types import NewMessage, Page, PeekedMessage, Receipt, Redriven
     from penstock.core.model import QueueInfo, QueueOptions, State
     from penstock.lite import DeadMessage, LiteQueue, Message
     from penstock.log.model import Consumer, StreamInfo, StreamOptions
+    from penstock.wire.queues import Stats
+    from penstock.wire.streams import Appended
 
 __all__ = [
     "AccessDenied",
@@ -150,7 +152,7 @@ __all__ = [
 
 # Imported on first use: a command that only talks to a server starts without SQLite and asyncio.
 _LATE = {
-    "Appended": "penstock.client.stream_types",
+    "Appended": "penstock.wire.streams",
     "Client": "penstock.client._sync.client",
     "Consumer": "penstock.log.model",
     "DeadMessage": "penstock.lite",
@@ -168,7 +170,7 @@ _LATE = {
     "Records": "penstock.client.stream_types",
     "Redriven": "penstock.client.types",
     "State": "penstock.core.model",
-    "Stats": "penstock.client.types",
+    "Stats": "penstock.wire.queues",
     "Stream": "penstock.client._sync.stream",
     "StreamInfo": "penstock.log.model",
     "StreamOptions": "penstock.log.model",

@@ -7,15 +7,20 @@ import doctest
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import penstock
 from penstock import aio, errors
-from penstock.client import payloads, queue_json, types
+from penstock.client import payloads, queue_json, stream_json, types
 from penstock.client.http11 import HttpResponse
 from penstock.client.urls import ServerUrl, parse, request_headers
+
+
+def _is_decoder(value: object) -> bool:
+    return isinstance(value, msgspec.json.Decoder) and issubclass(value.type, msgspec.Struct)
 
 
 def test_every_public_name_is_there_and_sorted() -> None:
@@ -72,6 +77,13 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
         error = queue_json.error_of(HttpResponse(status, {}, msgspec.json.encode({"error": "e", "code": code})), None)
         assert type(error) is kind
         assert error.code == code
+
+
+@pytest.mark.parametrize(
+    "decoder", [each for module in (queue_json, stream_json) for each in vars(module).values() if _is_decoder(each)]
+)
+def test_a_response_of_a_newer_server_may_have_unknown_fields(decoder: msgspec.json.Decoder[Any]) -> None:
+    assert not decoder.type.__struct_config__.forbid_unknown_fields
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,18 @@ def test_a_package_imports_only_lower_layers() -> None:
 
 def test_every_package_has_a_layer() -> None:
     assert {package_of(module) for module in ALL} - PUBLIC == set(RANK)
+
+
+def classes(package: str) -> set[str]:
+    return {
+        node.name
+        for module, path in ALL.items()
+        if package_of(module) == package
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def test_server_sdk_and_cli_share_one_set_of_wire_schemas() -> None:
+    for package in ("client", "server", "cli"):
+        assert classes(package) & classes("wire") == set()

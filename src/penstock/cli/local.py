@@ -17,14 +17,14 @@ from penstock.errors import CannotOpen, Conflict, InvalidInput, NotFound, Unknow
 from penstock.log.files import make_folder
 from penstock.ops.backup import Copied, back_up
 from penstock.server.api.queues.import_lines import check_imported, imported
-from penstock.server.api.queues.mapping import polled
 from penstock.server.api.workers import worker_view
 from penstock.server.signatures import SIGNATURE_NAME, check_signature
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.probe import check_penstock_database
 from penstock.store.workers import cursor
 from penstock.wire import payloads
-from penstock.wire.queues import ImportedMessage, KeyView, export_line, message_view, queue_view, stats_view
+from penstock.wire.queue_views import export_line, message_view, polled_message, queue_view, stats_view
+from penstock.wire.queues import ImportedMessage, KeyView
 
 PAGE = 1_000
 
@@ -135,11 +135,11 @@ class LocalBackend:
         self, queue: str, *, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
     ) -> list[Data]:
         leased = self._broker.lease(queue, limit=batch, lease_ms=visibility_ms, worker=worker, wait_ms=wait_ms)
-        return [_plain(polled(message)) for message in leased]
+        return [_plain(polled_message(message)) for message in leased]
 
     def take(self, queue: str, *, batch: int, wait_ms: int) -> list[Data]:
         taken = self._broker.take(queue, limit=batch, wait_ms=wait_ms)
-        return [without_lease(_plain(polled(message))) for message in taken]
+        return [without_lease(_plain(polled_message(message))) for message in taken]
 
     def settle(self, verb: Verb, queue: str, items: Sequence[Data], *, ms: int | None = None) -> Data:
         sent = [msgspec.convert({"token": None, **each}, SettleItem) for each in items]

@@ -21,7 +21,7 @@ from penstock.server.api.streams.bodies import new_record
 from penstock.store.factory import POSTGRES, open_streams
 from penstock.wire.arrow_records import check_arrow, in_commits, payloads_of
 from penstock.wire.streams import (
-    AppendedView,
+    Appended,
     PageView,
     consumer_view,
     record_view,
@@ -69,13 +69,13 @@ class LocalStreamBackend:
         else:
             payloads = [new_record(msgspec.Raw(record), "records") for record in records]
         done = self._streams.append(name, payloads)
-        return _plain(AppendedView(done.first, done.last, len(payloads)))
+        return _plain(Appended(done.first, done.last, len(payloads)))
 
     def append_arrow(self, name: str, batches: Iterable[Any], *, key: str | None) -> Iterator[Data]:
         for batch in batches:
             for payloads in in_commits(payloads_of(batch)):
                 done = self._streams.append(name, payloads)
-                yield _plain(AppendedView(done.first, done.last, len(payloads)))
+                yield _plain(Appended(done.first, done.last, len(payloads)))
 
     def read(self, name: str, *, start: int | None, limit: int, wait_ms: int) -> Data:
         deadline = time.monotonic() + wait_ms / 1000

@@ -1,4 +1,4 @@
-"""The JSON of the queue API on the client's side, and its errors as exceptions."""
+"""Converts between the JSON schemas of the queue API and the client's types, and its errors to exceptions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import base64
 import math
 import re
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
 
 from penstock import errors
 from penstock.client.http11 import HttpResponse
 from penstock.client.stream_json import STREAM_ERRORS, error_data
-from penstock.client.types import Stats
-from penstock.core.commands import Settled, SettleItem
+from penstock.core.commands import SettleItem
 from penstock.core.limits import check_text
-from penstock.core.model import Content, Delivery, Failure, PushItem, QueueInfo, State, StoredMessage
+from penstock.core.model import Content, Delivery, PushItem, QueueInfo, StoredMessage
+from penstock.wire import queues as wire
+from penstock.wire.http_errors import Problem
 
 CLASSES: dict[str, type[errors.PenstockError]] = {
     kind.code: kind
@@ -38,197 +38,26 @@ BY_STATUS: dict[int, type[errors.PenstockError]] = {
 encode = msgspec.json.Encoder().encode
 
 
-class PushedMany(Struct):
-    message_ids: list[int]
-    duplicates: list[int]
-
-
-class PushOne(Struct, omit_defaults=True, kw_only=True):
-    payload: msgspec.Raw | str
-    encoding: str | None = None
-    priority: int = 0
-    delay_ms: int | None = None
-    ttl_ms: int | None = None
-    idempotency_key: str | None = None
-    headers: dict[str, str] | None = None
-    queue: str | UnsetType = UNSET
-
-
-class SettleOne(Struct, omit_defaults=True):
-    id: int
-    token: str | None = None
-    delay_ms: int | None = None
-    error: str | None = None
-    traceback: str | None = None
-    dead: bool = False
-    discard: bool = False
-    queue: str | UnsetType = UNSET
-
-
-def settle_one(item: SettleItem, queue: str | UnsetType = UNSET) -> SettleOne:
-    return SettleOne(item.id, item.token, item.delay_ms, item.error, item.traceback, item.dead, item.discard, queue)
-
-
-class Settles(Struct, omit_defaults=True):
-    items: list[SettleOne]
-    ms: int | None = None
-
-
-class SettledOne(Struct):
-    result: Settled
-
-
-class SettledItems(Struct):
-    results: list[SettledOne]
-
-
-class WithPayload(Struct, kw_only=True):
-    payload: msgspec.Raw
-    encoding: str | None = None
-    content: Content = Content.JSON
-
-    def payload_bytes(self) -> bytes:
-        if self.content is Content.JSON:
-            return bytes(self.payload)
-        text = msgspec.json.decode(self.payload, type=str)
-        return base64.b64decode(text) if self.encoding == "base64" else text.encode()
-
-
-class PolledMessage(WithPayload, kw_only=True):
-    id: int
-    uuid: str
-    priority: int
-    attempts: int
-    created_at: int
-    lease_expires_at: int
-    token: str
-    idempotency_key: str | None = None
-    headers: dict[str, str] | None = None
-
-    def to_model(self, queue: str) -> Delivery:
-        return Delivery(
-            id=self.id,
-            uuid=self.uuid,
-            queue=queue,
-            payload=self.payload_bytes(),
-            content=self.content,
-            priority=self.priority,
-            attempts=self.attempts,
-            created_at=self.created_at,
-            leased_until=self.lease_expires_at,
-            token=self.token,
-            key=self.idempotency_key,
-            headers=self.headers,
-        )
-
-
-class Polled(Struct):
-    messages: list[PolledMessage]
-
-
-class MessageView(WithPayload, kw_only=True):
-    id: int
-    uuid: str
-    queue: str
-    state: State
-    priority: int
-    attempts: int
-    created_at: int
-    available_at: int
-    expires_at: int | None = None
-    first_leased_at: int | None = None
-    leased_at: int | None = None
-    lease_expires_at: int | None = None
-    worker: str | None = None
-    finished_at: int | None = None
-    reason: str | None = None
-    errors: list[Failure] = []
-    idempotency_key: str | None = None
-    headers: dict[str, str] | None = None
-
-    def to_model(self) -> StoredMessage:
-        return StoredMessage(
-            id=self.id,
-            uuid=self.uuid,
-            queue=self.queue,
-            state=self.state,
-            payload=self.payload_bytes(),
-            content=self.content,
-            priority=self.priority,
-            attempts=self.attempts,
-            created_at=self.created_at,
-            available_at=self.available_at,
-            expires_at=self.expires_at,
-            first_leased_at=self.first_leased_at,
-            leased_at=self.leased_at,
-            leased_until=self.lease_expires_at,
-            worker=self.worker,
-            finished_at=self.finished_at,
-            reason=self.reason,
-            errors=self.errors,
-            key=self.idempotency_key,
-            headers=self.headers,
-        )
-
-
-class MessagePage(Struct):
-    messages: list[MessageView]
-    next: str | None = None
-
-
-class QueueList(Struct):
-    queues: list[QueueInfo]
-    next: str | None = None
-
-
-class Transacted(Struct):
-    message_ids: list[int]
-    duplicates: list[int] = []
-
-
-class Count(Struct):
-    """Number of messages that a purge or a drop deleted."""
-
-    purged: int = 0
-    messages: int = 0
-
-
-class Requeued(Struct):
-    matched: int
-    moved: int
-
-
-class Nothing(Struct):
-    pass
-
-
-class Problem(Struct):
-    error: str
-    code: str
-    hint: str | None = None
-    field: str | None = None
-    place: dict[str, Any] | None = None
-    maybe_done: bool = False
-
-
-polled = msgspec.json.Decoder(Polled)
-pushed = msgspec.json.Decoder(PushedMany)
-settled = msgspec.json.Decoder(SettledItems)
-transacted = msgspec.json.Decoder(Transacted)
-message_view = msgspec.json.Decoder(MessageView)
-message_page = msgspec.json.Decoder(MessagePage)
-queue_list = msgspec.json.Decoder(QueueList)
-queue_info = msgspec.json.Decoder(QueueInfo)
-stats = msgspec.json.Decoder(Stats)
-count = msgspec.json.Decoder(Count)
-requeued = msgspec.json.Decoder(Requeued)
-nothing = msgspec.json.Decoder(Nothing)
+polled = msgspec.json.Decoder(wire.Polled)
+pushed = msgspec.json.Decoder(wire.PushedMany)
+settled = msgspec.json.Decoder(wire.SettledItems)
+transacted = msgspec.json.Decoder(wire.TransactedView)
+message_view = msgspec.json.Decoder(wire.MessageView)
+message_page = msgspec.json.Decoder(wire.MessagePage)
+queue_list = msgspec.json.Decoder(wire.QueueList)
+queue_view = msgspec.json.Decoder(wire.QueueView)
+stats = msgspec.json.Decoder(wire.Stats)
+purged = msgspec.json.Decoder(wire.Purged)
+dropped = msgspec.json.Decoder(wire.Dropped)
+requeued = msgspec.json.Decoder(wire.Requeued)
+done = msgspec.json.Decoder(wire.Done)
 _problem = msgspec.json.Decoder(Problem)
 
 
-def push_one(message: PushItem, queue: str | UnsetType = UNSET) -> PushOne:
+def push_one(message: PushItem, queue: str | None = None) -> wire.TransactPush:
+    """Return a message to push; only a transaction names its queue."""
     payload, encoding = _sent(message)
-    return PushOne(
+    return wire.TransactPush(
         payload=payload,
         encoding=encoding,
         priority=message.priority,
@@ -240,7 +69,7 @@ def push_one(message: PushItem, queue: str | UnsetType = UNSET) -> PushOne:
     )
 
 
-def _sent(message: PushItem) -> tuple[msgspec.Raw | str, str | None]:
+def _sent(message: PushItem) -> tuple[Any, Literal["base64", "text"] | None]:
     """Return the payload as a JSON value, and its encoding: text stays text unless it is not UTF-8."""
     if message.content is Content.JSON:
         return msgspec.Raw(message.payload), None
@@ -248,6 +77,77 @@ def _sent(message: PushItem) -> tuple[msgspec.Raw | str, str | None]:
         with suppress(UnicodeDecodeError):
             return message.payload.decode(), "text"
     return base64.b64encode(message.payload).decode(), "base64"
+
+
+def settle_one(item: SettleItem, queue: str | None = None) -> wire.TransactSettle:
+    """Return an item to settle; only a transaction names its queue."""
+    return wire.TransactSettle(
+        item.id, item.token, item.delay_ms, item.error, item.traceback, item.dead, item.discard, queue
+    )
+
+
+def delivery(message: wire.PolledMessage, queue: str) -> Delivery:
+    return Delivery(
+        id=message.id,
+        uuid=message.uuid,
+        queue=queue,
+        payload=_payload_bytes(message),
+        content=message.content,
+        priority=message.priority,
+        attempts=message.attempts,
+        created_at=message.created_at,
+        leased_until=message.lease_expires_at,
+        token=message.token,
+        key=message.idempotency_key,
+        headers=message.headers,
+    )
+
+
+def stored_message(message: wire.MessageView) -> StoredMessage:
+    return StoredMessage(
+        id=message.id,
+        uuid=message.uuid,
+        queue=message.queue,
+        state=message.state,
+        payload=_payload_bytes(message),
+        content=message.content,
+        priority=message.priority,
+        attempts=message.attempts,
+        created_at=message.created_at,
+        available_at=message.available_at,
+        expires_at=message.expires_at,
+        first_leased_at=message.first_leased_at,
+        leased_at=message.leased_at,
+        leased_until=message.lease_expires_at,
+        worker=message.worker,
+        finished_at=message.finished_at,
+        reason=message.reason,
+        errors=message.errors,
+        key=message.idempotency_key,
+        headers=message.headers,
+    )
+
+
+def _payload_bytes(message: wire.PolledMessage | wire.MessageView) -> bytes:
+    if message.content is Content.JSON:
+        return bytes(message.payload)
+    text = msgspec.json.decode(message.payload, type=str)
+    return base64.b64decode(text) if message.encoding == "base64" else text.encode()
+
+
+def queue_info(queue: wire.QueueView) -> QueueInfo:
+    return QueueInfo(
+        name=queue.name,
+        options=queue.options,
+        paused=queue.paused,
+        created_at=queue.created_at,
+        ready=queue.ready,
+        scheduled=queue.scheduled,
+        leased=queue.leased,
+        dead=queue.dead,
+        archived=queue.archived,
+        totals=queue.totals,
+    )
 
 
 def sendable(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,21 @@
-"""The JSON of the stream API on the client's side, and the attributes of its errors."""
+"""Converts between the JSON schemas of the stream API and the client's types, with the attributes of its errors."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, structs
 
 from penstock import errors
 from penstock.client.http11 import HttpResponse
-from penstock.client.stream_types import Appended
 from penstock.core.model import Content
-from penstock.log.model import FLAGS, Consumer, LogPage, LogRecord, NewRecord, StreamInfo, StreamOptions, Trimmed
+from penstock.log.model import FLAGS, Consumer, LogPage, LogRecord, NewRecord, StreamInfo, Trimmed
+from penstock.wire import streams as wire
+from penstock.wire.http_errors import ErrorPlace
 
 ARROW = b"application/vnd.apache.arrow.stream"
 NEXT_HEADER = b"x-penstock-next"
@@ -23,105 +24,61 @@ ARROW_BYTES = 8 << 20
 _any = msgspec.json.Decoder()
 
 
-class Encoded(Struct):
-    data: str | Raw
-    encoding: Literal["base64", "json"]
-
-
-class RecordView(Struct):
-    offset: int
-    timestamp: int
-    data: Raw
-    encoding: str | None = None
-
-    def to_model(self) -> LogRecord:
-        data, content = bytes(self.data), Content.JSON
-        if data[:1] == b'"':
-            text = msgspec.json.decode(data, type=str)
-            data, content = text.encode(), Content.TEXT
-            if self.encoding == "base64":
-                data, content = base64.b64decode(text), Content.BYTES
-        return LogRecord(self.offset, self.timestamp, data, flags=FLAGS[content])
-
-
-class PageView(Struct):
-    records: list[RecordView]
-    next: int
-    lost: int = 0
-
-    def to_model(self) -> LogPage:
-        return LogPage([record.to_model() for record in self.records], self.next, self.lost)
-
-
-class ConsumerView(Struct):
-    consumer: str
-    offset: int | None
-    lag: int
-    seen_at: int
-    created_at: int
-    kind: Literal["consumer", "pipeline"]
-    expired: bool
-
-    def to_model(self) -> Consumer:
-        return Consumer(
-            name=self.consumer,
-            offset=self.offset,
-            seen_ms=self.seen_at,
-            created_ms=self.created_at,
-            kind=self.kind,
-            lag=self.lag,
-            expired=self.expired,
-        )
-
-
-class ConsumerList(Struct):
-    consumers: list[ConsumerView]
-
-
-class StreamView(Struct):
-    name: str
-    options: StreamOptions
-    created_at: int
-    first: int
-    next: int
-    bytes: int
-    segment_count: int
-    consumer_count: int
-
-    def to_model(self) -> StreamInfo:
-        return StreamInfo(
-            name=self.name,
-            options=self.options,
-            created_ms=self.created_at,
-            first=self.first,
-            next=self.next,
-            bytes=self.bytes,
-            segments=self.segment_count,
-            consumers=self.consumer_count,
-        )
-
-
-class StreamList(Struct):
-    streams: list[StreamView]
-    next: str | None = None
-
-
-appended = msgspec.json.Decoder(Appended)
-page = msgspec.json.Decoder(PageView)
-consumer = msgspec.json.Decoder(ConsumerView)
-consumer_list = msgspec.json.Decoder(ConsumerList)
-stream = msgspec.json.Decoder(StreamView)
-stream_list = msgspec.json.Decoder(StreamList)
+appended = msgspec.json.Decoder(wire.Appended)
+page = msgspec.json.Decoder(wire.PageView)
+consumer = msgspec.json.Decoder(wire.ConsumerView)
+consumer_list = msgspec.json.Decoder(wire.ConsumerList)
+stream = msgspec.json.Decoder(wire.StreamView)
+stream_list = msgspec.json.Decoder(wire.StreamList)
 trimmed = msgspec.json.Decoder(Trimmed)
 
 
-def one_record(record: NewRecord) -> str | Raw | Encoded:
+def log_page(page: wire.PageView) -> LogPage:
+    return LogPage([_log_record(record) for record in page.records], page.next, page.lost)
+
+
+def _log_record(record: wire.RecordView) -> LogRecord:
+    data, content = bytes(record.data), Content.JSON
+    if data[:1] == b'"':
+        text = msgspec.json.decode(data, type=str)
+        data, content = text.encode(), Content.TEXT
+        if record.encoding == "base64":
+            data, content = base64.b64decode(text), Content.BYTES
+    return LogRecord(record.offset, record.timestamp, data, flags=FLAGS[content])
+
+
+def stream_consumer(consumer: wire.ConsumerView) -> Consumer:
+    return Consumer(
+        name=consumer.consumer,
+        offset=consumer.offset,
+        seen_ms=consumer.seen_at,
+        created_ms=consumer.created_at,
+        kind=consumer.kind,
+        lag=consumer.lag,
+        expired=consumer.expired,
+    )
+
+
+def stream_info(stream: wire.StreamView) -> StreamInfo:
+    return StreamInfo(
+        name=stream.name,
+        options=stream.options,
+        created_ms=stream.created_at,
+        first=stream.first,
+        next=stream.next,
+        bytes=stream.bytes,
+        segments=stream.segment_count,
+        consumers=stream.consumer_count,
+    )
+
+
+def one_record(record: NewRecord) -> str | Raw | wire.EncodedRecord:
     if record.content is Content.TEXT:
         return record.data.decode()
     if record.content is Content.BYTES:
-        return Encoded(base64.b64encode(record.data).decode(), "base64")
+        return wire.EncodedRecord(Raw(b'"%s"' % base64.b64encode(record.data)), "base64")
     if b'"encoding"' in record.data and _looks_encoded(_any.decode(record.data)):
-        return Encoded(Raw(record.data), "json")
+        return wire.EncodedRecord(Raw(record.data), "json")
     return Raw(record.data)
 
 
@@ -155,12 +112,12 @@ def arrow_page(answer: HttpResponse) -> tuple[int, list[Any]]:
         ) from None
 
 
-def error_data(error: errors.PenstockError, stream: str | None, place: dict[str, Any] | None) -> dict[str, Any]:
+def error_data(error: errors.PenstockError, stream: str | None, place: ErrorPlace | None) -> dict[str, Any]:
     """Return the attributes of a stream's error, parsed from its text where the response has no field for them."""
     text, hint = str(error.args[0]), error.hint or ""
     data: dict[str, Any] = {"stream": stream}
     if isinstance(error, errors.CorruptRecord):
-        data |= place or {"offset": _after("record ", text), "segment": "", "position": None}
+        data |= structs.asdict(place) if place else {"offset": _after("record ", text), "segment": "", "position": None}
     elif isinstance(error, errors.OffsetTrimmed):
         data |= {"offset": _after("offset ", text), "first_offset": _after("kept is ", hint)}
     elif isinstance(error, errors.OffsetBeyondEnd):

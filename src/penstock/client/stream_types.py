@@ -10,6 +10,7 @@ from penstock.client import payloads
 from penstock.core.model import Content
 from penstock.log.model import LogPage as StoredPage
 from penstock.log.model import NewRecord
+from penstock.wire.streams import Appended
 
 Commit = Literal["batch", "record", "manual"]
 
@@ -32,14 +33,6 @@ class Records(list[Record]):
         self.next = next
         self.lost = lost
         """Number of offsets skipped because a repair could not recover their records."""
-
-
-class Appended(Struct, frozen=True):
-    """Offsets of the appended records. Other records may lie between the parts of a very large append."""
-
-    first: int
-    last: int
-    records: int
 
 
 class StreamChanges(TypedDict, total=False):

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from penstock.client import payloads
 from penstock.core.limits import check_headers, check_key, check_range
-from penstock.core.model import DELAY_MS_MAX, PRIORITY_MAX, Content, Failure, QueueStats, State, StoredMessage, Totals
+from penstock.core.model import DELAY_MS_MAX, PRIORITY_MAX, Content, Failure, State, StoredMessage
 from penstock.core.model import PushItem as StoredNewMessage
 from penstock.errors import InvalidInput, WrongType
 
@@ -95,26 +95,6 @@ class PeekedMessage(Struct, kw_only=True):
         return self.errors[0].error if self.errors else None
 
 
-class Stats(Struct, kw_only=True):
-    """Counts, ages, rates and latencies of a queue. Rates are per second over `1m`, `5m` and `15m`."""
-
-    queue: str
-    paused: bool
-    ready: int
-    scheduled: int
-    leased: int
-    dead: int
-    archived: int
-    head_age_ms: int | None = None
-    """Age, since its push, of the ready message that would be leased next."""
-    oldest_age_ms: int | None
-    """Age, since its push, of the oldest ready message, whatever its priority."""
-    rates: dict[str, dict[str, float]]
-    latency: dict[str, dict[str, int | None]]
-    """`wait_ms` and `service_ms`: p50, p95 and p99 over the last 15 minutes."""
-    totals: Totals
-
-
 class Redriven(Struct, frozen=True):
     matched: int
     moved: int
@@ -177,22 +157,4 @@ def peeked(message: StoredMessage) -> PeekedMessage:
         errors=message.errors,
         key=visible_key(message.key),
         headers=message.headers,
-    )
-
-
-def stats_of(stats: QueueStats) -> Stats:
-    info = stats.info
-    return Stats(
-        queue=info.name,
-        paused=info.paused,
-        ready=info.ready,
-        scheduled=info.scheduled,
-        leased=info.leased,
-        dead=info.dead,
-        archived=info.archived,
-        head_age_ms=stats.head_age_ms,
-        oldest_age_ms=stats.oldest_age_ms,
-        rates=stats.rates,
-        latency=stats.latency,
-        totals=info.totals,
     )

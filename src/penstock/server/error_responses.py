@@ -8,7 +8,7 @@ import msgspec
 
 from penstock import errors
 from penstock.server.http.messages import Response
-from penstock.wire.http_errors import HttpError
+from penstock.wire.http_errors import ErrorPlace, HttpError, Problem
 
 STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.PayloadTooLarge, 413),
@@ -23,25 +23,6 @@ STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.StoreError, 503),
 )
 RETRY_AFTER_UNAVAILABLE_MS = 1_000
-
-
-class ErrorPlace(msgspec.Struct):
-    offset: int
-    segment: str
-    position: int | None
-
-
-class Problem(msgspec.Struct, omit_defaults=True):
-    """The body of every error response."""
-
-    error: str
-    code: str
-    hint: str | None = None
-    field: str | None = None
-    place: ErrorPlace | None = None
-    """Location of a damaged record."""
-    maybe_done: bool = False
-    """True if the request may have been executed despite the error."""
 
 
 def status_of(error: errors.PenstockError) -> int:

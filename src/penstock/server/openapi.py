@@ -11,8 +11,8 @@ import msgspec
 from penstock import __version__
 from penstock.core.ids import NAME_PATTERN, PART_PATTERN
 from penstock.log.consumers import NAME_PATTERN as CONSUMER_PATTERN
-from penstock.server.error_responses import Problem
 from penstock.server.routing import Route
+from penstock.wire.http_errors import Problem
 
 # Statuses that any call may return, because of authentication, limits or the store.
 ALWAYS = (400, 401, 403, 404, 405, 413, 415, 422, 429, 431, 500, 503)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from penstock.wire.tree import Options
+from penstock.wire.tree import TreeOptions
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Interval = Annotated[str, Meta(pattern="^([1-9][0-9]{0,4}[mhd]|minute|hour|day)$")]
@@ -37,7 +37,7 @@ class PageQuery(HistoryQuery, kw_only=True):
     """The `next` of an earlier page."""
 
 
-class Stats(Struct, rename="camel", kw_only=True):
+class TreeStats(Struct, rename="camel", kw_only=True):
     pending: int
     processing: int
     completed: int
@@ -48,7 +48,7 @@ class Stats(Struct, rename="camel", kw_only=True):
     """Messages pushed in total."""
 
 
-class StatsPoint(Stats, kw_only=True):
+class StatsPoint(TreeStats, kw_only=True):
     timestamp: str
 
 
@@ -59,8 +59,8 @@ class QueueStats(Struct, kw_only=True, omit_defaults=True):
     ns: str | None
     task: str | None
     name: str
-    options: Options
-    stats: Stats
+    options: TreeOptions
+    stats: TreeStats
     series: list[StatsPoint] | None = None
 
 
@@ -72,7 +72,7 @@ class AllQueues(Struct, kw_only=True, omit_defaults=True):
 
 class NamespaceStats(Struct, kw_only=True, omit_defaults=True):
     namespace: str
-    totals: Stats
+    totals: TreeStats
     """Totals of all queues, including those on other pages."""
     queues: list[QueueStats]
     next: str | None = None
@@ -82,7 +82,7 @@ class NamespaceStats(Struct, kw_only=True, omit_defaults=True):
 class TaskStats(Struct, kw_only=True, omit_defaults=True):
     namespace: str
     task: str
-    totals: Stats
+    totals: TreeStats
     queues: list[QueueStats]
     next: str | None = None
     source: Source | None = None

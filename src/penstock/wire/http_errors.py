@@ -1,6 +1,8 @@
-"""Errors that exist only at the HTTP layer."""
+"""Errors that exist only at the HTTP layer, and the JSON schema of every error."""
 
 from __future__ import annotations
+
+from msgspec import Struct
 
 from penstock.errors import PenstockError
 
@@ -27,3 +29,22 @@ class HttpError(PenstockError):
 
 class Disconnected(Exception):
     """The client has disconnected, so no response can be sent."""
+
+
+class ErrorPlace(Struct):
+    offset: int
+    segment: str
+    position: int | None
+
+
+class Problem(Struct, omit_defaults=True):
+    """The body of every error response."""
+
+    error: str
+    code: str
+    hint: str | None = None
+    field: str | None = None
+    place: ErrorPlace | None = None
+    """Location of a damaged record."""
+    maybe_done: bool = False
+    """True if the request may have been executed despite the error."""

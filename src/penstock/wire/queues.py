@@ -1,4 +1,7 @@
-"""JSON schemas of the queue API. Times are milliseconds since 1970."""
+"""JSON schemas of the queue API, shared by server, SDK and CLI. Times are milliseconds since 1970.
+
+Requests are decoded strictly. Responses ignore unknown fields, so that a client works with a newer server.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,10 @@ from penstock.core.model import (
     ApiKey,
     Content,
     Failure,
-    QueueInfo,
     QueueOptions,
-    QueueStats,
-    StoredMessage,
+    State,
     Totals,
 )
-from penstock.wire import payloads
 
 Key = Annotated[str, Meta(min_length=1, max_length=512)]
 MessageId = Annotated[int, Meta(ge=1, le=2**44)]
@@ -69,7 +69,7 @@ class QueueList(Struct):
     next: str | None = None
 
 
-class PushOne(Struct, forbid_unknown_fields=True, kw_only=True):
+class PushOne(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     payload: msgspec.Raw
     encoding: Literal["base64", "text"] | None = None
     """Encoding of a payload that is not JSON: bytes as base64, or text as a string."""
@@ -122,7 +122,7 @@ class PollQuery(Struct, forbid_unknown_fields=True):
     worker: Annotated[str, Meta(max_length=255)] | None = None
 
 
-class Settle(Struct, forbid_unknown_fields=True):
+class Settle(Struct, forbid_unknown_fields=True, omit_defaults=True):
     id: MessageId
     token: str | None = None
 
@@ -134,7 +134,7 @@ class PollBody(Struct, forbid_unknown_fields=True):
 class PolledMessage(Struct, omit_defaults=True, kw_only=True):
     id: int
     uuid: str
-    payload: Any
+    payload: msgspec.Raw
     encoding: str | None = None
     content: Content = Content.JSON
     """Encoding of a payload that was not pushed as JSON: text or bytes."""
@@ -195,8 +195,8 @@ class ExtendBody(Struct, forbid_unknown_fields=True):
 
 class SettledOne(Struct, omit_defaults=True):
     id: int
-    result: Literal["ok", "stale", "unknown"]
-    state: str | None = None
+    result: Settled
+    state: State | None = None
     """State after a nack: scheduled, ready or dead."""
 
 
@@ -245,10 +245,10 @@ class MessageView(Struct, omit_defaults=True, kw_only=True):
     id: int
     uuid: str
     queue: str
-    state: str
-    payload: Any
+    state: State
+    payload: msgspec.Raw
     encoding: str | None = None
-    content: str
+    content: Content
     priority: int
     attempts: int
     created_at: int
@@ -293,7 +293,9 @@ class Imported(Struct):
     """Messages not imported, because they were acknowledged already."""
 
 
-class StatsView(Struct, kw_only=True):
+class Stats(Struct, kw_only=True):
+    """Counts, ages, rates and latencies of a queue. Rates are per second over `1m`, `5m` and `15m`."""
+
     queue: str
     paused: bool
     ready: int
@@ -394,83 +396,3 @@ class KeyList(Struct):
 
 class Done(Struct):
     status: Literal["ok"] = "ok"
-
-
-def queue_view(info: QueueInfo) -> QueueView:
-    return QueueView(
-        name=info.name,
-        max_attempts=info.options.max_attempts,
-        visibility_ms=info.options.lease_ms,
-        dlq=_dlq(info),
-        options=info.options,
-        paused=info.paused,
-        created_at=info.created_at,
-        ready=info.ready,
-        scheduled=info.scheduled,
-        leased=info.leased,
-        dead=info.dead,
-        archived=info.archived,
-        totals=info.totals,
-    )
-
-
-def _dlq(info: QueueInfo) -> str | None:
-    dlq = info.options.dlq
-    return dlq if isinstance(dlq, str) else f"{info.name}.dlq" if dlq else None
-
-
-def message_view(message: StoredMessage) -> MessageView:
-    payload, encoding = payloads.show(message.payload, message.content)
-    return MessageView(
-        id=message.id,
-        uuid=message.uuid,
-        queue=message.queue,
-        state=message.state,
-        payload=payload,
-        encoding=encoding,
-        content=message.content,
-        priority=message.priority,
-        attempts=message.attempts,
-        created_at=message.created_at,
-        available_at=message.available_at,
-        expires_at=message.expires_at,
-        first_leased_at=message.first_leased_at,
-        leased_at=message.leased_at,
-        lease_expires_at=message.leased_until,
-        worker=message.worker,
-        finished_at=message.finished_at,
-        reason=message.reason,
-        error=message.errors[0].error if message.errors else None,
-        errors=message.errors,
-        idempotency_key=message.key,
-        headers=message.headers,
-    )
-
-
-def export_line(message: StoredMessage) -> bytes:
-    """Encode a message as one line. A JSON payload may contain line breaks, but only between tokens."""
-    line = msgspec.json.encode(message_view(message))
-    return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
-
-
-def stats_view(stats: QueueStats) -> StatsView:
-    info = stats.info
-    recent = stats.rates["15m"]
-    failed = recent["nacked"] + recent["lapsed"]
-    ended = failed + recent["acked"]
-    return StatsView(
-        queue=info.name,
-        paused=info.paused,
-        ready=info.ready,
-        scheduled=info.scheduled,
-        leased=info.leased,
-        dead=info.dead,
-        dlq=info.dead,
-        archived=info.archived,
-        head_age_ms=stats.head_age_ms,
-        oldest_age_ms=stats.oldest_age_ms,
-        rates=stats.rates,
-        error_rate=round(failed / ended, 4) if ended else 0.0,
-        latency=stats.latency,
-        totals=info.totals,
-    )

@@ -1,4 +1,4 @@
-"""JSON schemas of the stream API. Times are milliseconds since 1970."""
+"""JSON schemas of the stream API, shared by server, SDK and CLI. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -109,11 +109,12 @@ class EncodedRecord(Struct, forbid_unknown_fields=True):
     encoding: Literal["base64", "json"]
 
 
-class AppendedView(Struct):
+class Appended(Struct, frozen=True):
+    """Offsets of the appended records. Other records may lie between the parts of a very large append."""
+
     first: int
     last: int
     records: int
-    """Records of a large body may be interleaved with others."""
 
 
 class ReadQuery(Struct, forbid_unknown_fields=True):
@@ -133,7 +134,7 @@ class NextQuery(Struct, forbid_unknown_fields=True):
 class RecordView(Struct, omit_defaults=True):
     offset: int
     timestamp: int
-    data: Any
+    data: msgspec.Raw
     encoding: Literal["base64"] | None = None
 
 

@@ -38,7 +38,7 @@ class OptionsGiven(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     """Refuse acks without `leaseToken`, which a worker whose lease has expired could send."""
 
 
-class Options(Struct, rename="camel", kw_only=True):
+class TreeOptions(Struct, rename="camel", kw_only=True):
     lease_time: Seconds
     max_size: int | None
     ttl: Seconds | None
@@ -62,7 +62,7 @@ class Configured(Struct):
     ns: str
     task: str
     queue: str
-    options: Options
+    options: TreeOptions
 
 
 class Item(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -186,8 +186,8 @@ def option_changes(given: OptionsGiven) -> dict[str, Any]:
     return changes
 
 
-def options_view(options: QueueOptions) -> Options:
-    return Options(
+def options_view(options: QueueOptions) -> TreeOptions:
+    return TreeOptions(
         lease_time=_seconds(options.lease_ms),
         max_size=options.max_size,
         ttl=None if options.ttl_ms is None else _seconds(options.ttl_ms),

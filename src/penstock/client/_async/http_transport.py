@@ -19,7 +19,7 @@ from penstock.client._async.http_streams import HttpStreams
 from penstock.client._async.poller import Poller
 from penstock.client.stop import StopSignal
 from penstock.client.transport_errors import Interrupt
-from penstock.client.types import AUTO_KEY, Page, Receipt, Redriven, Stats
+from penstock.client.types import AUTO_KEY, Page, Receipt, Redriven
 from penstock.core import fork_safety
 from penstock.core.commands import Settled, SettleItem
 from penstock.core.ids import check_new_queue_name, check_queue_name
@@ -33,6 +33,7 @@ from penstock.errors import (
     UnknownMessage,
     Unsupported,
 )
+from penstock.wire.queues import Stats
 
 T = TypeVar("T")
 JOINED_BYTES_MAX = 4 << 20
@@ -154,7 +155,7 @@ class HttpTransport:
                 interrupt=interrupt,
                 patient=worker is not None,
             )
-            return [message.to_model(queue) for message in found.messages]
+            return [queue_json.delivery(message, queue) for message in found.messages]
 
         async def release(messages: list[Delivery]) -> None:
             items = [SettleItem(message.id, message.token) for message in messages]
@@ -195,7 +196,9 @@ class HttpTransport:
         """Return the results, and whether an earlier attempt may have succeeded as well."""
         if not items:
             return [], False
-        body = queue_json.Settles([queue_json.settle_one(item) for item in items], lease_ms)
+        body: dict[str, Any] = {"items": [queue_json.settle_one(item) for item in items]}
+        if lease_ms is not None:
+            body["ms"] = lease_ms
         path = f"{_path(queue)}/{verb}"
         try:
             answer, repeated = await self._session.request(
@@ -254,25 +257,27 @@ class HttpTransport:
     async def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[StoredMessage]:
         query = _query(state=state.value, limit=limit, after=after)
         page = await self._session.get(queue_json.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
-        return Page([message.to_model() for message in page.messages], page.next)
+        return Page([queue_json.stored_message(message) for message in page.messages], page.next)
 
     async def get(self, queue: str, message_id: int) -> StoredMessage | None:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            return (await self._session.get(queue_json.message_view, "GET", path, queue=queue)).to_model()
+            found = await self._session.get(queue_json.message_view, "GET", path, queue=queue)
         except UnknownMessage:
             return None
+        return queue_json.stored_message(found)
 
     async def remove(self, queue: str, message_id: int) -> bool:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            await self._session.get(queue_json.nothing, "DELETE", path, queue=queue)
+            await self._session.get(queue_json.done, "DELETE", path, queue=queue)
         except UnknownMessage:
             return False
         return True
 
     async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
-        return await self._session.get(queue_json.queue_info, "GET", _path(queue), queue=queue, patient=patient)
+        found = await self._session.get(queue_json.queue_view, "GET", _path(queue), queue=queue, patient=patient)
+        return queue_json.queue_info(found)
 
     async def stats(self, queue: str) -> Stats:
         return await self._session.get(queue_json.stats, "GET", f"{_path(queue)}/stats", queue=queue)
@@ -281,29 +286,30 @@ class HttpTransport:
         found = await self._session.get(
             queue_json.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
         )
-        return Page(found.queues, found.next)
+        return Page([queue_json.queue_info(queue) for queue in found.queues], found.next)
 
     # Managing
 
     async def create(self, queue: str, options: dict[str, Any]) -> None:
         body = {"name": check_new_queue_name(queue), **queue_json.sendable(options)}
-        await self._session.get(queue_json.queue_info, "POST", "/queues", body, queue=queue)
+        await self._session.get(queue_json.queue_view, "POST", "/queues", body, queue=queue)
 
     async def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
         path = _path(check_new_queue_name(queue))
-        return await self._session.get(queue_json.queue_info, "PATCH", path, queue_json.sendable(changes), queue=queue)
+        body = queue_json.sendable(changes)
+        return queue_json.queue_info(await self._session.get(queue_json.queue_view, "PATCH", path, body, queue=queue))
 
     async def drop(self, queue: str, force: bool) -> int:
         path = f"{_path(queue)}?force={str(force).lower()}"
-        return (await self._session.get(queue_json.count, "DELETE", path, queue=queue, repeatable=False)).messages
+        return (await self._session.get(queue_json.dropped, "DELETE", path, queue=queue, repeatable=False)).messages
 
     async def pause(self, queue: str, paused: bool) -> None:
         verb = "pause" if paused else "resume"
-        await self._session.get(queue_json.queue_info, "POST", f"{_path(queue)}/{verb}", queue=queue)
+        await self._session.get(queue_json.queue_view, "POST", f"{_path(queue)}/{verb}", queue=queue)
 
     async def purge(self, queue: str, dead: bool) -> int:
         verb = "dlq/purge" if dead else "purge"
-        return (await self._session.get(queue_json.count, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
+        return (await self._session.get(queue_json.purged, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
 
     async def redrive(
         self,

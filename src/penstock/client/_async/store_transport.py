@@ -16,10 +16,12 @@ from penstock.broker.broker import Broker
 from penstock.client._async.retry import Retry
 from penstock.client._async.store_streams import StoreStreams
 from penstock.client.stop import StopSignal
-from penstock.client.types import Page, Receipt, Redriven, Stats, stats_of
+from penstock.client.types import Page, Receipt, Redriven
 from penstock.core.commands import Command, Settled, SettleItem
 from penstock.core.model import Delivery, PushItem, QueueInfo, QueueOptions, State, StoredMessage, system_clock
 from penstock.errors import StoreError, TryLater, UnknownQueue
+from penstock.wire.queue_views import stats_view
+from penstock.wire.queues import Stats
 
 STOP_LOOK_SECONDS = 0.2
 
@@ -144,7 +146,7 @@ class StoreTransport:
         return found
 
     async def stats(self, queue: str) -> Stats:
-        return stats_of(await self._broker.stats(queue))
+        return stats_view(await self._broker.stats(queue))
 
     async def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
         found = await self._broker.list_queues(prefix=prefix, after=after, limit=limit)

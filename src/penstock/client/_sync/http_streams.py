@@ -11,12 +11,12 @@ from collections.abc import Iterator, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from penstock.client import stream_json as wire
+from penstock.client import stream_json
 from penstock.client._sync.batcher import RequestBatcher
 from penstock.client._sync.http_session import Session
 from penstock.client._concurrency_threads import sleep
 from penstock.client.queue_json import sendable
-from penstock.client.stream_types import Appended, joined
+from penstock.client.stream_types import joined
 from penstock.client.types import AUTO_KEY, Page
 from penstock.core import fork_safety
 from penstock.errors import InvalidInput, PenstockError
@@ -25,6 +25,7 @@ from penstock.log.model import Consumer, NewRecord, StreamInfo, Trimmed
 from penstock.log.model import LogPage as RecordPage
 from penstock.log.streams import check_stream_name
 from penstock.wire.arrow_records import check_arrow
+from penstock.wire.streams import Appended
 
 JOINED_BYTES_MAX = 4 << 20
 # Longest wait of one poll; a longer wait takes several.
@@ -67,10 +68,10 @@ class HttpStreams:
 
     def _append_all(self, name: str, batch: list[Records], key: str) -> list[Appended | Exception]:
         """Send all in one request; if the server refuses it because of one part, send each part on its own."""
-        body = {"records": [wire.one_record(record) for records in batch for record in records]}
+        body = {"records": [stream_json.one_record(record) for records in batch for record in records]}
         try:
             done = self._session.get(
-                wire.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_key(key)
+                stream_json.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_key(key)
             )
         except InvalidInput as error:
             if len(batch) == 1:
@@ -89,16 +90,16 @@ class HttpStreams:
 
     def append_arrow(self, name: str, batches: Iterable[Any]) -> Appended:
         parts = []
-        for body in wire.arrow_bodies(batches):
+        for body in stream_json.arrow_bodies(batches):
             parts.append(
                 self._session.get(
-                    wire.appended,
+                    stream_json.appended,
                     "POST",
                     f"{_path(name)}/records",
                     body,
                     queue=name,
                     headers=_key(os.urandom(12).hex()),
-                    content_type=wire.ARROW,
+                    content_type=stream_json.ARROW,
                 )
             )
         if not parts:
@@ -121,7 +122,9 @@ class HttpStreams:
             began = time.monotonic()
             left = min(max(0.0, deadline - began), WAIT_SECONDS_MAX)
             target = f"{path}?{urlencode(query | {'wait_ms': round(left * 1000)})}"
-            page = (self._session.get(wire.page, "GET", target, queue=name, wait_seconds=left)).to_model()
+            page = stream_json.log_page(
+                self._session.get(stream_json.page, "GET", target, queue=name, wait_seconds=left)
+            )
             if page.records or time.monotonic() >= deadline:
                 return page
             if time.monotonic() - began < left / 10:
@@ -134,8 +137,10 @@ class HttpStreams:
         end = info.next if end is None else min(end, info.next)
         while at < end or at > info.next:
             target = f"{_path(name)}/records?from={at}&limit={max(1, min(end - at, 1_000_000))}"
-            answer, _ = self._session.request("GET", target, queue=name, headers=b"accept: %s\r\n" % wire.ARROW)
-            at, batches = wire.arrow_page(answer)
+            answer, _ = self._session.request(
+                "GET", target, queue=name, headers=b"accept: %s\r\n" % stream_json.ARROW
+            )
+            at, batches = stream_json.arrow_page(answer)
             for batch in batches:
                 yield batch
 
@@ -143,18 +148,22 @@ class HttpStreams:
 
     def commit(self, name: str, consumer: str, offset: int, force: bool) -> Consumer:
         body = {"offset": offset, "force": force}
-        return (self._session.get(wire.consumer, "PUT", _consumer(name, consumer), body, queue=name)).to_model()
+        found = self._session.get(stream_json.consumer, "PUT", _consumer(name, consumer), body, queue=name)
+        return stream_json.stream_consumer(found)
 
     def create_consumer(self, name: str, consumer: str) -> Consumer:
         path = f"{_path(name)}/consumers"
-        return (self._session.get(wire.consumer, "POST", path, {"consumer": consumer}, queue=name)).to_model()
+        found = self._session.get(stream_json.consumer, "POST", path, {"consumer": consumer}, queue=name)
+        return stream_json.stream_consumer(found)
 
     def consumers(self, name: str) -> list[Consumer]:
-        found = self._session.get(wire.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
-        return [consumer.to_model() for consumer in found.consumers]
+        found = self._session.get(stream_json.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
+        return [stream_json.stream_consumer(consumer) for consumer in found.consumers]
 
     def consumer(self, name: str, consumer: str) -> Consumer:
-        return (self._session.get(wire.consumer, "GET", _consumer(name, consumer), queue=name)).to_model()
+        return stream_json.stream_consumer(
+            self._session.get(stream_json.consumer, "GET", _consumer(name, consumer), queue=name)
+        )
 
     def forget(self, name: str, consumer: str) -> None:
         self._session.request("DELETE", _consumer(name, consumer), queue=name, repeatable=False)
@@ -163,22 +172,23 @@ class HttpStreams:
 
     def create(self, name: str, options: dict[str, Any]) -> None:
         body = {"name": check_stream_name(name), **sendable(options)}
-        self._session.get(wire.stream, "POST", "/streams", body, queue=name)
+        self._session.get(stream_json.stream, "POST", "/streams", body, queue=name)
 
     def list_all(self, prefix: str, limit: int, after: str | None) -> Page[StreamInfo]:
         given = {"prefix": prefix, "limit": limit} | ({} if after is None else {"after": after})
-        found = self._session.get(wire.stream_list, "GET", f"/streams?{urlencode(given)}")
-        return Page([stream.to_model() for stream in found.streams], found.next)
+        found = self._session.get(stream_json.stream_list, "GET", f"/streams?{urlencode(given)}")
+        return Page([stream_json.stream_info(stream) for stream in found.streams], found.next)
 
     def info(self, name: str) -> StreamInfo:
-        return (self._session.get(wire.stream, "GET", _path(name), queue=name)).to_model()
+        return stream_json.stream_info(self._session.get(stream_json.stream, "GET", _path(name), queue=name))
 
     def configure(self, name: str, changes: dict[str, Any]) -> StreamInfo:
-        return (self._session.get(wire.stream, "PATCH", _path(name), sendable(changes), queue=name)).to_model()
+        found = self._session.get(stream_json.stream, "PATCH", _path(name), sendable(changes), queue=name)
+        return stream_json.stream_info(found)
 
     def trim(self, name: str, before: int | None, force: bool) -> Trimmed:
         body = {"before": before, "force": force}
-        return self._session.get(wire.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
+        return self._session.get(stream_json.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
 
     def drop(self, name: str, force: bool) -> None:
         path = f"{_path(name)}?force={str(force).lower()}"

@@ -20,7 +20,6 @@ from penstock.client.types import (
     Receipt,
     Redriven,
     Seconds,
-    Stats,
     milliseconds,
     peeked,
 )
@@ -30,6 +29,7 @@ from penstock.core.limits import check_flag, check_many, check_range, check_text
 from penstock.core.model import BATCH_MAX, DELAY_MS_MAX, ERROR_TEXT_MAX, LEASE_MS_MAX, QueueInfo, State
 from penstock.core.model import PushItem as StoredNewMessage
 from penstock.errors import InvalidInput, WrongType
+from penstock.wire.queues import Stats
 
 if TYPE_CHECKING:
     from penstock.client._sync.client import Client

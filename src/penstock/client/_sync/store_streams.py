@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from penstock.client._sync.retry import Retry
 from penstock.client._concurrency_threads import offload, sleep
-from penstock.client.stream_types import Appended, joined
+from penstock.client.stream_types import joined
 from penstock.client.types import Page
 from penstock.core import fork_safety
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed
@@ -23,6 +23,7 @@ from penstock.log.model import Consumer, NewRecord, Payload, StreamInfo, StreamO
 from penstock.log.model import LogPage as RecordPage
 from penstock.store.factory import Durability, open_streams
 from penstock.wire.arrow_records import check_arrow, in_commits, payloads_of
+from penstock.wire.streams import Appended
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.01

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from penstock.client.stream_types import Appended, Commit, Record, Records, StreamChanges, to_record, to_records
+from penstock.client.stream_types import Commit, Record, Records, StreamChanges, to_record, to_records
 from penstock.client.types import Seconds, milliseconds
 from penstock.core.limits import check_flag, check_many, check_range
 from penstock.errors import InvalidInput
@@ -18,6 +18,7 @@ from penstock.log.model import BATCH_RECORDS_MAX, READ_RECORDS_MAX, Consumer, St
 from penstock.log.reader import OFFSET_MAX
 from penstock.log.streams import check_stream_name
 from penstock.wire.arrow_records import batches_of
+from penstock.wire.streams import Appended
 
 if TYPE_CHECKING:
     import pyarrow as pa

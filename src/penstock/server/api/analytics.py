@@ -111,7 +111,7 @@ class Analytics:
 
     async def _scope(
         self, request: Request, scope: str
-    ) -> tuple[shapes.Stats, list[shapes.QueueStats], dict[str, Any]]:
+    ) -> tuple[shapes.TreeStats, list[shapes.QueueStats], dict[str, Any]]:
         query = request.query(shapes.PageQuery)
         window, prefix = self._window(query), scope + "/"
         found, following = await self._page(query, window, prefix)
@@ -119,7 +119,7 @@ class Analytics:
         rest = {"next": following, "source": await self._history.source(window)}
         if query.after is None and following is None:
             return _sum(queue.stats for queue in shown), shown, rest
-        everything: list[shapes.Stats] = []
+        everything: list[shapes.TreeStats] = []
         async for page in self._pages(window, prefix):
             everything.append(_sum(_stats(each, window) for each in page))
         return _sum(everything), shown, rest
@@ -183,10 +183,10 @@ def _depth(each: RollUp) -> Depth:
     return each.spans[-1].depth if each.spans else each.before
 
 
-def _stats(each: RollUp, window: Window | None) -> shapes.Stats:
+def _stats(each: RollUp, window: Window | None) -> shapes.TreeStats:
     depth = _depth(each)
     happened = [each.info.totals] if window is None else [span.happened for span in each.spans]
-    return shapes.Stats(
+    return shapes.TreeStats(
         pending=depth.ready + depth.scheduled,
         processing=depth.leased,
         completed=sum(totals.acked for totals in happened),
@@ -196,9 +196,11 @@ def _stats(each: RollUp, window: Window | None) -> shapes.Stats:
     )
 
 
-def _sum(many: Iterable[shapes.Stats]) -> shapes.Stats:
+def _sum(many: Iterable[shapes.TreeStats]) -> shapes.TreeStats:
     rows = [msgspec.structs.astuple(each) for each in many]
-    return shapes.Stats(**{name: sum(row[n] for row in rows) for n, name in enumerate(shapes.Stats.__struct_fields__)})
+    return shapes.TreeStats(
+        **{name: sum(row[n] for row in rows) for n, name in enumerate(shapes.TreeStats.__struct_fields__)}
+    )
 
 
 def _queue(each: RollUp, window: Window | None, query: shapes.PageQuery) -> shapes.QueueStats:

@@ -21,7 +21,8 @@ from penstock.server.api.journal import EventView, Journal, event_view
 from penstock.server.api.queues.mapping import message_id
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
-from penstock.wire.queues import MessageView, message_view
+from penstock.wire.queue_views import message_view
+from penstock.wire.queues import MessageView
 
 SECONDS_MAX = 0.25
 PAGE_RECORDS = 2_000

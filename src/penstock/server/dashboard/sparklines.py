@@ -14,7 +14,8 @@ from penstock.server.dashboard.overview import MINUTES_MAX
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.wire.http_errors import HttpError
-from penstock.wire.queues import QueueView, queue_view
+from penstock.wire.queue_views import queue_view
+from penstock.wire.queues import QueueView
 
 QUEUES_MAX = 100
 

@@ -23,6 +23,7 @@ from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
 from penstock.wire.http_errors import HttpError
+from penstock.wire.queue_views import message_view, polled_message, pushed_many, queue_view, stats_view
 from penstock.wire.queues import (
     AckBody,
     CreateQueue,
@@ -52,10 +53,7 @@ from penstock.wire.queues import (
     Requeued,
     TransactBody,
     TransactedView,
-    message_view,
     new_key_body,
-    queue_view,
-    stats_view,
 )
 
 create_queue = msgspec.json.Decoder(CreateQueue)
@@ -177,7 +175,7 @@ class Queues:
             body.request_key = _one_of(key, body.request_key, "Idempotency-Key", "request_key")
             messages = await self._new_messages(request, queue, body.messages)
             receipts = await self._broker.push(queue, messages, request_key=body.request_key)
-            return reply(translation.pushed_many(receipts), 201, rows=len(receipts))
+            return reply(pushed_many(receipts), 201, rows=len(receipts))
         if body.payload is msgspec.UNSET:
             raise HttpError(422, "invalid_value", "missing payload or messages", field="payload")
         if body.request_key is not None:
@@ -218,7 +216,7 @@ class Queues:
             )
         finally:
             acked = [*await acking] if acking is not None else None
-        return reply(Polled([translation.polled(message) for message in messages], acked), rows=len(messages))
+        return reply(Polled([polled_message(message) for message in messages], acked), rows=len(messages))
 
     async def _submit_acks(self, request: Request, queue: str, body: PollBody) -> asyncio.Future[list[Settled]] | None:
         """Submit acks before the lease, so that both share one commit."""

@@ -1,4 +1,4 @@
-"""Maps requests of the queue API to broker commands, and results to responses."""
+"""Maps requests of the queue API to broker commands, and their results to responses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 from penstock.core.commands import SettleItem
 from penstock.core.ids import DLQ_SUFFIX
-from penstock.core.model import Delivery, PushItem, PushReceipt, State
+from penstock.core.model import PushItem, State
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.signatures import SIGNATURE_NAME, check_signature
 from penstock.wire import payloads
 from penstock.wire.http_errors import HttpError
 from penstock.wire.payloads import TRANSACTION_ID
-from penstock.wire.queues import PolledMessage, PushBody, PushedMany, PushOne, SettledItems, SettledOne
+from penstock.wire.queues import PushBody, PushOne, SettledItems, SettledOne
 
 
 def option_changes(body: Any) -> tuple[dict[str, Any], Any]:
@@ -64,31 +64,6 @@ def without_transaction_id(headers: dict[str, str] | None) -> dict[str, str] | N
     if headers is None or TRANSACTION_ID not in headers:
         return headers
     return {name: value for name, value in headers.items() if name != TRANSACTION_ID} or None
-
-
-def pushed_many(receipts: Sequence[PushReceipt]) -> PushedMany:
-    return PushedMany(
-        [receipt.id for receipt in receipts],
-        [position for position, receipt in enumerate(receipts) if receipt.duplicate],
-    )
-
-
-def polled(message: Delivery) -> PolledMessage:
-    payload, encoding = payloads.show(message.payload, message.content)
-    return PolledMessage(
-        id=message.id,
-        uuid=message.uuid,
-        payload=payload,
-        encoding=encoding,
-        content=message.content,
-        priority=message.priority,
-        attempts=message.attempts,
-        created_at=message.created_at,
-        lease_expires_at=message.leased_until,
-        token=message.token,
-        idempotency_key=message.key,
-        headers=message.headers,
-    )
 
 
 def settle_item(sent: Any) -> SettleItem:

@@ -125,9 +125,7 @@ def queue_routes(api: Queues) -> list[Route]:
             answers={200: shapes.TransactedView},
             errors=(409,),
         ),
-        call(
-            "GET", f"{QUEUE}/stats", api.stats, "Show counts, ages and rates", "read", answers={200: shapes.StatsView}
-        ),
+        call("GET", f"{QUEUE}/stats", api.stats, "Show counts, ages and rates", "read", answers={200: shapes.Stats}),
         call(
             "GET",
             f"{QUEUE}/peek",

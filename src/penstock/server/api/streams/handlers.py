@@ -24,7 +24,7 @@ from penstock.wire.http_errors import HttpError
 from penstock.wire.queues import Done
 from penstock.wire.streams import (
     ARROW_RECORDS_MAX,
-    AppendedView,
+    Appended,
     AppendQuery,
     ConsumerList,
     CreateStream,
@@ -153,7 +153,7 @@ class StreamApi:
             return await self._append_all(request, name, key, since)
         payloads = await read_whole(request)
         appended, again = await self._service.append(name, payloads, key, since)
-        answer = AppendedView(appended.first, appended.last, len(payloads))
+        answer = Appended(appended.first, appended.last, len(payloads))
         return reply(answer, 200 if again else 201, rows=len(payloads))
 
     async def _append_all(self, request: Request, name: str, key: str | None, since: int | None) -> Response:
@@ -172,7 +172,7 @@ class StreamApi:
             raise after(done, error, "records") from None
         if not parts:
             raise HttpError(422, "invalid_value", "no records to append", field="records")
-        return reply(AppendedView(parts[0].first, parts[-1].last, done), 201 if is_new else 200, rows=done)
+        return reply(Appended(parts[0].first, parts[-1].last, done), 201 if is_new else 200, rows=done)
 
     async def read(self, request: Request) -> Response:
         query = request.query(ReadQuery)

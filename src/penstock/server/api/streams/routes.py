@@ -88,7 +88,7 @@ def stream_routes(api: StreamApi) -> list[Route]:
             body=shapes.AppendBody,
             body_types=BODIES,
             body_required=False,
-            answers={201: shapes.AppendedView, 200: shapes.AppendedView},
+            answers={201: shapes.Appended, 200: shapes.Appended},
             errors=(409,),
             headers=("Idempotency-Key",),
         ),
