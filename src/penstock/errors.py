@@ -37,6 +37,7 @@ PenstockError
 │   ├── ReadOnly
 │   ├── DiskFull
 │   ├── LogFailed           a write failed; the log must be opened again
+│   ├── InvariantBroken     a check that protects stored data failed; nothing was written
 │   └── Damaged
 │       └── CorruptRecord   carries its position, never its bytes
 ├── Unsupported             an operation that this kind of store does not have
@@ -388,6 +389,15 @@ class LogFailed(StoreError):
 
 class Damaged(StoreError):
     code = "damaged"
+
+
+class InvariantBroken(StoreError):
+    """A check that protects stored data has failed: a fault in Penstock. The write did not happen."""
+
+    code = "invariant_broken"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, hint="nothing of it was written; please report this as a bug")
 
 
 class CorruptRecord(Damaged):

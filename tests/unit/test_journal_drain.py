@@ -13,7 +13,7 @@ import pytest
 from penstock import LiteQueue
 from penstock.core.commands import Ack, CatchUpJournal, Command, Lease, Push, SettleItem
 from penstock.core.model import PushItem, QueueOptions
-from penstock.errors import CorruptRecord, StoreBusy, StoreClosed
+from penstock.errors import CorruptRecord, InvariantBroken, StoreBusy, StoreClosed
 from penstock.journal.drainer import Drain, drain_once, journal_folder
 from penstock.log.reader import LogReader
 from penstock.log.segment_header import HEAD_BYTES
@@ -239,3 +239,14 @@ def test_a_body_too_large_for_a_record_is_left_out_and_its_size_told(tmp_path: P
         *_, event = log_events(journal_folder(store.path))
     assert event.body == b""
     assert event.details == {"body_bytes": 9 << 20}
+
+
+def test_events_that_are_not_consecutive_do_not_reach_the_log(store: SqliteStore) -> None:
+    work(store)
+    with closing(sqlite3.connect(store.path)) as db, db:
+        (first, *_, last) = [row[0] for row in db.execute("SELECT rowid FROM penstock_journal ORDER BY rowid")]
+        db.execute("DELETE FROM penstock_journal WHERE rowid > ? AND rowid < ?", (first, last))
+    with closing(opened(store)) as drain:
+        with pytest.raises(InvariantBroken, match="not consecutive"):
+            drain.step()
+        assert drain.log.next_offset == 0

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from penstock.core.commands import CatchUpJournal, ForgetJournal
 from penstock.core.model import DAY_MS, Clock, system_clock
-from penstock.errors import PenstockError, StoreBusy, StoreError
+from penstock.errors import InvariantBroken, PenstockError, StoreBusy, StoreError
 from penstock.journal.interface import JournalledStore, JournalRow
 from penstock.log.consumers import Consumers
 from penstock.log.files import DISK, typed_errors
@@ -89,9 +89,13 @@ class Drain:
             return None
         # Fsync the store first: some commits did not wait for the disk, and the journal must never be ahead of it.
         self._store.sync()
-        if rows[0].first_offset > self.log.next_offset:
-            self.log.skip_to(rows[0].first_offset)
-        for data, sizes in _appends(rows, self.log.next_offset):
+        start = max(self.log.next_offset, rows[0].first_offset)
+        appends = _appends(rows, start)
+        end = rows[-1].first_offset + len(sizes_of(rows[-1].bytes))
+        if start + sum(len(sizes) for _, sizes in appends) != end:
+            raise InvariantBroken(f"the events from {start} to {end} are not consecutive")
+        self.log.skip_to(start)
+        for data, sizes in appends:
             self.log.append_encoded(data, sizes)
         return ForgetJournal(before=self.log.next_offset)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from penstock.errors import InvariantBroken
 from penstock.log.files import Files
 from penstock.log.index import BLOCK_RECORDS, ENDS_AT, IndexHeader
 from penstock.log.manifest import Identity, Manifest
@@ -45,11 +46,13 @@ class ActiveSegment:
         paths = [folder / file_name(first, suffix) for suffix in (LOG, INDEX, SUMS)]
         opened: list[int] = []
         try:
+            uid, start = identity.uid, identity.start_of(first)
+            if paths[0].exists() and paths[0].stat().st_size > start:
+                raise InvariantBroken(f"a new segment would overwrite the records in {paths[0].name}")
             for path in paths:
                 opened.append(files.open(path))
                 files.truncate(opened[-1], 0)
             log_fd, index_fd, sums_fd = opened
-            uid, start = identity.uid, identity.start_of(first)
             if start:
                 # The first append syncs the header; until then there are no records.
                 files.write(log_fd, head_of(uid, first), 0)

@@ -19,6 +19,7 @@ from penstock.core.model import Clock, system_clock
 from penstock.errors import (
     BatchTooLarge,
     InvalidInput,
+    InvariantBroken,
     LogFailed,
     PenstockError,
     StoreClosed,
@@ -269,6 +270,8 @@ class Log(SingleLane, LogReader):
 
     def _write(self, commands: Sequence[Append | AppendEncoded]) -> Group:
         active, group = self.active, Group(self, commands)
+        if sum(group.sizes) != len(group.data):
+            raise InvariantBroken(f"records of {sum(group.sizes)} bytes were encoded as {len(group.data)}")
         try:
             active.write(group.data)
         except OSError as error:
@@ -333,6 +336,8 @@ class Log(SingleLane, LogReader):
     def roll(self, first: int | None = None) -> None:
         """Seal the active segment and begin another. The caller has the turn."""
         active = self.active
+        if first is not None and first < active.next:
+            raise InvariantBroken(f"a segment from offset {first} on would overlap the last one, up to {active.next}")
         with typed_errors(f"beginning a new segment of stream {self.name!r}"):
             active.seal()
             begin = active.next if first is None else first

@@ -20,6 +20,7 @@ STATUS: tuple[tuple[type[errors.PenstockError], int], ...] = (
     (errors.OffsetTrimmed, 410),
     (errors.TryLater, 429),
     (errors.CorruptRecord, 500),
+    (errors.InvariantBroken, 500),
     (errors.StoreError, 503),
 )
 RETRY_AFTER_UNAVAILABLE_MS = 1_000
