@@ -38,7 +38,7 @@ def command(backend: Backend, out: Output, queue: str | None) -> None:
 
 
 def show_stats(out: Output, stats: Data) -> None:
-    shown: Data = {name: stats[name] for name in ("queue", *COUNTS, "head_age_ms", "oldest_age_ms")}
+    shown: Data = {name: value for name, value in stats.items() if not isinstance(value, dict)}
     shown["error_rate"] = f"{stats['error_rate']:.1%}"
     for name, percentiles in stats["latency"].items():
         shown[name] = "  ".join(f"{point} {'-' if value is None else value}" for point, value in percentiles.items())

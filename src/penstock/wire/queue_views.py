@@ -69,26 +69,18 @@ def export_line(message: StoredMessage) -> bytes:
 
 
 def stats_view(stats: QueueStats) -> Stats:
+    """Return the statistics of a queue; a field with the same name in the model is copied."""
     info = stats.info
+    copied = {
+        name: getattr(source, name)
+        for source in (info, stats)
+        for name in Stats.__struct_fields__
+        if hasattr(source, name)
+    }
     recent = stats.rates["15m"]
     failed = recent["nacked"] + recent["lapsed"]
     ended = failed + recent["acked"]
-    return Stats(
-        queue=info.name,
-        paused=info.paused,
-        ready=info.ready,
-        scheduled=info.scheduled,
-        leased=info.leased,
-        dead=info.dead,
-        dlq=info.dead,
-        archived=info.archived,
-        head_age_ms=stats.head_age_ms,
-        oldest_age_ms=stats.oldest_age_ms,
-        rates=stats.rates,
-        error_rate=round(failed / ended, 4) if ended else 0.0,
-        latency=stats.latency,
-        totals=info.totals,
-    )
+    return Stats(queue=info.name, dlq=info.dead, error_rate=round(failed / ended, 4) if ended else 0.0, **copied)
 
 
 def pushed_many(receipts: Sequence[PushReceipt]) -> PushedMany:
