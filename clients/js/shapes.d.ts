@@ -13,6 +13,7 @@ export interface QueueOptions {
   delay_ms?: number
   window_ms?: number
   ttl_ms?: number | null
+  max_age_alert_ms?: number | null
   priority?: number
   max_size?: number | null
   push_rate?: number | null
@@ -70,6 +71,8 @@ export interface QueueStats {
   head_age_ms: number | null
   /** Age, since its push, of the oldest ready message, whatever its priority. */
   oldest_age_ms: number | null
+  /** True if that age is above the queue's `max_age_alert_ms`. */
+  age_alert: boolean
   /** Per second, over `1m`, `5m` and `15m`. */
   rates: Record<string, Record<string, number>>
   /** Failed deliveries among all that ended in the last 15 minutes. */

@@ -64,6 +64,18 @@ def test_queues_are_a_tree_that_is_filtered_sorted_and_follows_what_happens(
     expect(page.get_by_text("No queue has that in its name")).to_be_visible()
 
 
+def test_a_queue_with_messages_older_than_it_allows_is_marked(dashboard: Dashboard, client: Client, name: str) -> None:
+    for queue in (client.queue(f"{name}-late", max_age_alert_ms=1), client.queue(f"{name}-calm")):
+        push(client, queue, 1)
+    while not client.get(f"/queues/{name}-late/stats").json["age_alert"]:
+        pass
+    page = dashboard.go("queues")
+    page.get_by_label("Filter queues").fill(name)
+    late, calm = (page.get_by_role("row").filter(has_text=f"{name}-{each}") for each in ("late", "calm"))
+    expect(late.get_by_text("old messages")).to_be_visible()
+    expect(calm.get_by_text("old messages")).to_be_hidden()
+
+
 def test_a_queue_shows_its_counts_its_messages_and_its_latencies(
     dashboard: Dashboard, client: Client, name: str
 ) -> None:

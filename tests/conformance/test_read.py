@@ -191,6 +191,24 @@ def test_the_oldest_age_is_that_of_the_oldest_message_whatever_its_priority(
     assert ages(store) == (30, 30)
 
 
+def test_an_alert_is_raised_while_the_oldest_ready_message_is_older_than_the_queue_allows(
+    store: StoreUnderTest, clock: Clock
+) -> None:
+    store.make(max_age_alert_ms=50)
+    assert not store.stats("q").age_alert
+    store.push("old", priority=-1)
+    clock.advance(50)
+    store.push("urgent")
+    assert not store.stats("q").age_alert
+    clock.advance(1)
+    assert store.stats("q").age_alert
+    store.make(max_age_alert_ms=None)
+    assert not store.stats("q").age_alert
+    store.make(max_age_alert_ms=1)
+    store.lease(limit=2)
+    assert not store.stats("q").age_alert
+
+
 def test_a_message_that_was_retried_keeps_its_age(store: StoreUnderTest, clock: Clock) -> None:
     store.push("retried")
     store.nack(store.lease_one(), delay_ms=20)

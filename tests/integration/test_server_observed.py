@@ -207,14 +207,18 @@ def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
         client.queue("empty")
         client.post(f"{queue}/messages", {"payload": "old", "priority": -1})
         first = time.monotonic()
+        assert client.ask("PATCH", queue, {"max_age_alert_ms": 99}).status == 200
         while client.get(f"{queue}/stats").json["oldest_age_ms"] < 100:
             time.sleep(0.01)
         client.post(f"{queue}/messages", {"payload": "urgent", "priority": 1})
+        assert client.get(f"{queue}/stats").json["age_alert"] is True
         found = samples(client.get("/metrics"))
         waited = time.monotonic() - first
     assert 0.1 <= found['penstock_oldest_age_seconds{queue="q"}'] <= waited + 60
     assert found['penstock_head_age_seconds{queue="q"}'] < found['penstock_oldest_age_seconds{queue="q"}']
     assert found['penstock_oldest_age_seconds{queue="empty"}'] == 0
+    assert found['penstock_queue_age_alert{queue="q"}'] == 1
+    assert found['penstock_queue_age_alert{queue="empty"}'] == 0
     assert found["penstock_disk_free_bytes"] > 0
     assert found["process_resident_memory_bytes"] > 0
     assert found["process_open_fds"] > 0

@@ -116,6 +116,7 @@ class Options(TypedDict, total=False):
     delay_ms: int
     window_ms: int
     ttl_ms: int | None
+    max_age_alert_ms: int | None
     priority: int
     max_size: int | None
     push_rate: float | None

@@ -79,6 +79,9 @@ class QueueOptions(Options, frozen=True, kw_only=True):
     delay_ms: Annotated[DelayMs, doc("How long a pushed message waits before it is ready.")] = 0
     window_ms: Annotated[DelayMs, doc("Lease nothing until the newest message is this old.")] = 0
     ttl_ms: Annotated[AgeMs | None, doc("How long a message may wait before it expires and is deleted.")] = None
+    max_age_alert_ms: Annotated[
+        AgeMs | None, doc("Raise `age_alert` when the oldest ready message is older than this.")
+    ] = None
     priority: Annotated[
         Priority, doc("Priority of the queue in a pop over a namespace or task; the highest comes first.")
     ] = 0
@@ -103,6 +106,10 @@ class QueueOptions(Options, frozen=True, kw_only=True):
         Literal["full", "meta", "off"],
         doc("What the journal records about messages: everything, everything but bodies, or nothing."),
     ] = "full"
+
+    def is_age_alert(self, oldest_ms: int | None) -> bool:
+        """Return True if a ready message of this age is older than `max_age_alert_ms`."""
+        return oldest_ms is not None and self.max_age_alert_ms is not None and oldest_ms > self.max_age_alert_ms
 
 
 def backoff_ms(options: QueueOptions, message_id: int, attempts: int) -> int:
@@ -269,6 +276,10 @@ class QueueStats(Struct, kw_only=True):
     """Events per second, by kind, over the last `1m`, `5m` and `15m`."""
     latency: Latency = {}
     """Over the last 15 minutes."""
+
+    @property
+    def age_alert(self) -> bool:
+        return self.info.options.is_age_alert(self.oldest_age_ms)
 
 
 class Window(Struct, frozen=True, gc=False):

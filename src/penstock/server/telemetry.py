@@ -238,6 +238,11 @@ class BrokerCollector(Collector):
         oldest = GaugeMetricFamily(
             "penstock_oldest_age_seconds", "Age of the oldest ready message, whatever its priority.", labels=("queue",)
         )
+        alert = GaugeMetricFamily(
+            "penstock_queue_age_alert",
+            "1 if the oldest ready message is older than the queue's max_age_alert_ms.",
+            labels=("queue",),
+        )
         depth = GaugeMetricFamily("penstock_messages", "Messages in the queue, by state.", labels=("queue", "state"))
         total = CounterMetricFamily("penstock_events", "Message events, by kind.", labels=("queue", "event"))
         retries = CounterMetricFamily("penstock_retries", "Deliveries that failed.", labels=("queue",))
@@ -248,13 +253,14 @@ class BrokerCollector(Collector):
             age = ages.get(info.name, NO_AGES)
             head.add_metric((info.name,), (age.head_ms or 0) / 1000)
             oldest.add_metric((info.name,), (age.oldest_ms or 0) / 1000)
+            alert.add_metric((info.name,), float(info.options.is_age_alert(age.oldest_ms)))
             for state in ("ready", "scheduled", "leased", "dead", "archived"):
                 depth.add_metric((info.name, state), getattr(info, state))
             for event, count in msgspec.structs.asdict(info.totals).items():
                 total.add_metric((info.name, event), count)
             retries.add_metric((info.name,), _retries(info))
             inflow.add_metric((info.name,), info.totals.dead)
-        yield from (depth, head, oldest, total, retries, inflow)
+        yield from (depth, head, oldest, alert, total, retries, inflow)
 
 
 class CutFiles:

@@ -308,6 +308,8 @@ class Stats(Struct, kw_only=True):
     """Age, since its push, of the ready message that would be leased next."""
     oldest_age_ms: int | None
     """Age, since its push, of the oldest ready message, whatever its priority."""
+    age_alert: bool = False
+    """True if that age is above the queue's `max_age_alert_ms`."""
     rates: dict[str, dict[str, float]]
     error_rate: float
     """Share of failed deliveries among those that ended in the last 15 minutes."""

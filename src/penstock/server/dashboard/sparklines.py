@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from penstock.broker.broker import Broker
 from penstock.core.ids import check_queue_name
-from penstock.core.model import RollUp, Window
+from penstock.core.model import Ages, RollUp, Window
 from penstock.server.api.tree.routes import API
 from penstock.server.dashboard.overview import MINUTES_MAX
 from penstock.server.http.messages import Request, Response, reply
@@ -29,6 +29,8 @@ class SparklineQuery(Struct, forbid_unknown_fields=True):
 
 class Sparkline(Struct):
     queue: QueueView
+    age_alert: bool
+    """True if the oldest ready message is older than the queue's `max_age_alert_ms`."""
     pushed: list[int]
     """Counts per step, oldest first."""
     completed: list[int]
@@ -67,16 +69,19 @@ class Sparklines:
             raise HttpError(422, "invalid_value", f"at most {QUEUES_MAX} queues of 100 steps", field="queues")
         to = self._broker.store.clock() // 60_000 + 1
         window = Window(to - query.minutes, to, query.step_minutes)
-        found = []
+        found: list[RollUp] = []
         for name in names:
             # Sorted by name, a queue comes first among those with its name as prefix.
             rolled = await self._broker.roll_ups(window, prefix=name, limit=1)
-            found += [_sparkline(each, window) for each in rolled if each.info.name == name]
-        return reply(SparklineList(found), rows=len(found))
+            found += [each for each in rolled if each.info.name == name]
+        alerting = [each.info.name for each in found if each.info.options.max_age_alert_ms is not None]
+        ages = await self._broker.read(lambda: self._broker.store.ages(alerting))
+        sparks = [_sparkline(each, window, ages.get(each.info.name, Ages())) for each in found]
+        return reply(SparklineList(sparks), rows=len(sparks))
 
 
-def _sparkline(each: RollUp, window: Window) -> Sparkline:
-    spark = Sparkline(queue_view(each.info), [], [], [], [])
+def _sparkline(each: RollUp, window: Window, ages: Ages) -> Sparkline:
+    spark = Sparkline(queue_view(each.info), each.info.options.is_age_alert(ages.oldest_ms), [], [], [], [])
     spans = {span.minute: span for span in each.spans}
     depth = each.before
     for start in window.starts:

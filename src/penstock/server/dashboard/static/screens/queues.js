@@ -116,6 +116,7 @@ function makeRow(app, toggle) {
   const twist = h('button', { class: 'twist', type: 'button', text: '▶', onclick: (/** @type {Event} */ e) => (e.stopPropagation(), toggle(row.twig)) })
   const link = h('a', { class: 'clip' })
   const state = tag('paused')
+  const alert = tag('dead', 'old messages')
   const pause = h('button', {
     class: 'btn small', type: 'button',
     onclick: (/** @type {Event} */ event) => {
@@ -131,9 +132,9 @@ function makeRow(app, toggle) {
       if (row.twig.entry) go(to('queue', [row.twig.entry.name]))
       else toggle(row.twig)
     },
-  }, h('span', { role: 'gridcell', class: 'name' }, twist, link, state),
+  }, h('span', { role: 'gridcell', class: 'name' }, twist, link, state, alert),
     h('span', { role: 'gridcell', class: 'wide' }, line.element), cells, h('span', { role: 'gridcell', class: 'wide num' }, app.mayChange && pause)))
-  row.parts = { line, twist, link, state, pause, cells, name: row.firstElementChild }
+  row.parts = { line, twist, link, state, alert, pause, cells, name: row.firstElementChild }
   return row
 }
 
@@ -144,7 +145,7 @@ function makeRow(app, toggle) {
  * @param {Sparks} sparks
  */
 function showRow(row, twig, isOpen, sparks) {
-  const { line, twist, link, state, pause, cells, name } = row.parts
+  const { line, twist, link, state, alert, pause, cells, name } = row.parts
   const { entry } = twig
   row.twig = twig
   row.setAttribute('aria-level', String(twig.level))
@@ -172,7 +173,9 @@ function showRow(row, twig, isOpen, sparks) {
     cell.classList.toggle('zero', value === 0)
     cell.classList.toggle('bad', kind === 'dead' && value > 0)
   }
-  const known = entry && sparks.of(entry.name)
+  const seen = entry && sparks.of(entry.name)
+  const known = seen?.pushed
+  alert.hidden = !seen?.alert
   line.element.style.visibility = known ? 'visible' : 'hidden'
   if (known && row.drawn !== known) line.set(known)
   row.drawn = known
@@ -189,14 +192,14 @@ class Sparks {
     this._app = app
     this._signal = signal
     this._redraw = redraw
-    /** @type {Map<string, {pushed: number[], at: number}>} */
+    /** @type {Map<string, {pushed: number[], alert: boolean, at: number}>} */
     this._known = new Map()
     this._timer = 0
   }
 
   /** @param {string} name */
   of(name) {
-    return this._known.get(name)?.pushed
+    return this._known.get(name)
   }
 
   /** @param {Twig[]} twigs */
@@ -214,7 +217,7 @@ class Sparks {
       const query = { queues: names.join(','), minutes: 60, step_minutes: 2 }
       const found = await this._app.client.request('GET', '/api/v1/analytics/sparks', { query, signal: this._signal })
       for (const each of found.sparks) {
-        this._known.set(each.queue.name, { pushed: each.pushed, at: Date.now() })
+        this._known.set(each.queue.name, { pushed: each.pushed, alert: each.age_alert, at: Date.now() })
         this._app.catalog.put(each.queue)
       }
       this._redraw()
