@@ -58,7 +58,7 @@ format: $(STAMPS)/test ## fix lint and formatting
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-provision: $(STAMPS)/test $(STAMPS)/docs ## find or install Java, PostgreSQL and a browser for the tests
+provision: $(STAMPS)/test $(STAMPS)/docs $(STAMPS)/binary ## find or install Java, PostgreSQL and a browser for the tests
 	@$(BIN)/python tools/provision.py
 	@$(BIN)/python -m penstock.pipeline.runtime.cds_archive
 
@@ -66,8 +66,14 @@ audit: $(STAMPS)/audit ## look up known vulnerabilities of every lock
 	@for lock in requirements/*.txt; do echo "$$lock" && \
 		$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r "$$lock" || exit 1; done
 
-binary: $(STAMPS)/deploy $(PACKAGE) ## build a single-file server, dist/penstock
-	$(BIN)/python -m tools.binary dist/penstock
+BINARY = dist/penstock
+binary: $(STAMPS)/binary ## build a single-file server, dist/penstock
+	@rm -rf build/binary && mkdir -p $(dir $(BINARY))
+	@$(PIP) install --require-hashes --target build/binary -r requirements/deploy.txt
+	@$(PIP) install --no-deps --no-build-isolation --upgrade --target build/binary .
+	@$(BIN)/shiv --site-packages build/binary --compressed --reproducible --preamble tools/binary_preamble.py \
+		--console-script penstock --output-file $(BINARY)
+	@du -h $(BINARY)
 
 demo-install: $(STAMPS)/spark $(PACKAGE) ## install what the demo and the tutorial need, including Spark
 
@@ -123,6 +129,7 @@ lock: $(STAMPS)/lock ## update requirements/*.txt (UPGRADE=--upgrade moves every
 	$(COMPILE) --no-deps requirements/java.in -o requirements/java.txt
 	$(COMPILE) --no-deps requirements/postgres.in -o requirements/postgres.txt
 	$(COMPILE) requirements/docs.in -c requirements/test.txt -o requirements/docs.txt
+	$(COMPILE) requirements/binary.in --no-emit-package pip -c requirements/test.txt -o requirements/binary.txt
 	$(COMPILE) requirements/audit.in -o requirements/audit.txt
 	$(COMPILE) --no-deps requirements/postgres-versions.in -c requirements/postgres.txt \
 		-o requirements/postgres-versions.txt
@@ -167,7 +174,7 @@ $(STAMPS)/test: requirements/test.txt .venv/pyvenv.cfg | $(PACKAGE)
 $(STAMPS)/docs: requirements/docs.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
-$(STAMPS)/deploy: requirements/deploy.txt .venv/pyvenv.cfg | $(PACKAGE)
+$(STAMPS)/binary: requirements/binary.txt .venv/pyvenv.cfg | $(PACKAGE)
 	$(INSTALL)
 
 $(STAMPS)/spark: requirements/spark.txt .venv/pyvenv.cfg | $(PACKAGE)
