@@ -621,7 +621,7 @@ def test_an_interrupted_leader_neither_takes_the_others_down_nor_doubles_what_th
     """It is interrupted when the server has done what it asked for itself and for another."""
     with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)
-        session: Any = client.transport._session  # type: ignore[union-attr]
+        session: Any = client.transport.session  # type: ignore[union-attr]
         real = session.request
         interruptions, receipts = [], []
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import aio, errors
-from penstock.client import payloads, queue_json, stream_json, types
+from penstock.client import payloads, queue_json, response_errors, stream_json, types
 from penstock.client.http11 import HttpResponse
 from penstock.client.urls import ServerUrl, parse, request_headers
 
@@ -52,11 +52,11 @@ def test_talking_to_a_server_needs_no_more_than_the_basic_install() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("kind", queue_json.CLASSES.values())
+@pytest.mark.parametrize("kind", response_errors.CLASSES.values())
 def test_every_error_travels(kind: type[errors.PenstockError]) -> None:
     body = {"error": "queue 'q' still holds 7 messages: a, b", "code": kind.code, "hint": "do this", "field": "f"}
     answer = HttpResponse(422, {b"retry-after": b"3"}, msgspec.json.encode(body))
-    error = queue_json.error_of(answer, "q")
+    error = response_errors.error_of(answer, "q")
     assert type(error) is kind
     assert error.code == kind.code
     assert str(error) == str(copy.copy(error)) == f"{body['error']} (do this)"
@@ -74,7 +74,9 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
         (429, "too_many_polls", errors.TryLater),
         (500, "internal_error", errors.ServerFault),
     ):
-        error = queue_json.error_of(HttpResponse(status, {}, msgspec.json.encode({"error": "e", "code": code})), None)
+        error = response_errors.error_of(
+            HttpResponse(status, {}, msgspec.json.encode({"error": "e", "code": code})), None
+        )
         assert type(error) is kind
         assert error.code == code
 

@@ -1,42 +1,19 @@
-"""Converts between the JSON schemas of the queue API and the client's types, and its errors to exceptions."""
+"""Converts between the JSON schemas of the queue API and the client's types."""
 
 from __future__ import annotations
 
 import base64
 import math
-import re
 from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 
 from penstock import errors
-from penstock.client.http11 import HttpResponse
-from penstock.client.stream_json import STREAM_ERRORS, error_data
 from penstock.core.commands import SettleItem
 from penstock.core.limits import check_text
 from penstock.core.model import Content, Delivery, PushItem, QueueInfo, StoredMessage
 from penstock.wire import queues as wire
-from penstock.wire.http_errors import Problem
-
-CLASSES: dict[str, type[errors.PenstockError]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.PenstockError) and kind is not errors.PenstockError
-} | {"body_too_large": errors.BatchTooLarge}
-BY_STATUS: dict[int, type[errors.PenstockError]] = {
-    400: errors.InvalidInput,
-    401: errors.Unauthorized,
-    403: errors.Forbidden,
-    404: errors.NotFound,
-    409: errors.Conflict,
-    413: errors.BatchTooLarge,
-    422: errors.InvalidInput,
-    429: errors.TryLater,
-    503: errors.StoreError,
-}
-encode = msgspec.json.Encoder().encode
-
 
 polled = msgspec.json.Decoder(wire.Polled)
 pushed = msgspec.json.Decoder(wire.PushedMany)
@@ -51,7 +28,6 @@ purged = msgspec.json.Decoder(wire.Purged)
 dropped = msgspec.json.Decoder(wire.Dropped)
 requeued = msgspec.json.Decoder(wire.Requeued)
 done = msgspec.json.Decoder(wire.Done)
-_problem = msgspec.json.Decoder(Problem)
 
 
 def push_one(message: PushItem, queue: str | None = None) -> wire.TransactPush:
@@ -165,53 +141,3 @@ def sendable(options: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, int) and not -(2**63) <= value < 2**64:
             raise errors.InvalidInput(f"{name} is out of range", field=name)
     return options
-
-
-def error_of(answer: HttpResponse, queue: str | None) -> errors.PenstockError:
-    """Return the exception for an error response."""
-    try:
-        problem = _problem.decode(answer.body)
-    except msgspec.MsgspecError:
-        kind = BY_STATUS.get(answer.status, errors.ServerFault)
-        problem = Problem(f"the server answered {answer.status}", kind.code)
-    kind = CLASSES.get(problem.code) or BY_STATUS.get(answer.status, errors.ServerFault)
-    # The response carries the error's text, not the arguments of its constructor.
-    error = kind.__new__(kind)
-    error.args = (problem.error,)
-    data: dict[str, Any] = {"hint": problem.hint, "maybe_done": problem.maybe_done}
-    if kind.code != problem.code:
-        data["code"] = problem.code
-    if isinstance(error, errors.InvalidInput):
-        data["field"] = problem.field
-    elif isinstance(error, errors.TryLater):
-        data["retry_after_ms"] = retry_after_ms(answer) or 1_000
-    elif isinstance(error, errors.ServerFault):
-        data["status"] = answer.status
-    elif isinstance(error, errors.QueueExists):
-        data |= {"queue": queue, "differing": problem.error.rpartition(": ")[2].split(", ")}
-    elif isinstance(error, errors.StreamExists):
-        data["differing"] = problem.error.rpartition(": ")[2].split(", ")
-    elif isinstance(error, errors.QueueNotEmpty):
-        data |= {"queue": queue, "messages": _first_int(problem.error.rpartition("holds ")[2])}
-    elif isinstance(error, errors.UnknownQueue | errors.UnknownMessage):
-        # A transaction may have named other queues.
-        named = re.search(r"queue '(.+)'", problem.error)
-        data["queue"] = named[1] if named else queue
-    if isinstance(error, errors.LeaseLost | errors.UnknownMessage):
-        data["message_id"] = _first_int(problem.error.partition("message ")[2])
-    elif isinstance(error, errors.MissingExtra):
-        data["extra"] = "arrow"
-    error.__dict__.update(data)
-    if isinstance(error, STREAM_ERRORS):
-        error.__dict__.update(error_data(error, queue, problem.place))
-    return error
-
-
-def retry_after_ms(answer: HttpResponse) -> int | None:
-    value = answer.headers.get(b"retry-after", b"")
-    return int(value) * 1000 if value.isdigit() and len(value) < 7 else None
-
-
-def _first_int(text: str) -> int:
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else 0

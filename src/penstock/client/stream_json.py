@@ -1,21 +1,19 @@
-"""Converts between the JSON schemas of the stream API and the client's types, with the attributes of its errors."""
+"""Converts between the JSON schemas of the stream API and the client's types."""
 
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw
 
 from penstock import errors
 from penstock.client.http11 import HttpResponse
 from penstock.core.model import Content
 from penstock.log.model import FLAGS, Consumer, LogPage, LogRecord, NewRecord, StreamInfo, Trimmed
 from penstock.wire import streams as wire
-from penstock.wire.http_errors import ErrorPlace
 
 ARROW = b"application/vnd.apache.arrow.stream"
 NEXT_HEADER = b"x-penstock-next"
@@ -110,42 +108,3 @@ def arrow_page(answer: HttpResponse) -> tuple[int, list[Any]]:
             status=answer.status,
             hint="is that a Penstock server of this version?",
         ) from None
-
-
-def error_data(error: errors.PenstockError, stream: str | None, place: ErrorPlace | None) -> dict[str, Any]:
-    """Return the attributes of a stream's error, parsed from its text where the response has no field for them."""
-    text, hint = str(error.args[0]), error.hint or ""
-    data: dict[str, Any] = {"stream": stream}
-    if isinstance(error, errors.CorruptRecord):
-        data |= structs.asdict(place) if place else {"offset": _after("record ", text), "segment": "", "position": None}
-    elif isinstance(error, errors.OffsetTrimmed):
-        data |= {"offset": _after("offset ", text), "first_offset": _after("kept is ", hint)}
-    elif isinstance(error, errors.OffsetBeyondEnd):
-        data |= {"offset": _after("and ", text), "next_offset": _after("offset ", text)}
-    elif isinstance(error, errors.PositionMovesBack):
-        data |= {"offset": _after("and ", text), "committed": _after(" is at ", text)}
-    elif isinstance(error, errors.StreamExists):
-        data["differing"] = text.rpartition(": ")[2].split(", ")
-    elif isinstance(error, errors.StreamInUse):
-        data["consumers"] = text.rpartition(": ")[2].removesuffix(" …").split(", ")
-    if isinstance(error, errors.PositionMovesBack | errors.UnknownConsumer):
-        found = re.search(r"consumer '([^']*)'", text)
-        data["consumer"] = found[1] if found else None
-    return data
-
-
-STREAM_ERRORS = (
-    errors.CorruptRecord,
-    errors.OffsetTrimmed,
-    errors.OffsetBeyondEnd,
-    errors.PositionMovesBack,
-    errors.StreamExists,
-    errors.StreamInUse,
-    errors.UnknownConsumer,
-    errors.UnknownStream,
-)
-
-
-def _after(words: str, text: str) -> int:
-    found = re.search(re.escape(words) + r"(\d+)", text)
-    return int(found[1]) if found else 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    import ssl
 
 # Shorter than the server's idle timeout of 75 s: a request on a connection that is being closed would fail.
 IDLE_SECONDS_MAX = 60.0

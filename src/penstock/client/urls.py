@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
@@ -11,6 +11,9 @@ from penstock.client.transport_errors import Address
 from penstock.core.redact import without_password
 from penstock.errors import InvalidInput
 from penstock.store.factory import POSTGRES
+
+if TYPE_CHECKING:
+    import ssl
 
 SCHEMES = "sqlite:///path, postgresql://user@host/database, http://host:port or https://host:port"
 
@@ -29,6 +32,8 @@ class ServerUrl(Struct, frozen=True):
     def address(self, tls: ssl.SSLContext | None) -> Address:
         if self.scheme == "http":
             return Address(self.host, self.port)
+        import ssl  # Slow to import, and plain HTTP does without.
+
         return Address(self.host, self.port, tls or ssl.create_default_context())
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.client import queue_json
 from penstock.client._async.retry import Retry
 from penstock.client.connection_async import Connections
 from penstock.client.http11 import HttpResponse, encode_request
+from penstock.client.response_errors import error_of, retry_after_ms
 from penstock.client.transport_errors import Interrupt, RequestFailed
 from penstock.errors import (
     InvalidInput,
@@ -96,7 +96,7 @@ class Session:
             self._is_lost = False
             if answer.status < 400:
                 return answer, repeated
-            error = queue_json.error_of(answer, queue)
+            error = error_of(answer, queue)
             if error.maybe_done:
                 repeated = True
                 if not repeatable:
@@ -108,7 +108,7 @@ class Session:
             if isinstance(error, TryLater):
                 await retry.wait(error)
             elif answer.status == 503:
-                await retry.wait(error, after_ms=queue_json.retry_after_ms(answer))
+                await retry.wait(error, after_ms=retry_after_ms(answer))
             else:
                 raise error
 
@@ -152,7 +152,7 @@ def _body(method: str, body: Any) -> bytes | None:
         return body
     if body is not None:
         try:
-            return queue_json.encode(body)
+            return msgspec.json.encode(body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"cannot encode the request as JSON: {error}") from None
     return b"" if method == "POST" else None

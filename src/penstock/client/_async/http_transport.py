@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Sequence
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -15,7 +16,6 @@ import msgspec
 from penstock.client import queue_json
 from penstock.client._async.batcher import RequestBatcher
 from penstock.client._async.http_session import MAYBE, Session
-from penstock.client._async.http_streams import HttpStreams
 from penstock.client._async.poller import Poller
 from penstock.client.stop import StopSignal
 from penstock.client.transport_errors import Interrupt
@@ -35,6 +35,9 @@ from penstock.errors import (
 )
 from penstock.wire.queues import Stats
 
+if TYPE_CHECKING:
+    from penstock.client._async.http_streams import HttpStreams
+
 T = TypeVar("T")
 JOINED_BYTES_MAX = 4 << 20
 JOINED_ITEMS_MAX = 1_000
@@ -50,12 +53,19 @@ class HttpTransport:
     Methods called for every message return an awaitable instead of being coroutines, which saves a frame per call.
     """
 
+    kind: Literal["server"] = "server"
+
     def __init__(self, session: Session, linger: float) -> None:
-        self._session = session
+        self.session = session
         self._linger = linger
-        self.streams = HttpStreams(session, linger)
         self.after_fork_in_child()
         fork_safety.register(self)
+
+    @cached_property
+    def streams(self) -> HttpStreams:
+        from penstock.client._async.http_streams import HttpStreams
+
+        return HttpStreams(self.session, self._linger)
 
     # After a fork the child must not send what the parent's threads were about to send.
 
@@ -100,7 +110,7 @@ class HttpTransport:
             "request_key": key,
         }
         try:
-            pushed = await self._session.get(queue_json.pushed, "POST", path, body, queue=queue, share=not alone)
+            pushed = await self.session.get(queue_json.pushed, "POST", path, body, queue=queue, share=not alone)
         except (InvalidInput, QueueFull, RateLimited) as error:
             if alone or error.maybe_done:  # Sent again in parts, with other keys, a message could be added twice.
                 return [error] * len(batch)
@@ -146,7 +156,7 @@ class HttpTransport:
 
         async def poll(limit: int, wait_seconds: float, interrupt: Interrupt | None) -> list[Delivery]:
             target = f"{path}batch={limit}&wait_ms={round(wait_seconds * 1000)}"
-            found = await self._session.get(
+            found = await self.session.get(
                 queue_json.polled,
                 "POST",
                 target,
@@ -201,14 +211,14 @@ class HttpTransport:
             body["ms"] = lease_ms
         path = f"{_path(queue)}/{verb}"
         try:
-            answer, repeated = await self._session.request(
+            answer, repeated = await self.session.request(
                 "POST", path, body, queue=queue, retry_for=retry_for, patient=True
             )
         except LeaseLost:
             return [Settled.STALE], False
         except UnknownMessage:
             return [Settled.UNKNOWN], False
-        return [one.result for one in self._session.read(queue_json.settled, answer).results], repeated
+        return [one.result for one in self.session.read(queue_json.settled, answer).results], repeated
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Awaitable[Settled]:
         """Settle one item, batched with concurrent calls."""
@@ -240,7 +250,7 @@ class HttpTransport:
             "push": [queue_json.push_one(m, queue) for queue, some in pushes.items() for m in add_keys(some)],
         }
         # Not repeatable: a second attempt would find the leases settled by the first.
-        done = await self._session.get(
+        done = await self.session.get(
             queue_json.transacted,
             "POST",
             f"{_path(home)}/transact",
@@ -256,13 +266,13 @@ class HttpTransport:
 
     async def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[StoredMessage]:
         query = _query(state=state.value, limit=limit, after=after)
-        page = await self._session.get(queue_json.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
+        page = await self.session.get(queue_json.message_page, "GET", f"{_path(queue)}/peek{query}", queue=queue)
         return Page([queue_json.stored_message(message) for message in page.messages], page.next)
 
     async def get(self, queue: str, message_id: int) -> StoredMessage | None:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            found = await self._session.get(queue_json.message_view, "GET", path, queue=queue)
+            found = await self.session.get(queue_json.message_view, "GET", path, queue=queue)
         except UnknownMessage:
             return None
         return queue_json.stored_message(found)
@@ -270,20 +280,20 @@ class HttpTransport:
     async def remove(self, queue: str, message_id: int) -> bool:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            await self._session.get(queue_json.done, "DELETE", path, queue=queue)
+            await self.session.get(queue_json.done, "DELETE", path, queue=queue)
         except UnknownMessage:
             return False
         return True
 
     async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
-        found = await self._session.get(queue_json.queue_view, "GET", _path(queue), queue=queue, patient=patient)
+        found = await self.session.get(queue_json.queue_view, "GET", _path(queue), queue=queue, patient=patient)
         return queue_json.queue_info(found)
 
     async def stats(self, queue: str) -> Stats:
-        return await self._session.get(queue_json.stats, "GET", f"{_path(queue)}/stats", queue=queue)
+        return await self.session.get(queue_json.stats, "GET", f"{_path(queue)}/stats", queue=queue)
 
     async def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
-        found = await self._session.get(
+        found = await self.session.get(
             queue_json.queue_list, "GET", "/queues" + _query(prefix=prefix, limit=limit, after=after)
         )
         return Page([queue_json.queue_info(queue) for queue in found.queues], found.next)
@@ -292,24 +302,24 @@ class HttpTransport:
 
     async def create(self, queue: str, options: dict[str, Any]) -> None:
         body = {"name": check_new_queue_name(queue), **queue_json.sendable(options)}
-        await self._session.get(queue_json.queue_view, "POST", "/queues", body, queue=queue)
+        await self.session.get(queue_json.queue_view, "POST", "/queues", body, queue=queue)
 
     async def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
         path = _path(check_new_queue_name(queue))
         body = queue_json.sendable(changes)
-        return queue_json.queue_info(await self._session.get(queue_json.queue_view, "PATCH", path, body, queue=queue))
+        return queue_json.queue_info(await self.session.get(queue_json.queue_view, "PATCH", path, body, queue=queue))
 
     async def drop(self, queue: str, force: bool) -> int:
         path = f"{_path(queue)}?force={str(force).lower()}"
-        return (await self._session.get(queue_json.dropped, "DELETE", path, queue=queue, repeatable=False)).messages
+        return (await self.session.get(queue_json.dropped, "DELETE", path, queue=queue, repeatable=False)).messages
 
     async def pause(self, queue: str, paused: bool) -> None:
         verb = "pause" if paused else "resume"
-        await self._session.get(queue_json.queue_view, "POST", f"{_path(queue)}/{verb}", queue=queue)
+        await self.session.get(queue_json.queue_view, "POST", f"{_path(queue)}/{verb}", queue=queue)
 
     async def purge(self, queue: str, dead: bool) -> int:
         verb = "dlq/purge" if dead else "purge"
-        return (await self._session.get(queue_json.purged, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
+        return (await self.session.get(queue_json.purged, "POST", f"{_path(queue)}/{verb}", queue=queue)).purged
 
     async def redrive(
         self,
@@ -326,11 +336,11 @@ class HttpTransport:
         body = {"where": where, "rate_per_s": rate_per_s, "dry_run": dry_run}
         path = f"{_path(queue)}/dlq/requeue"
         wait = 0.0 if rate_per_s is None else SLOW_SECONDS_MAX
-        done = await self._session.get(queue_json.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
+        done = await self.session.get(queue_json.requeued, "POST", path, body, queue=queue, wait_seconds=wait)
         return Redriven(done.matched, done.moved)
 
     async def close(self) -> None:
-        await self._session.close()
+        await self.session.close()
 
 
 def add_keys(messages: Messages) -> Messages:

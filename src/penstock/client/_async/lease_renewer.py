@@ -8,14 +8,17 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from typing import TYPE_CHECKING
 
-from penstock.client._async.http_transport import HttpTransport
 from penstock.client._async.message import LeasedMessage
-from penstock.client._async.store_transport import StoreTransport
 from penstock.client._concurrency_async import BackgroundTasks, Mutex, OneShotEvent
 from penstock.core import fork_safety
 from penstock.core.commands import Settled, SettleItem
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client._async.http_transport import HttpTransport
+    from penstock.client._async.store_transport import StoreTransport
 
 log = logging.getLogger("penstock.client")
 IDLE_SECONDS = 5.0

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from penstock.client._async.message import LeasedMessage, check_leased
 from penstock.client._async.transaction import Transaction
-from penstock.client._async.worker import Worker
 from penstock.client.types import (
     NewMessage,
     Options,
@@ -33,6 +32,7 @@ from penstock.wire.queues import Stats
 
 if TYPE_CHECKING:
     from penstock.client._async.client import Client
+    from penstock.client._async.worker import Worker
 
 CONSUME_WAIT_SECONDS = 60.0
 
@@ -249,6 +249,8 @@ class Queue:
 
         Returning acks the message; an exception nacks it with its text and the queue's backoff.
         """
+
+        from penstock.client._async.worker import Worker
 
         def make(handler: Callable[[LeasedMessage], Awaitable[object]]) -> Worker:
             if not callable(handler):

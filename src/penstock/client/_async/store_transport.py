@@ -10,34 +10,49 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.broker.broker import Broker
 from penstock.client._async.retry import Retry
-from penstock.client._async.store_streams import StoreStreams
 from penstock.client.stop import StopSignal
 from penstock.client.types import Page, Receipt, Redriven
 from penstock.core.commands import Command, Settled, SettleItem
 from penstock.core.model import Delivery, PushItem, QueueInfo, QueueOptions, State, StoredMessage, system_clock
-from penstock.errors import StoreError, TryLater, UnknownQueue
+from penstock.errors import StoreClosed, StoreError, TryLater, UnknownQueue
 from penstock.wire.queue_views import stats_view
 from penstock.wire.queues import Stats
+
+if TYPE_CHECKING:
+    from penstock.client._async.store_streams import StoreStreams
+    from penstock.store.factory import Durability
 
 STOP_LOOK_SECONDS = 0.2
 
 
 class StoreTransport:
-    def __init__(self, broker: Broker, streams: StoreStreams, retry_for: float) -> None:
-        self._broker = broker
-        self.streams = streams
+    kind: Literal["store"] = "store"
+
+    def __init__(self, broker: Broker, where: str, retry_for: float, durability: Durability) -> None:
+        self.broker = broker
+        self.where = where
         self._retry_for = retry_for
-        self._attends = False
+        self._durability = durability
+        self._attends = self._closed = False
+
+    @cached_property
+    def streams(self) -> StoreStreams:
+        from penstock.client._async.store_streams import StoreStreams
+
+        if self._closed:
+            raise StoreClosed("the client is closed")
+        return StoreStreams(self.where, self._retry_for, self._durability)
 
     async def push(self, queue: str, messages: Sequence[PushItem]) -> list[Receipt]:
         retry: Retry | None = None
         while True:
             try:
-                receipts = await self._broker.push(queue, messages)
+                receipts = await self.broker.push(queue, messages)
                 return [Receipt(receipt.id, receipt.duplicate) for receipt in receipts]
             except TryLater as error:
                 retry = retry or Retry(self._retry_for)
@@ -45,7 +60,7 @@ class StoreTransport:
 
     async def push_on(self, conn: Any, queue: str, messages: Sequence[PushItem]) -> list[Receipt]:
         # No retries if the queue is full: the caller's transaction would stay open meanwhile.
-        receipts = await self._broker.push_on(conn, queue, messages)
+        receipts = await self.broker.push_on(conn, queue, messages)
         return [Receipt(receipt.id, receipt.duplicate) for receipt in receipts]
 
     async def lease(
@@ -58,14 +73,14 @@ class StoreTransport:
         worker: str | None = None,
     ) -> list[Delivery]:
         if not wait_seconds and worker is None:
-            return await self._broker.lease(queue, limit=limit, lease_ms=lease_ms)
+            return await self.broker.lease(queue, limit=limit, lease_ms=lease_ms)
         deadline = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
             patience = left if stop is None else min(left, STOP_LOOK_SECONDS)
             if worker is not None:
-                patience = min(patience, self._broker.worker_registry.heartbeat_ms / 1000)
-            messages = await self._broker.lease(
+                patience = min(patience, self.broker.worker_registry.heartbeat_ms / 1000)
+            messages = await self.broker.lease(
                 queue, limit=limit, lease_ms=lease_ms, wait_ms=round(patience * 1000), worker=worker
             )
             if worker is not None:
@@ -75,12 +90,12 @@ class StoreTransport:
 
     async def _attend(self) -> None:
         """Register this process and its consumers as workers, as no server sends heartbeats for them."""
-        worker_registry = self._broker.worker_registry
+        worker_registry = self.broker.worker_registry
         if worker_registry.due():
             self._attends = True
             worker_registry.host, worker_registry.pid = socket.gethostname(), os.getpid()
             with suppress(StoreError):
-                await self._broker.beat()
+                await self.broker.beat()
 
     async def settle(
         self,
@@ -93,16 +108,16 @@ class StoreTransport:
         surely: bool = False,
     ) -> list[Settled]:
         if verb == "ack":
-            return await self._broker.ack(queue, items)
+            return await self.broker.ack(queue, items)
         if verb == "nack":
-            return (await self._broker.nack(queue, items)).results
+            return (await self.broker.nack(queue, items)).results
         if verb == "release":
-            return await self._broker.release(queue, items)
-        return (await self._broker.extend(queue, items, lease_ms=lease_ms)).results
+            return await self.broker.release(queue, items)
+        return (await self.broker.extend(queue, items, lease_ms=lease_ms)).results
 
     async def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
         if verb == "ack":
-            return (await self._broker.ack(queue, [item]))[0]
+            return (await self.broker.ack(queue, [item]))[0]
         return (await self.settle(verb, queue, [item]))[0]
 
     async def transact(
@@ -113,16 +128,16 @@ class StoreTransport:
         pushes: dict[str, list[PushItem]],
     ) -> list[Receipt]:
         commands: list[Command[Any]] = [
-            *(self._broker.ack_command(queue, items) for queue, items in acks.items()),
-            *(self._broker.nack_command(queue, items) for queue, items in nacks.items()),
-            *(self._broker.push_command(queue, messages) for queue, messages in pushes.items()),
+            *(self.broker.ack_command(queue, items) for queue, items in acks.items()),
+            *(self.broker.nack_command(queue, items) for queue, items in nacks.items()),
+            *(self.broker.push_command(queue, messages) for queue, messages in pushes.items()),
         ]
         if home not in {*acks, *nacks, *pushes}:
             await self.info(home)  # Raises UnknownQueue even if the transaction is empty.
         retry = Retry(self._retry_for)
         while True:
             try:
-                outcomes = await self._broker.transact(commands)
+                outcomes = await self.broker.transact(commands)
                 break
             except TryLater as error:
                 await retry.wait(error)
@@ -130,42 +145,42 @@ class StoreTransport:
         return [Receipt(receipt.id, receipt.duplicate) for receipt in receipts]
 
     async def peek(self, queue: str, state: State, limit: int, after: str | None) -> Page[StoredMessage]:
-        found, following = await self._broker.peek(queue, state=state, limit=limit, after=after)
+        found, following = await self.broker.peek(queue, state=state, limit=limit, after=after)
         return Page(found, following)
 
     async def get(self, queue: str, message_id: int) -> StoredMessage | None:
-        return await self._broker.get(queue, message_id)
+        return await self.broker.get(queue, message_id)
 
     async def remove(self, queue: str, message_id: int) -> bool:
-        return await self._broker.remove(queue, [message_id]) > 0
+        return await self.broker.remove(queue, [message_id]) > 0
 
     async def info(self, queue: str, *, patient: bool = False) -> QueueInfo:
-        found = await self._broker.find_queue(queue)
+        found = await self.broker.find_queue(queue)
         if found is None:
             raise UnknownQueue(queue)
         return found
 
     async def stats(self, queue: str) -> Stats:
-        return stats_view(await self._broker.stats(queue))
+        return stats_view(await self.broker.stats(queue))
 
     async def queues(self, prefix: str, limit: int, after: str | None) -> Page[QueueInfo]:
-        found = await self._broker.list_queues(prefix=prefix, after=after, limit=limit)
+        found = await self.broker.list_queues(prefix=prefix, after=after, limit=limit)
         return Page(found, found[-1].name if len(found) == limit else None)
 
     async def create(self, queue: str, options: dict[str, Any]) -> None:
-        await self._broker.configure(queue, options, create=QueueOptions(), exact=True)
+        await self.broker.configure(queue, options, create=QueueOptions(), exact=True)
 
     async def configure(self, queue: str, changes: dict[str, Any]) -> QueueInfo:
-        return (await self._broker.configure(queue, changes)).info
+        return (await self.broker.configure(queue, changes)).info
 
     async def drop(self, queue: str, force: bool) -> int:
-        return await self._broker.drop(queue, force=force)
+        return await self.broker.drop(queue, force=force)
 
     async def pause(self, queue: str, paused: bool) -> None:
-        await self._broker.pause(queue, paused=paused)
+        await self.broker.pause(queue, paused=paused)
 
     async def purge(self, queue: str, dead: bool) -> int:
-        return await self._broker.purge(queue, (State.DEAD,) if dead else (State.READY, State.SCHEDULED))
+        return await self.broker.purge(queue, (State.DEAD,) if dead else (State.READY, State.SCHEDULED))
 
     async def redrive(
         self,
@@ -177,7 +192,7 @@ class StoreTransport:
         rate_per_s: float | None,
         dry_run: bool,
     ) -> Redriven:
-        done = await self._broker.redrive(
+        done = await self.broker.redrive(
             queue,
             ids=ids,
             error_contains=error_contains,
@@ -188,9 +203,11 @@ class StoreTransport:
         return Redriven(done.matched, done.moved)
 
     async def close(self) -> None:
-        await self.streams.close()
+        self._closed = True
+        if "streams" in vars(self):
+            await self.streams.close()
         if self._attends:
             self._attends = False
             with suppress(StoreError):
-                await self._broker.leave()
-        await self._broker.close()
+                await self.broker.leave()
+        await self.broker.close()

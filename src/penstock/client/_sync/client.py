@@ -5,28 +5,27 @@ Made by tools/unasync.py from the asynchronous twin: change that.
 
 from __future__ import annotations
 
-import ssl
 from types import TracebackType
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from penstock.broker._sync.broker import Broker
-from penstock.client._sync.http_session import Session
-from penstock.client._sync.http_transport import HttpTransport
 from penstock.client._sync.lease_renewer import LeaseRenewer
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.store_streams import StoreStreams
-from penstock.client._sync.store_transport import StoreTransport
-from penstock.client._sync.stream import Stream
-from penstock.client.connection_threads import Connections
-from penstock.client.stream_types import StreamChanges
 from penstock.client.types import Options, Page, Seconds, milliseconds
 from penstock.client.urls import ServerUrl, parse, request_headers
 from penstock.core.ids import NAME_LENGTH_MAX, check_queue_name, own_name
 from penstock.core.limits import check_range, check_text
 from penstock.core.model import QueueInfo
 from penstock.errors import InvalidInput, QueueExists, StreamExists
-from penstock.log.model import StreamInfo
 from penstock.store.factory import Durability, open_store
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client._sync.http_transport import HttpTransport
+    from penstock.client._sync.store_transport import StoreTransport
+    from penstock.client._sync.stream import Stream
+    from penstock.client.stream_types import StreamChanges
+    from penstock.log.model import StreamInfo
 
 PAGE_MAX = 1_000
 
@@ -72,6 +71,8 @@ class Client:
 
     def stream(self, name: str) -> Stream:
         """Return a stream by name, without checking that it exists."""
+        from penstock.client._sync.stream import Stream
+
         return Stream(self, name)
 
     def create_stream(self, name: str, *, exist_ok: bool = False, **options: Unpack[StreamChanges]) -> Stream:
@@ -143,14 +144,20 @@ def connect(
         raise InvalidInput(f"connections must be a positive int, got {connections!r}", field="connections")
     if worker is not None and (type(worker) is not str or not 0 < len(worker) <= NAME_LENGTH_MAX):
         raise InvalidInput(f"worker must have 1 to {NAME_LENGTH_MAX} characters", field="worker")
+    # Only the modules of the chosen transport are imported, so that a short program starts quickly.
     if not isinstance(where, ServerUrl):
+        from penstock.broker._sync.broker import Broker
+        from penstock.client._sync.store_transport import StoreTransport
+
         store = open_store(where, durability=durability)
         return Client(
-            StoreTransport(
-                Broker(store, clock=store.clock), StoreStreams(where, retry_seconds, durability), retry_seconds
-            ),
+            StoreTransport(Broker(store, clock=store.clock), where, retry_seconds, durability),
             worker,
         )
+    from penstock.client._sync.http_session import Session
+    from penstock.client._sync.http_transport import HttpTransport
+    from penstock.client.connection_threads import Connections
+
     session = Session(
         Connections(where.address(tls), connections, connect_seconds),
         where=where.shown,

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock import Client, connect
 from penstock.broker._sync.broker import Broker
-from penstock.client._sync.store_streams import StoreStreams
 from penstock.client._sync.store_transport import StoreTransport
 from penstock.core.model import PushItem
 from penstock.errors import (
@@ -136,7 +135,7 @@ def _client(url: str, token: str | None) -> Client:
         return connect(url, token=token, retry_for=0)
     where = url.removeprefix("sqlite:///")
     store = open_store(where)
-    return Client(StoreTransport(Broker(store, clock=store.clock, limits=EMBEDDED), StoreStreams(where, 0), 0))
+    return Client(StoreTransport(Broker(store, clock=store.clock, limits=EMBEDDED), where, 0, "full"))
 
 
 class StreamTarget(SinkTarget):
