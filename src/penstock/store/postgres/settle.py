@@ -246,7 +246,8 @@ def _results(
 ) -> tuple[list[Settled], dict[int, int]]:
     """Return the result of each item, and how earlier requests settled items by number.
 
-    `done` has the items settled now by number. An item before the one that settled its message is stale.
+    `done` has the items settled now by number. An item before the one that settled its message is stale, unless its
+    token settled the message earlier.
     """
     recalled, why = _find_settled(tx, [(queue, item) for number, item in enumerate(items) if number not in done])
     done_by = {item.id: number for number, item in reversed(done.items())}
@@ -256,11 +257,11 @@ def _results(
         how = recalled.get(_key(queue, item))
         if number in done:
             results.append(Settled.OK)
-        elif number < done_by.get(item.id, 0):
-            results.append(Settled.STALE)
         elif how is not None and same(how):
             before[number] = how
             results.append(Settled.OK)
+        elif number < done_by.get(item.id, 0):
+            results.append(Settled.STALE)
         else:
             results.append(why[queue.id, item.id])
     return results, before
