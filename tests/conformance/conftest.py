@@ -14,12 +14,12 @@ STORES: dict[str, Callable[[Path], StoreUnderTest]] = {
     "sqlite": lambda folder: StoreUnderTest(folder / "penstock.db", persists=True),
     "memory": lambda _: StoreUnderTest(":memory:", persists=False),
     "postgres": lambda _: PostgresUnderTest(),
-    "postgres-at-once": lambda _: PostgresUnderTest(journal=False),
+    "postgres-no-journal": lambda _: PostgresUnderTest(journal=False),
 }
-SHARED = ["sqlite", "postgres", "postgres-at-once"]
+SHARED = ["sqlite", "postgres", "postgres-no-journal"]
 JOURNALLED = ["sqlite", "postgres"]
 FILES = ["sqlite", "memory"]
-STORE_FIXTURES = {"store", "shared", "journalled", "in_sqlite", "on_file", "on_server", "at_once"}
+STORE_FIXTURES = {"store", "shared", "journalled", "in_sqlite", "on_file", "on_server", "unjournalled"}
 
 
 def _open(name: str, folder: Path) -> Iterator[StoreUnderTest]:
@@ -71,7 +71,7 @@ def on_server() -> Iterator[PostgresUnderTest]:
 
 
 @pytest.fixture
-def at_once() -> Iterator[PostgresUnderTest]:
+def unjournalled() -> Iterator[PostgresUnderTest]:
     """The same without a journal."""
     under_test = PostgresUnderTest(journal=False)
     try:

@@ -66,7 +66,6 @@ def open_store(schema: str, clock: Clock, *, journal: bool) -> PostgresStore:
 
 class PostgresUnderTest(StoreUnderTest):
     def __init__(self, *, journal: bool = True) -> None:
-        """Without a journal, what is plain takes the short way."""
         self.schema = new_schema()
         self._journal = journal
         super().__init__(cluster().url, persists=True)

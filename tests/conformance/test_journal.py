@@ -149,33 +149,35 @@ def test_of_many_who_begin_a_journal_at_once_one_tells(journalled: StoreUnderTes
     assert told(journalled) == [{"what": "entered", **NOTHING, "waiting": 1}]
 
 
-def test_a_journal_begins_between_transactions_of_others(at_once: PostgresUnderTest) -> None:
-    other = at_once.open_another()
+def test_a_journal_begins_between_transactions_of_others(unjournalled: PostgresUnderTest) -> None:
+    other = unjournalled.open_another()
     other.apply([push_command("before")])
-    at_once._journal = True
+    unjournalled._journal = True
     begins, goes_on, makes = (
         threading.Thread(target=work)
         for work in (
-            at_once.open_another,
+            unjournalled.open_another,
             lambda: other.apply([push_command("after")]),
-            lambda: at_once.push("after", queue="made later"),
+            lambda: unjournalled.push("after", queue="made later"),
         )
     )
-    with psycopg.connect(str(at_once.path)) as maker:
-        with psycopg.connect(str(at_once.path)) as pusher:
-            at_once.push_on(pusher, push_command("on its way"))
-            maker.execute("SELECT pg_advisory_xact_lock(%s)", (at_once._context.lock_key(CREATING, 0),))
+    with psycopg.connect(str(unjournalled.path)) as maker:
+        with psycopg.connect(str(unjournalled.path)) as pusher:
+            unjournalled.push_on(pusher, push_command("on its way"))
+            maker.execute("SELECT pg_advisory_xact_lock(%s)", (unjournalled._context.lock_key(CREATING, 0),))
             begins.start()
-            eventually(lambda: _waited_for(at_once) == [ALIVE])
-        eventually(lambda: _waited_for(at_once) == [CREATING])
+            eventually(lambda: _waited_for(unjournalled) == [ALIVE])
+        eventually(lambda: _waited_for(unjournalled) == [CREATING])
         goes_on.start()
         makes.start()
-        eventually(lambda: _waited_for(at_once) == [ALIVE, CREATING, CREATING])
+        eventually(lambda: _waited_for(unjournalled) == [ALIVE, CREATING, CREATING])
     for thread in (begins, goes_on, makes):
         thread.join()
-    details = [(event.queue, event.details.get("waiting")) for event in events_of(at_once) if event.kind == "queue"]
+    details = [
+        (event.queue, event.details.get("waiting")) for event in events_of(unjournalled) if event.kind == "queue"
+    ]
     assert details == [("q", 2), ("made later", None)]
-    at_once.check()
+    unjournalled.check()
 
 
 def _waited_for(store: PostgresUnderTest) -> list[int]:

@@ -273,8 +273,8 @@ class PostgresMachine(Machine):
         drop_schema(self.schema)
 
 
-class AtOnceMachine(PostgresMachine):
-    """Without a journal, what is plain takes the short way."""
+class UnjournalledMachine(PostgresMachine):
+    """Records no events, as a program without a server does by default."""
 
     journal = False
 
@@ -296,5 +296,5 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settled(100)
 TestPostgresMachine = PostgresMachine.TestCase
 TestPostgresMachine.settings = settled(25)
-TestAtOnceMachine = AtOnceMachine.TestCase
-TestAtOnceMachine.settings = settled(25)
+TestUnjournalledMachine = UnjournalledMachine.TestCase
+TestUnjournalledMachine.settings = settled(25)

@@ -252,7 +252,7 @@ def test_a_push_whose_answer_was_lost_says_so_if_it_was_kept(schema: str, kept: 
         store.close()
 
 
-@pytest.mark.parametrize("way", ["on_server", "at_once"])
+@pytest.mark.parametrize("way", ["on_server", "unjournalled"])
 def test_a_database_that_is_slow_to_say_when_to_wake_is_not_asked_again_and_again(
     request: pytest.FixtureRequest, way: str
 ) -> None:

@@ -53,6 +53,17 @@ def test_the_same_again_leaves_the_message_to_whoever_holds_it_now(
     assert store.settle(verb, [first]).results == [OK]
 
 
+@pytest.mark.parametrize("verb", [Nack, Release])
+def test_the_same_again_gets_the_same_answer_beside_the_lease_that_holds_now(
+    store: StoreUnderTest, clock: Clock, verb: Verb
+) -> None:
+    store.push("a")
+    first = store.lease_one()
+    assert store.settle(verb, [first]).results == [OK]
+    clock.advance(MINUTE_MS)
+    assert store.settle(verb, [first, store.lease_one()]).results == [OK, OK]
+
+
 @settling
 def test_a_token_that_settled_in_one_way_does_not_claim_another(store: StoreUnderTest, verb: Verb) -> None:
     store.push("a")
@@ -186,16 +197,16 @@ def test_a_file_without_a_server_deletes_what_tokens_did_long_ago(in_sqlite: Sto
 
 @pytest.mark.parametrize("ends", [False, True], ids=["the lease holds", "the lease ended"])
 def test_an_ack_whose_answer_was_lost_is_ok_though_the_lease_ended_meanwhile(
-    at_once: PostgresUnderTest, clock: Clock, ends: bool
+    unjournalled: PostgresUnderTest, clock: Clock, ends: bool
 ) -> None:
-    at_once.push("a")
+    unjournalled.push("a")
 
     def meanwhile() -> None:
         clock.advance(2 * LEASE_MS if ends else 0)
 
-    with Cutter(cluster().folder, cut_before=False, at=b"ack_at_once", meanwhile=meanwhile) as cutter:
+    with Cutter(cluster().folder, cut_before=False, at=b".settled (minute", meanwhile=meanwhile) as cutter:
         url = f"postgresql://postgres@/postgres?host={cutter.folder}"
-        with closing(PostgresStore(url, schema=at_once.schema, clock=clock, monotonic=clock.monotonic)) as store:
+        with closing(PostgresStore(url, schema=unjournalled.schema, clock=clock, monotonic=clock.monotonic)) as store:
             store.apply([push_command("b")])
             (leased,) = store.apply([Lease(queue="q", lease_ms=LEASE_MS)])
             cutter.armed.set()
@@ -203,4 +214,4 @@ def test_an_ack_whose_answer_was_lost_is_ok_though_the_lease_ended_meanwhile(
             (outcome,) = store.apply([Ack(queue="q", items=items)])
     assert cutter.cuts == 1
     assert outcome.results == [OK]
-    assert at_once.drain() == ["b"]
+    assert unjournalled.drain() == ["b"]

@@ -3,7 +3,7 @@
 python tests/crash/postgres_rounds.py --rounds 100 --seed 7
 
 Two servers on one PostgreSQL (fsync on), each behind a line of its own; clients at both, and straight on the database.
-Every other database is without a journal: what is plain then takes the short way.
+Every other database is without a journal.
 """
 
 from __future__ import annotations

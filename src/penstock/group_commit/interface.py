@@ -24,36 +24,6 @@ class PreparedBatch(Protocol):
     def release(self) -> None: ...
 
 
-class PendingReply(Protocol):
-    """A batch sent to a database. Only `finish` blocks; for the rest an event loop watches the socket."""
-
-    socket: int
-    patience_seconds: float | None
-    """How long to wait for a reply before calling `abandon`."""
-
-    @property
-    def failed(self) -> bool:
-        """True if no reply will come."""
-
-    def send(self) -> bool:
-        """Send as much as fits, and return True when everything is sent."""
-
-    def receive(self) -> bool:
-        """Read what has arrived, and return True when the reply is complete."""
-
-    def abandon(self) -> None:
-        """Give up a silent connection; `finish` then finds out over another one whether the batch was committed."""
-
-    def release(self) -> None:
-        """Return the connection, after the complete reply or instead of waiting for it."""
-
-    def outcomes(self) -> list[Any] | None:
-        """Return the outcomes after the reply; None if `finish` is needed to get them."""
-
-    def finish(self) -> list[Any]:
-        """Block until the outcomes are known. Call on a thread."""
-
-
 class CommandSink(Protocol):
     """Executes batches of commands: a store or a log."""
 
@@ -77,18 +47,12 @@ class CommandSink(Protocol):
     def prepare(self, commands: Sequence[Command[Any]]) -> PreparedBatch | None:
         """Execute a batch like `apply` but leave the commit to the caller; None if that would block."""
 
-    def begin_async(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
-        """Send a batch and leave the wait for its reply to the caller; None if it takes more than one round trip."""
-
 
 class SingleLane:
-    """Defaults for a sink that runs one batch at a time and has no socket to wait on."""
+    """Defaults for a sink that runs one batch at a time."""
 
     lanes = 1
     commit_is_instant = False
-
-    def begin_async(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
-        return None
 
     def lane(self, command: Command[Any]) -> int:
         return 0

@@ -7,11 +7,10 @@ durable. `penstock.group_commit.threads` is the counterpart for threads.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -22,12 +21,10 @@ from typing import Any, TypeVar
 from penstock.core.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
 from penstock.group_commit.batch_order import group_compatible
-from penstock.group_commit.interface import BATCH_COMMANDS_MAX, CommandSink, PendingReply
+from penstock.group_commit.interface import BATCH_COMMANDS_MAX, CommandSink
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
-# Event loops on Windows cannot watch sockets that they did not create.
-CAN_WATCH = sys.platform != "win32"
 # An fsync below this takes no longer than the statements of a larger batch.
 QUICK_SECONDS = 0.002
 
@@ -42,7 +39,7 @@ class _TaskLane:
     def __init__(self) -> None:
         self.waiting: deque[tuple[Command[Any], asyncio.Future[Any]]] = deque()
         self.running: asyncio.Future[None] | None = None
-        # True if the last batch was a single command with none behind it: the next command need not wait for others.
+        # True if the last batch was a single command with none behind it.
         self.alone = False
         # True if the last fsync was quick.
         self.commit_is_instant = False
@@ -102,42 +99,10 @@ class Committer:
 
     def _enqueue(self, command: Command[Any], future: asyncio.Future[Any]) -> None:
         lane = self._lanes[self._store.lane(command)]
-        if lane.running is None and lane.alone and CAN_WATCH:
-            reply = self._store.begin_async([command])
-            if reply is not None:
-                self._run_single(lane, command, future, reply)
-                return
         lane.waiting.append((command, future))
         self._waiting += 1
         if lane.running is None:
             lane.running = asyncio.get_running_loop().create_task(self._run(lane))
-
-    def _run_single(
-        self, lane: _TaskLane, command: Command[Any], future: asyncio.Future[Any], reply: PendingReply
-    ) -> None:
-        """Run one command without a task: a turn of the loop costs as much as a statement costs the database."""
-        started, loop = time.perf_counter(), asyncio.get_running_loop()
-
-        def on_reply() -> None:
-            outcomes = reply.outcomes()
-            lane.running = None
-            if outcomes is None:
-                lane.running = loop.create_task(self._finish_single(lane, command, future, reply, started))
-            else:
-                self._resolve([(command, future)], outcomes, started)
-                if lane.waiting:
-                    lane.running = loop.create_task(self._run(lane))
-            done.set_result(None)
-
-        lane.running = done = loop.create_future()
-        _BatchReply(reply, on_reply)
-
-    async def _finish_single(
-        self, lane: _TaskLane, command: Command[Any], future: asyncio.Future[Any], reply: PendingReply, started: float
-    ) -> None:
-        outcomes = await self._outcomes(lane.writer.run(reply.finish), 1)
-        self._resolve([(command, future)], outcomes, started)
-        await self._run(lane)
 
     async def _run(self, lane: _TaskLane) -> None:
         try:
@@ -161,18 +126,13 @@ class Committer:
 
     async def _commit(self, batch: Batch, lane: _TaskLane) -> None:
         started = time.perf_counter()
-        outcomes = await self._outcomes(self._execute([command for command, _ in batch], lane), len(batch))
-        self._resolve(batch, outcomes, started)
-
-    async def _outcomes(self, execution: Awaitable[Sequence[Any]], count: int) -> Sequence[Any]:
+        outcomes: Sequence[Any]
         try:
-            return await execution
+            outcomes = await self._execute([command for command, _ in batch], lane)
         except PenstockError as error:
-            return [copy(error) for _ in range(count)]
+            outcomes = [copy(error) for _ in batch]
         except Exception as error:
-            return [error] * count
-
-    def _resolve(self, batch: Batch, outcomes: Sequence[Any], started: float) -> None:
+            outcomes = [error] * len(batch)
         if self.committed is not None:
             self.committed(len(batch), time.perf_counter() - started)
         for (command, future), outcome in zip(batch, outcomes, strict=True):
@@ -184,15 +144,9 @@ class Committer:
                 future.set_result(outcome)
 
     async def _execute(self, commands: Sequence[Command[Any]], lane: _TaskLane) -> Sequence[Any]:
-        writer = lane.writer
-        reply = self._store.begin_async(commands) if CAN_WATCH else None
-        if reply is not None:
-            await _wait_for(reply)
-            outcomes = reply.outcomes()
-            return await writer.run(reply.finish) if outcomes is None else outcomes
         prepared = self._store.prepare(commands)
         if prepared is None:
-            return await writer.run(lambda: self._store.apply(commands))
+            return await lane.writer.run(lambda: self._store.apply(commands))
         try:
             if not prepared.waits_for_disk:
                 prepared.commit()
@@ -201,7 +155,7 @@ class Committer:
                 if lane.alone and lane.commit_is_instant:
                     prepared.commit()
                 else:
-                    await writer.run(prepared.commit)
+                    await lane.writer.run(prepared.commit)
                 lane.commit_is_instant = time.perf_counter() - started < QUICK_SECONDS
         finally:
             prepared.release()
@@ -228,74 +182,6 @@ class Committer:
             lane.writer.close()
         for executor in (self._reader, self._background_reader):
             executor.shutdown()
-
-
-class _BatchReply:
-    """Waits for a database reply on the event loop: switching to a thread and back costs more than most batches."""
-
-    __slots__ = ("_closed", "_loop", "_on_reply", "_reply", "_sending", "_timer", "_watching")
-
-    def __init__(self, reply: PendingReply, on_reply: Callable[[], None]) -> None:
-        """Call `on_reply` when the reply is complete, but never before this constructor returns."""
-        self._reply = reply
-        self._on_reply = on_reply
-        self._loop = loop = asyncio.get_running_loop()
-        self._closed = self._watching = False
-        self._sending = not reply.send()
-        self._timer: asyncio.TimerHandle | None = None
-        if reply.failed:
-            self.close()
-            loop.call_soon(on_reply)
-            return
-        self._watching = True
-        loop.add_reader(reply.socket, self._receive)
-        if self._sending:
-            loop.add_writer(reply.socket, self._send)
-        if reply.patience_seconds is not None:
-            self._timer = loop.call_later(reply.patience_seconds, self._time_out)
-
-    def _receive(self) -> None:
-        if self._reply.receive():
-            self._finish()
-
-    def _send(self) -> None:
-        if self._reply.send():
-            self._sending = False
-            self._loop.remove_writer(self._reply.socket)
-
-    def _time_out(self) -> None:
-        self._stop_watching()
-        self._reply.abandon()
-        self._finish()
-
-    def _finish(self) -> None:
-        self.close()
-        self._on_reply()
-
-    def close(self) -> None:
-        """Stop watching. Must follow a lost connection at once, because another may get the same descriptor."""
-        if not self._closed:
-            self._closed = True
-            self._stop_watching()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._reply.release()
-
-    def _stop_watching(self) -> None:
-        if self._watching:
-            self._watching = False
-            self._loop.remove_reader(self._reply.socket)
-            if self._sending:
-                self._loop.remove_writer(self._reply.socket)
-
-
-async def _wait_for(reply: PendingReply) -> None:
-    done = asyncio.get_running_loop().create_future()
-    watcher = _BatchReply(reply, lambda: None if done.done() else done.set_result(None))
-    try:
-        await done
-    finally:
-        watcher.close()
 
 
 class BatchWriter:

@@ -228,12 +228,6 @@ class Pool:
         finally:
             self.release(wire)
 
-    def acquire_idle(self) -> PipelinedConnection | None:
-        """Return an idle connection, or None without waiting for one."""
-        with self._changed:
-            self.check_open()
-            return self._idle.pop() if self._idle else None
-
     def acquire(self) -> PipelinedConnection:
         with self._changed:
             while not self._idle and self._open >= self._size and not self.closed:

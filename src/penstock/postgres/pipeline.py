@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import struct
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -121,10 +121,6 @@ class PipelinedConnection:
         self._ready_or_room.register(self._pq.socket, select.POLLIN | select.POLLOUT)
 
     @property
-    def socket(self) -> int:
-        return int(self._pq.socket)
-
-    @property
     def broken(self) -> bool:
         return bool(self._pq.status != pq.ConnStatus.OK)
 
@@ -136,87 +132,63 @@ class PipelinedConnection:
     def in_transaction(self) -> bool:
         return bool(self._pq.transaction_status != pq.TransactionStatus.IDLE)
 
-    def check(self) -> None:
-        """Raise an error if the server has already closed the connection, before anything is sent."""
-        while not self.broken and self._ready.poll(0):
-            self._pq.consume_input()  # The server's last message precedes the end of input, which is an error.
-        if self.broken:
-            raise psycopg.OperationalError("the connection was lost")
-
     def run(self, statements: Sequence[Statement]) -> list[Rows]:
         """Run all statements in one round trip; raise the first error after all replies have arrived."""
         if not statements:
             return []
-        self.start(statements)
-        while not self.flush():
-            self._poll(self._ready_or_room)
-        # The wait of libpq would hold the interpreter lock and stop all other threads.
-        while (answers := self.receive()) is None:
-            self._poll(self._ready)
-        return answers
-
-    def _poll(self, events: select.poll) -> None:
-        if not events.poll(self.answer_ms):
-            raise self.abandon()
-
-    def abandon(self) -> psycopg.OperationalError:
-        """Close a connection that stopped responding, and return the error to raise."""
-        self.connection.close()
-        return psycopg.OperationalError(f"the connection was lost (no answer for {self.answer_ms} ms)")
-
-    def start(self, statements: Sequence[Statement]) -> None:
-        """Send the statements: the first of the three steps of `run`, none of which blocks."""
         try:
-            if len(statements) == 1 and (name := self._names.get(statements[0].sql)) is not None:
-                self._execute(name, statements[0])
-                self._answers = self._collect_one(statements[0])
-                return
+            if len(statements) == 1 and statements[0].sql in self._names:
+                return self._run_one(statements[0])
             self._pq.enter_pipeline_mode()
             expected: list[Statement | None] = []
             new: list[bytes] = []
             for statement in statements:
                 self._send(statement, expected, new)
             self._pq.pipeline_sync()
-            self._answers = self._collect(expected, new)
+            self._flush()
+            return self._collect(expected, new)
         except psycopg.Error as error:
             self._raise_if_lost(error)
             raise
 
-    def flush(self) -> bool:
-        """Send more, and return True when everything is sent.
+    def _run_one(self, statement: Statement) -> list[Rows]:
+        """Run a single prepared statement without a pipeline, which saves calls and one reply."""
+        params = [encode(value) for value in statement.params]
+        self._pq.send_query_prepared(self._names[statement.sql], params, [1] * len(params), 1)
+        self._flush()
+        result = last = self._receive()
+        while last is not None:
+            last = self._receive()
+        if result is None or self.broken:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status in FAILED:
+            raise errors.error_from_result(result)
+        rows = self._rows(result)
+        if statement.then is not None:
+            statement.then(rows)
+        return [rows]
 
-        Reads input as well, because the server may stop reading until its own output is consumed.
-        """
-        try:
-            if not self._pq.flush():
-                return True
-            if any(events & select.POLLIN for _, events in self._ready_or_room.poll(0)):
+    def _flush(self) -> None:
+        """Send everything. Reads input as well: the server may stop reading until its own output is consumed."""
+        while self._pq.flush():
+            if any(events & select.POLLIN for _, events in self._wait(self._ready_or_room)):
                 self._pq.consume_input()
-            return False
-        except psycopg.Error as error:
-            self._raise_if_lost(error)
-            raise
 
-    def receive(self) -> list[Rows] | None:
-        """Return the rows of all statements, or None while replies are missing."""
-        try:
-            if self._pq.is_busy():
-                self._pq.consume_input()
-            next(self._answers)
-            return None
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        except psycopg.Error as error:
-            self._raise_if_lost(error)
-            raise
+    def _wait(self, poll: select.poll) -> list[tuple[int, int]]:
+        """Wait for the socket. libpq's own wait would hold the interpreter lock and stop all other threads."""
+        events = poll.poll(self.answer_ms)
+        if not events:
+            self.connection.close()
+            raise psycopg.OperationalError(f"no answer for {self.answer_ms} ms")
+        return events
 
     def _raise_if_lost(self, error: psycopg.Error) -> None:
         if self.broken and error.sqlstate is None:
             raise psycopg.OperationalError(f"the connection was lost ({error})") from error
 
     def _send(self, statement: Statement, expected: list[Statement | None], new: list[bytes]) -> None:
+        params = [encode(value) for value in statement.params]
         if not self._keeps_prepared:
-            params = [encode(value) for value in statement.params]
             self._pq.send_query_params(statement.sql, params, None, [1] * len(params), 1)
             expected.append(statement)
             return
@@ -227,36 +199,34 @@ class PipelinedConnection:
             self._pq.send_prepare(name, statement.sql)
             expected.append(None)
             new.append(statement.sql)
-        self._execute(name, statement)
+        self._pq.send_query_prepared(name, params, [1] * len(params), 1)
         expected.append(statement)
 
-    def _execute(self, name: bytes, statement: Statement) -> None:
-        params = [encode(value) for value in statement.params]
-        self._pq.send_query_prepared(name, params, [1] * len(params), 1)
-
-    def _receive(self) -> Generator[None, None, pq.abc.PGresult | None]:
+    def _receive(self) -> pq.abc.PGresult | None:
         while self._pq.is_busy():
-            yield
+            self._pq.consume_input()
+            if self._pq.is_busy():
+                self._wait(self._ready)
         return self._pq.get_result()
 
-    def _collect(self, expected: list[Statement | None], new: list[bytes]) -> Generator[None, None, list[Rows]]:
-        """Read the replies of a pipeline; yields when more input is needed."""
+    def _collect(self, expected: list[Statement | None], new: list[bytes]) -> list[Rows]:
+        """Read the replies of a pipeline."""
         receive = self._receive
         answers: list[Rows] = []
         error: psycopg.Error | None = None
         for statement in expected:
-            result = yield from receive()
+            result = receive()
             if result is None:
                 raise psycopg.OperationalError("the connection was lost")
             if result.status in FAILED:
                 error = error or errors.error_from_result(result)
             elif statement is not None and error is None:
                 answers.append(self._rows(result))
-            while (yield from receive()) is not None:
+            while receive() is not None:
                 pass
             if self.broken:
                 raise psycopg.OperationalError("the connection was lost")
-        result = yield from receive()
+        result = receive()
         if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
             raise psycopg.OperationalError("the connection was lost")
         self._pq.exit_pipeline_mode()
@@ -269,25 +239,6 @@ class PipelinedConnection:
             if statement.then is not None:
                 statement.then(rows)
         return answers
-
-    def _collect_one(self, statement: Statement) -> Generator[None, None, list[Rows]]:
-        """Read the reply of a single statement, sent without a pipeline to save calls and one reply."""
-        while self._pq.is_busy():
-            yield
-        result = self._pq.get_result()
-        last = result
-        while last is not None:
-            while self._pq.is_busy():
-                yield
-            last = self._pq.get_result()
-        if result is None or self.broken:
-            raise psycopg.OperationalError("the connection was lost")
-        if result.status in FAILED:
-            raise errors.error_from_result(result)
-        rows = self._rows(result)
-        if statement.then is not None:
-            statement.then(rows)
-        return [rows]
 
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         if result.status != pq.ExecStatus.TUPLES_OK:

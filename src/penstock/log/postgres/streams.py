@@ -73,9 +73,6 @@ class _Lanes:
     def prepare(self, commands: Sequence[Command[Any]]) -> None:
         """Return None: every statement waits for the database."""
 
-    def begin_async(self, commands: Sequence[Command[Any]]) -> None:
-        """Return None: a batch takes more than one round trip."""
-
 
 class PostgresStreams:
     def __init__(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
-from penstock.core.model import QueueOptions, decode_options
 from penstock.postgres.context import DatabaseContext
 from penstock.store.common import LeaseChecks
 from penstock.store.postgres.latency import LatencyCounters
@@ -21,18 +19,6 @@ WIDE_SECONDS = 60.0
 # A query for the next expiring lease that takes longer is not repeated for a while.
 SLOW_SECONDS = 0.1
 QUEUES_KNOWN_MAX = 100_000
-# Random bits in a push mark, below the time.
-MARK_BITS = 20
-
-
-class CachedQueue(NamedTuple):
-    """A queue as last read from the database."""
-
-    name: str
-    id: int
-    text: str
-    """Its options as stored."""
-    options: QueueOptions
 
 
 class StoreContext(DatabaseContext):
@@ -50,14 +36,8 @@ class StoreContext(DatabaseContext):
         self.past_requests = RequestWindow(monotonic)
         # Id of each queue by name; every transaction that uses one verifies it.
         self.ids: dict[str, int] = {}
-        # Cached queues with their options.
-        self.known: dict[str, CachedQueue] = {}
-        # By queue: until when its leases skip the fast path.
-        self.no_fastpath_until: dict[int, float] = {}
         # By queue: times up to which no message was left to become due, and no lease to expire.
         self.floors: dict[int, tuple[int, int]] = {}
-        # By queue: time of the last scan for due messages, and of the last scan for late ones.
-        self.scanned: dict[int, tuple[int, int]] = {}
         self.lease_checks = LeaseChecks()
         self.latencies = LatencyCounters(secrets.randbits(62))
         self.slow_seconds = SLOW_SECONDS
@@ -72,8 +52,6 @@ class StoreContext(DatabaseContext):
         # Counter rows that this store has written since it last compacted them.
         self.uncompacted_counters = 0
         self.trimmed_minute = 0
-        # Push marks below this one were deleted.
-        self.marks_from = 0
         # Rows about settled tokens before this minute were deleted.
         self.settled_from = 0
 
@@ -82,19 +60,11 @@ class StoreContext(DatabaseContext):
             self.ids.clear()
         self.ids[name] = queue_id
 
-    def learn_options(self, name: str, queue_id: int, text: str) -> None:
-        known = self.known.get(name)
-        if known is None or known.id != queue_id or known.text != text:
-            if len(self.known) >= QUEUES_KNOWN_MAX:
-                self.known.clear()
-            self.known[name] = CachedQueue(name, queue_id, text, decode_options(text))
-
     def rescan_if_due(self) -> None:
         now = time.monotonic()
         if now >= self.rescan_at:
             self.rescan_at = now + WIDE_SECONDS
             self.floors.clear()
-            self.scanned.clear()
 
     def rescan_soon(self) -> None:
         """Scan below the floors soon, because a message may have become due before its commit was visible."""

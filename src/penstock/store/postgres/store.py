@@ -31,7 +31,7 @@ from penstock.core.model import (
     WorkerInfo,
 )
 from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, TryLater, Unsupported, WrongType
-from penstock.group_commit.interface import PendingReply, PreparedBatch
+from penstock.group_commit.interface import PreparedBatch
 from penstock.journal.postgres_outbox import JournalOutbox
 from penstock.postgres.connection import (
     OUTCOME_SECONDS,
@@ -58,11 +58,9 @@ from penstock.store.postgres.caller_transaction import (
 )
 from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
 from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
-from penstock.store.postgres.fastpath.eligibility import plan
-from penstock.store.postgres.fastpath.runner import RETRIED, UNCOMPACTED_MAX, FastPath
 from penstock.store.postgres.queries import PostgresQueries
 from penstock.store.postgres.settle import forget_settled
-from penstock.store.postgres.sweep import compact_counters, forget_marks
+from penstock.store.postgres.sweep import compact_counters
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.workers import list_workers
 
@@ -71,6 +69,10 @@ Durability = Literal["full", "relaxed"]
 # One per lane, and two for reads.
 CONNECTIONS = 6
 TRIES = 20
+# Errors of concurrent transactions: the same batch may succeed when it is repeated.
+RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.UniqueViolation)
+# Counter rows after which a store compacts them itself, if no sweeper does.
+UNCOMPACTED_MAX = 2_000
 # Old rows about settled tokens that one transaction deletes, if no sweeper does.
 FORGOTTEN_MAX = 10_000
 # Journalled transactions after which a store assigns their offsets itself, if no server does.
@@ -128,9 +130,6 @@ class PostgresStore:
             channel = f"penstock.{self.target.schema}"
             self._notifier = Notifier(self._connect, channel, on_late_commit=self._context.rescan_soon)
             self._notifier.start()
-            self._fastpath = FastPath(
-                self._context, self._pool, self._notifier, self.target, self._run_transaction, self._maintain
-            )
         finally:
             first.close()
         fork_safety.register(self)
@@ -216,10 +215,6 @@ class PostgresStore:
     def _apply(self, commands: Sequence[Command[Any]]) -> list[Any]:
         if not commands:
             return []
-        batch = plan(self._context, commands)
-        return self._run_transaction(commands) if batch is None else self._fastpath.execute(batch, commands)
-
-    def _run_transaction(self, commands: Sequence[Command[Any]]) -> list[Any]:
         last_error: Exception | None = None
         for _ in range(TRIES):
             try:
@@ -327,7 +322,6 @@ class PostgresStore:
         try:
             tx.begin({}, durable=False)
             compact_counters(tx, list(dict.fromkeys(self._context.ids.values())))
-            forget_marks(tx)
             forget_settled(tx, FORGOTTEN_MAX)
             tx.commit()
         except BaseException:
@@ -337,10 +331,6 @@ class PostgresStore:
     def prepare(self, commands: Sequence[Command[Any]]) -> PreparedBatch | None:
         """Return None always: every statement waits for the database."""
         return None
-
-    def begin_async(self, commands: Sequence[Command[Any]]) -> PendingReply | None:
-        batch = plan(self._context, commands)
-        return None if batch is None else self._fastpath.begin_async(batch, commands)
 
     def push_statement(self, command: Push) -> PushStatement:
         """Return a statement that pushes in a transaction of the caller; `pushed` reads its result."""

@@ -11,7 +11,6 @@ from penstock.postgres.pipeline import Row, Rows, ints, texts
 from penstock.store.common import SETTLED_PER_STEP
 from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.busy_queues import rebuild_list
-from penstock.store.postgres.context import MARK_BITS
 from penstock.store.postgres.journal import record_removed
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settle import forget_settled
@@ -21,8 +20,6 @@ from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
-# Longer than a push can take, and than its outcome can be queried.
-MARK_KEPT_MS = 5 * 60_000
 
 
 def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
@@ -36,7 +33,6 @@ def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
     _forget_keys(tx, command.limit, swept)
     tx.write_counters()
     compact_counters(tx, [row[1] for row in queues if row[4] > 1])
-    forget_marks(tx)
     swept.more |= forget_settled(tx, SETTLED_PER_STEP * command.limit)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
@@ -105,18 +101,6 @@ def compact_counters(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
     if queue_ids:
         tx.write("counter.fold", ints(queue_ids))
         tx.context.uncompacted_counters = 0
-
-
-def forget_marks(tx: PostgresTransaction) -> None:
-    """Delete marks of pushes whose outcome can no longer be queried.
-
-    Starts after the marks deleted before, whose index entries a long-lived snapshot may still keep.
-    """
-    context = tx.context
-    up_to = tx.now - MARK_KEPT_MS << MARK_BITS
-    if up_to > context.marks_from:
-        tx.write("fastpath.forget_marks", context.marks_from, up_to)
-        context.marks_from = up_to
 
 
 def _write_latencies(tx: PostgresTransaction) -> None:

@@ -161,10 +161,8 @@ class PostgresTransaction:
             self.xid = xid or self.xid
             if queue_id is None:
                 context.ids.pop(name, None)
-                context.known.pop(name, None)
                 self._queues[name] = None
                 continue
-            context.learn_options(name, queue_id, rest[0])
             if self._locked.get(name) != queue_id:
                 context.learn(name, queue_id)
                 moved = True
@@ -209,13 +207,11 @@ class PostgresTransaction:
     def created(self, queue_row: Row) -> PostgresQueue:
         queue = self._queues[queue_row[0]] = PostgresQueue(queue_row)
         self.context.learn(queue.name, queue.id)
-        self.context.learn_options(queue.name, queue.id, queue_row[2])
         return queue
 
     def dropped(self, queue: PostgresQueue) -> None:
         self._queues[queue.name] = None
         self.context.ids.pop(queue.name, None)
-        self.context.known.pop(queue.name, None)
 
     # Statements
 

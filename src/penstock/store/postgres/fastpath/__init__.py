@@ -1,1 +1,0 @@
-"""Push, lease and ack as one call of a function inside the database."""
