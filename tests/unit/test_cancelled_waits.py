@@ -15,8 +15,8 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.events import Subscription
-from penstock.log.aio import AsyncStreams
 from penstock.server.journal_drainer import JournalDrainer
+from penstock.server.log_waiters import LogWaiters
 from penstock.server.telemetry import LogLines, Metrics
 from penstock.store.factory import open_streams
 from penstock.store.sqlite import SqliteStore
@@ -53,15 +53,16 @@ async def a_stream(path: Path) -> AsyncIterator[Waiting]:
     streams.create("s")
     # Whoever writes is told of what is written, and need not look for it.
     streams.append("s", [b"x"])
-    reading = AsyncStreams(streams)
+    waiters = LogWaiters(streams, asyncio.to_thread)
 
     async def read() -> None:
         offset = 1
-        while await reading.wait("s", offset, 3_600):
+        while True:
+            await waiters.wait("s", offset, 3_600)
             offset += 1
 
     yield asyncio.create_task(read()), lambda: streams.append("s", [b"x"])
-    await reading.close()
+    waiters.close()
     streams.close()
 
 

@@ -17,12 +17,11 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.core.ids import DLQ_SUFFIX, topics
+from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
 from penstock.errors import StoreError
 
-WATCH_SECONDS = 0.01
 # A write of another process may concern any waiter, so all must check: the more there are, the less often.
-WATCH_SECONDS_PER_INTEREST = 0.0002
-WAIT_SECONDS_MAX = 3600.0
+POLL_SECONDS_PER_TOPIC = 0.0002
 # How long nobody need wait before the watching ends: longer than a poll is on its way to the store.
 LINGER_SECONDS = 1.0
 
@@ -218,7 +217,7 @@ class Waiters:
     async def _sleep(self, stirred: asyncio.Event) -> None:
         """Wait until the next poll of the store's version."""
         if self._stop_listening is None:
-            await asyncio.sleep(max(WATCH_SECONDS, len(self._waiting) * WATCH_SECONDS_PER_INTEREST))
+            await asyncio.sleep(max(POLL_SECONDS, len(self._waiting) * POLL_SECONDS_PER_TOPIC))
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from penstock.core import fork_safety
 from penstock.core.ids import DLQ_SUFFIX
+from penstock.core.limits import POLL_SECONDS, WAIT_SECONDS_MAX
 
-WATCH_SECONDS = 0.01
-WAIT_SECONDS_MAX = 3600.0
 # A lease notifies nobody, and its expiry may create a dead letter.
 DEAD_LOOK_SECONDS = 1.0
 # Push counter and store version when the ticket was taken, and its topic.
@@ -54,7 +53,7 @@ class ThreadWaiters:
                 left = deadline - time.monotonic()
                 if left <= 0 or self.closed or self._pushes != pushes:
                     return
-                bell.acquire(timeout=min(left, WATCH_SECONDS))
+                bell.acquire(timeout=min(left, POLL_SECONDS))
         finally:
             self._bells.discard(bell)
 

@@ -12,6 +12,9 @@ from penstock.core.model import BATCH_MAX, DELAY_MS_MAX, HEADERS_BYTES_MAX, KEY_
 from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, WrongType
 
 T = TypeVar("T")
+WAIT_SECONDS_MAX = 3600.0
+# How often a waiter looks for writes of other processes, where nothing reports them.
+POLL_SECONDS = 0.01
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from penstock.errors import PenstockError, StoreClosed, TryLater
 from penstock.log.interface import Streams
 from penstock.log.model import AppendOutcome, Payload
-from penstock.log.reader import WAIT_SECONDS_MAX, WATCH_SECONDS
 
 T = TypeVar("T")
 GROUP_MAX = 512
@@ -50,31 +49,6 @@ class AsyncStreams:
     async def call(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call any other method of `streams` without blocking the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: verb(*args, **options))
-
-    async def wait(self, name: str, offset: int, seconds: float) -> bool:
-        """Wait until there is a record at this offset; return False on timeout."""
-        loop = asyncio.get_running_loop()
-        grown = asyncio.Event()
-        stop = await self.call(self.streams.listen, name, lambda: loop.call_soon_threadsafe(grown.set))
-        deadline = loop.time() + min(seconds, WAIT_SECONDS_MAX)
-        try:
-            while not self._closed:
-                grown.clear()
-                if self.streams.next_offset(name) > offset:
-                    return True
-                left = deadline - loop.time()
-                if left <= 0:
-                    return False
-                try:
-                    # Appends of other processes are only found by polling, and this process may stop being the writer.
-                    async with asyncio.timeout(min(left, 1.0 if stop is not None else WATCH_SECONDS)):
-                        await grown.wait()
-                except TimeoutError:
-                    continue
-            return False
-        finally:
-            if stop is not None:
-                stop()
 
     async def _run(self, name: str, waiting: deque[_Waiting]) -> None:
         try:

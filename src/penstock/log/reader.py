@@ -6,7 +6,6 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.core.limits import check_range
@@ -26,11 +25,10 @@ from penstock.log.model import MIB, READ_BYTES_MAX, READ_RECORDS_MAX, LogPage, L
 from penstock.log.record import LOST
 from penstock.log.recovery import recover
 from penstock.log.segment import Segment, file_name, firsts_in
+from penstock.log.waiting import Listener, Stop, wait_for_offset
 
 LOCK = "lock"
 OPEN_SEGMENTS_MAX = 64
-WATCH_SECONDS = 0.01
-WAIT_SECONDS_MAX = 3600.0
 OFFSET_MAX = 2**53
 
 
@@ -250,20 +248,14 @@ class LogReader:
 
     def wait(self, offset: int, seconds: float) -> bool:
         """Wait until there is a record at this offset; return False on timeout."""
-        deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
-        while self.next_offset <= offset:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(left, WATCH_SECONDS))
-        return True
+        return wait_for_offset(offset, seconds, lambda: self.next_offset, self.listen, lambda: self._closed)
 
-    def listen(self, listener: Callable[[], None]) -> bool:
-        """Call `listener` after every append; return False if another process may write, so that only polling works."""
-        return False
+    def listen(self, listener: Listener) -> Stop | None:
+        """Call `listener` after every append until the returned function is called.
 
-    def unlisten(self, listener: Callable[[], None]) -> None:
-        pass
+        Return None if another process may write: its appends are found only by polling.
+        """
+        return None
 
     def close(self) -> None:
         with self._mutex:

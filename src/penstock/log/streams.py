@@ -301,7 +301,7 @@ class FileStreams:
 
     def listen(self, name: str, listener: Callable[[], None]) -> Callable[[], None] | None:
         with self._reader(name) as (_, log):
-            return (lambda: log.unlisten(listener)) if log.listen(listener) else None
+            return log.listen(listener)
 
     def next(self, name: str, consumer: str, *, limit: int = 1_000, bytes_max: int = MIB) -> LogPage:
         with self._reader(name) as (stream, log):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from secrets import randbits
 from typing import Any
@@ -40,10 +39,11 @@ from penstock.log.manifest import (
     with_heads,
 )
 from penstock.log.model import BATCH_BYTES_MAX, AppendOutcome, Payload, StreamOptions, check_payloads
-from penstock.log.reader import LOCK, WAIT_SECONDS_MAX, LogReader
+from penstock.log.reader import LOCK, LogReader
 from penstock.log.record import HEADER_BYTES, encode, sizes_of, time_at
 from penstock.log.recovery import recover
 from penstock.log.segment import Segment
+from penstock.log.waiting import Listener, Stop
 
 CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_MS = 5_000
@@ -115,7 +115,7 @@ class Log(SingleLane, LogReader):
         self.clock = clock
         self._failed: BaseException | None = None
         self._active: ActiveSegment | None = None
-        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
         # Damage that opening found, and repaired as far as possible.
         self.findings: list[Finding] = []
         # Error of the last attempt to write the manifest, if it failed.
@@ -374,31 +374,15 @@ class Log(SingleLane, LogReader):
             save_identity(self.files, self.folder, identity)
             self.identity = identity
 
-    def wait(self, offset: int, seconds: float) -> bool:
-        grown = threading.Event()
-        self.listen(grown.set)
-        try:
-            deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
-            while self._next <= offset:
-                grown.clear()
-                if self._next > offset:
-                    break
-                left = deadline - time.monotonic()
-                if left <= 0 or self._closed:
-                    return False
-                grown.wait(left)
-        finally:
-            self.unlisten(grown.set)
-        return True
-
-    def listen(self, listener: Callable[[], None]) -> bool:
+    def listen(self, listener: Listener) -> Stop:
         with self._mutex:
             self._listeners = (*self._listeners, listener)
-        return True
 
-    def unlisten(self, listener: Callable[[], None]) -> None:
-        with self._mutex:
-            self._listeners = tuple(each for each in self._listeners if each != listener)
+        def stop() -> None:
+            with self._mutex:
+                self._listeners = tuple(each for each in self._listeners if each != listener)
+
+        return stop
 
     def close(self) -> None:
         """Finish pending writes, save the manifest and release the lock."""

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from penstock.core.limits import POLL_SECONDS
 from penstock.errors import PenstockError
 
 T = TypeVar("T")
-WATCH_SECONDS = 0.01
 # Polling many logs that other processes write must stay a small part of the work.
-WATCH_SECONDS_PER_LOG = 0.000_2
+POLL_SECONDS_PER_LOG = 0.000_2
 # Returns what it read and, if that is nothing, the offset to wait for.
 PageRead = Callable[[], tuple[T, int | None]]
 
@@ -116,7 +116,7 @@ class LogWaiters:
     async def _watch(self) -> None:
         try:
             while names := [name for name, log in self._waited.items() if _needs_polling(log)]:
-                await asyncio.sleep(max(WATCH_SECONDS, WATCH_SECONDS_PER_LOG * len(names)))
+                await asyncio.sleep(max(POLL_SECONDS, POLL_SECONDS_PER_LOG * len(names)))
                 for name, offset in (await self._call(partial(self._next_offsets, names))).items():
                     log = self._waited.get(name)
                     if log is not None and offset != log.seen:

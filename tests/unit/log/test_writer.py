@@ -23,6 +23,7 @@ from penstock.log.reader import LogReader
 from penstock.log.record import encode, encode_event
 from penstock.log.streams import FileStreams
 from penstock.log.writer import CHECKPOINT_MS, Log
+from penstock.server.log_waiters import LogWaiters
 from tests.conformance.support import Clock
 from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment_files
 
@@ -170,13 +171,12 @@ def test_a_coroutine_waits_for_records_of_this_process_and_of_others(tmp_path: P
         ours.create("s", SMALL)
         for looked_at in (ours, other):
             end = ours.append("s", [b"x"]).last + 1
-            both = AsyncStreams(looked_at)
-            assert not await both.wait("s", end, 0.01)
-            waiting = asyncio.create_task(both.wait("s", end, 60))
+            waiters = LogWaiters(looked_at, asyncio.to_thread)
+            waiting = asyncio.create_task(waiters.wait("s", end, 3_600))
             await asyncio.sleep(0)
-            await both.call(ours.append, "s", [b"y"])
-            assert await waiting
-            await both.close()
+            await asyncio.to_thread(ours.append, "s", [b"y"])
+            await waiting
+            waiters.close()
         ours.close()
         other.close()
 

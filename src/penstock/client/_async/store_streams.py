@@ -17,6 +17,7 @@ from penstock.client._concurrency_async import offload, sleep
 from penstock.client.stream_types import joined
 from penstock.client.types import Page
 from penstock.core import fork_safety
+from penstock.core.limits import POLL_SECONDS
 from penstock.errors import InvalidInput, StoreBusy, StoreClosed
 from penstock.log.interface import EARLIEST, Streams
 from penstock.log.model import Consumer, NewRecord, Payload, StreamInfo, StreamOptions, Trimmed
@@ -26,7 +27,6 @@ from penstock.wire.arrow_records import check_arrow, in_commits, payloads_of
 from penstock.wire.streams import Appended
 
 T = TypeVar("T")
-LOOK_SECONDS = 0.01
 
 
 class StoreStreams:
@@ -107,10 +107,10 @@ class StoreStreams:
         try:
             if stop is None:
                 while self._streams().next_offset(name) <= offset and (left := deadline - time.monotonic()) > 0:
-                    await sleep(min(LOOK_SECONDS, left))
+                    await sleep(min(POLL_SECONDS, left))
             elif await self._call(lambda streams: streams.next_offset(name)) <= offset:
                 while not grown.is_set() and (left := deadline - time.monotonic()) > 0:
-                    await sleep(min(LOOK_SECONDS, left))
+                    await sleep(min(POLL_SECONDS, left))
         finally:
             if stop is not None:
                 stop()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
@@ -37,9 +35,10 @@ from penstock.log.postgres import maintenance, reader
 from penstock.log.postgres.database import Database
 from penstock.log.postgres.offsets import OffsetMove, Positions
 from penstock.log.postgres.writer import Appender, AppendTo
-from penstock.log.reader import OFFSET_MAX, WAIT_SECONDS_MAX
+from penstock.log.reader import OFFSET_MAX
 from penstock.log.retention import TrimRequest
 from penstock.log.streams import SEEN_AGAIN_PARTS, check_stream_name
+from penstock.log.waiting import wait_for_offset
 from penstock.postgres.connection import DatabaseTarget
 from penstock.postgres.pipeline import texts
 
@@ -176,20 +175,9 @@ class PostgresStreams:
     # Waiting
 
     def wait(self, name: str, offset: int, seconds: float) -> bool:
-        grown = threading.Event()
-        stop = self.listen(name, grown.set)
-        deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
-        try:
-            while True:
-                grown.clear()
-                if self.next_offset(name) > offset:
-                    return True
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                grown.wait(left)
-        finally:
-            stop()
+        return wait_for_offset(
+            offset, seconds, lambda: self.next_offset(name), lambda listener: self.listen(name, listener)
+        )
 
     def listen(self, name: str, listener: Callable[[], None]) -> Callable[[], None]:
         check_stream_name(name)
