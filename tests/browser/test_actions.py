@@ -163,7 +163,7 @@ def test_a_single_dead_letter_gets_a_new_life(dashboard: Dashboard, client: Clie
     (message,) = die(client, queue, "bad luck")
     page = dashboard.go(f"message/{name}/{message}")
     page.get_by_role("button", name="Redrive").click()
-    expect(page.get_by_label("Life").get_by_role("listitem").last).to_contain_text("Redriven")
+    expect(page.get_by_label("History").get_by_role("listitem").last).to_contain_text("Redriven")
     assert client.get(queue).json["ready"] == 1
 
 

@@ -112,7 +112,7 @@ def test_a_message_shows_its_whole_life_with_numbers_exact_and_errors_newest_fir
     expect(page.get_by_text("in send_mail").first).not_to_be_visible()
     errors.nth(0).get_by_text("Traceback").click()
     expect(page.get_by_text("in send_mail").first).to_be_visible()
-    life = page.get_by_label("Life").get_by_role("listitem")
+    life = page.get_by_label("History").get_by_role("listitem")
     expect(life).to_have_count(6)
     for n, word in enumerate(("Pushed", "Leased", "Failed", "Leased", "Failed", "Dead")):
         expect(life.nth(n)).to_contain_text(word)
@@ -131,7 +131,7 @@ def test_a_message_that_is_gone_is_told_of_by_the_journal(dashboard: Dashboard, 
     ack(client, queue)
     page = dashboard.go(f"message/{name}/{message}")
     expect(page.get_by_text(f"Message {message} is no longer in {name}")).to_be_visible()
-    expect(page.get_by_label("Life").get_by_role("listitem")).to_have_count(3)
+    expect(page.get_by_label("History").get_by_role("listitem")).to_have_count(3)
     expect(page.locator("pre")).to_contain_text("in the journal")
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.client._async.batcher import Attempt, RequestBatcher
 from penstock.client._async.poller import Poller
 from penstock.client._sync.batcher import Attempt as ThreadAttempt
-from penstock.client._sync.batcher import RequestBatcher as ThreadJoiner
+from penstock.client._sync.batcher import RequestBatcher as ThreadBatcher
 from penstock.client.stop import StopSignal
 from penstock.client.transport_errors import Interrupt
 from penstock.core.model import Content, Delivery
@@ -171,16 +171,16 @@ def test_joined_calls_get_each_its_own_result_or_error() -> None:
             await go_on.wait()
             return [ValueError(str(each)) if each == 3 else each * 10 for each in entries]
 
-        joiner: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=4)
-        calls = [asyncio.ensure_future(joiner.join(0))]
+        batcher: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=4)
+        calls = [asyncio.ensure_future(batcher.join(0))]
         await on_its_way.wait()
-        calls += [asyncio.ensure_future(joiner.join(number)) for number in range(1, 8)]
+        calls += [asyncio.ensure_future(batcher.join(number)) for number in range(1, 8)]
         await asyncio.sleep(0)
         go_on.set()
         got = await asyncio.gather(*calls, return_exceptions=True)
         assert [str(each) for each in got] == ["0", "10", "20", "3", "40", "50", "60", "70"]
         assert batches == [[0], [1, 2, 3, 4], [5, 6, 7]], "while one is on its way the next gathers, up to the limit"
-        assert joiner.idle
+        assert batcher.idle
 
     asyncio.run(main())
 
@@ -201,10 +201,10 @@ def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
         async def orphaned(result: int) -> None:
             orphans.append(result)
 
-        joiner: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=100, orphaned=orphaned)
-        calls = [asyncio.ensure_future(joiner.join(0))]
+        batcher: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=100, orphaned=orphaned)
+        calls = [asyncio.ensure_future(batcher.join(0))]
         await on_its_way.wait()
-        calls += [asyncio.ensure_future(joiner.join(number)) for number in (1, 2)]
+        calls += [asyncio.ensure_future(batcher.join(number)) for number in (1, 2)]
         await asyncio.sleep(0)
         calls[0].cancel()
         calls[1].cancel()
@@ -213,7 +213,7 @@ def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
         assert await calls[2] == 2
         assert batches == [[0], [2]]
         assert orphans == [0]
-        assert joiner.idle
+        assert batcher.idle
 
     asyncio.run(main())
 
@@ -229,12 +229,12 @@ def test_threads_share_requests_as_coroutines_do() -> None:
             assert go_on.wait(20)
         return [ValueError() if each == 3 else each * 10 for each in entries]
 
-    joiner: ThreadJoiner[int, int] = ThreadJoiner(send, weigh=lambda _: 1, weight_max=100)
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(send, weigh=lambda _: 1, weight_max=100)
     results: dict[int, Any] = {}
 
     def join(number: int) -> None:
         try:
-            results[number] = joiner.join(number)
+            results[number] = batcher.join(number)
         except ValueError:
             results[number] = "error"
 
@@ -243,23 +243,25 @@ def test_threads_share_requests_as_coroutines_do() -> None:
     assert first_is_on_its_way.wait(20)
     for thread in threads[1:]:
         thread.start()
-    while len(joiner._waiting) < 19:
+    while len(batcher._waiting) < 19:
         threading.Event().wait(0.001)
     go_on.set()
     for thread in threads:
         thread.join(20)
     assert results == {number: "error" if number == 3 else number * 10 for number in range(20)}
     assert [len(batch) for batch in batches] == [1, 19]
-    assert joiner.idle
+    assert batcher.idle
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_threads_and_lanes_leave_nothing_behind(lanes: int) -> None:
-    joiner: ThreadJoiner[int, int] = ThreadJoiner(lambda batch, _: batch, weigh=lambda _: 1, weight_max=3, lanes=lanes)
+    batcher: ThreadBatcher[int, int] = ThreadBatcher(
+        lambda batch, _: batch, weigh=lambda _: 1, weight_max=3, lanes=lanes
+    )
 
     def many() -> None:
         for number in range(300):
-            assert joiner.join(number) == number
+            assert batcher.join(number) == number
 
     threads = [threading.Thread(target=many) for _ in range(16)]
     for thread in threads:
@@ -267,4 +269,4 @@ def test_threads_and_lanes_leave_nothing_behind(lanes: int) -> None:
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    assert joiner.idle
+    assert batcher.idle

@@ -127,14 +127,14 @@ def test_an_interrupt_at_any_moment_of_a_joined_call_keeps_nobody_else_waiting(w
         finally:
             inside.pop()
 
-    joiner: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=2)
+    batcher: RequestBatcher[int, int] = RequestBatcher(send, weigh=lambda _: 1, weight_max=2)
 
     def crowd(moment: int) -> bool:
         answers: dict[int, int] = {}
         was_interrupted: list[bool] = []
 
         def join(number: int) -> None:
-            answers[number] = joiner.join(number)
+            answers[number] = batcher.join(number)
 
         def run(number: int) -> None:
             if number == which:
@@ -143,7 +143,7 @@ def test_an_interrupt_at_any_moment_of_a_joined_call_keeps_nobody_else_waiting(w
                 join(number)
 
         def at_rest(number: int, thread: threading.Thread) -> bool:
-            asked = [*chain(*inside), *(each.entry for each in list(joiner._waiting))]
+            asked = [*chain(*inside), *(each.entry for each in list(batcher._waiting))]
             return number in asked or not thread.is_alive()
 
         threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(4)]

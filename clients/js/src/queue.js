@@ -3,7 +3,7 @@ import { newKey, readPayload, sentPayload } from './bytes.js'
 import { Consumer, checkConsume, errorStack, errorText } from './consumer.js'
 import { InvalidInput, LeaseLost, NotFound, TryLater } from './errors.js'
 import { FULL, remaining } from './http.js'
-import { Joiner, sendOrSplit } from './joiner.js'
+import { Batcher, sendOrSplit } from './batcher.js'
 import { stringify } from './json.js'
 import { ndjson } from './ndjson.js'
 
@@ -30,15 +30,15 @@ export class Queue {
     this.name = name
     this._http = http
     this._path = `/queues/${encodeURIComponent(name)}`
-    /** @type {Joiner<shapes.NewMessage & {bytes: number}, shapes.Receipt>} */
-    this._pushes = new Joiner((entries) => this._pushJoined(entries), {
+    /** @type {Batcher<shapes.NewMessage & {bytes: number}, shapes.Receipt>} */
+    this._pushes = new Batcher((entries) => this._pushJoined(entries), {
       weigh: ({ bytes }) => bytes + OVERHEAD_BYTES,
       weightMax: JOINED_BYTES_MAX,
     })
-    /** @type {Record<string, Joiner<shapes.SettleItem, shapes.Settled>>} */
+    /** @type {Record<string, Batcher<shapes.SettleItem, shapes.Settled>>} */
     this._settles = {}
     for (const verb of ['ack', 'nack', 'release']) {
-      this._settles[verb] = new Joiner((items) => this._settleJoined(verb, items), {
+      this._settles[verb] = new Batcher((items) => this._settleJoined(verb, items), {
         weigh: ({ error }) => String(error ?? '').length + OVERHEAD_BYTES,
         weightMax: JOINED_BYTES_MAX,
       })

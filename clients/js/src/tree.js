@@ -5,7 +5,7 @@ import { Consumer, checkConsume, errorText } from './consumer.js'
 import { Forbidden, InvalidInput, LeaseLost, NotFound, TryLater, errorOfItem } from './errors.js'
 import { eventBatches, eventsOf } from './events.js'
 import { FULL, Http, remaining } from './http.js'
-import { Joiner, sendOrSplit } from './joiner.js'
+import { Batcher, sendOrSplit } from './batcher.js'
 import { stringify } from './json.js'
 
 /** @import { ConnectOptions } from './http.js' */
@@ -37,8 +37,8 @@ export function createQueenClient({ baseUrl, ...options }) {
 /** @param {Http} http */
 export function createTree(http) {
   const pushes = { true: pushJoiner(http, true), false: pushJoiner(http, false) }
-  /** @type {Joiner<shapes.Acknowledgment, shapes.Acknowledged>} */
-  const acks = new Joiner((entries) => sendOrSplit(entries, (some) => settle(http, some), refused), {
+  /** @type {Batcher<shapes.Acknowledgment, shapes.Acknowledged>} */
+  const acks = new Batcher((entries) => sendOrSplit(entries, (some) => settle(http, some), refused), {
     weigh: ({ error }) => String(error ?? '').length + OVERHEAD_BYTES,
     weightMax: JOINED_BYTES_MAX,
   })
@@ -171,12 +171,12 @@ function pushEntry(items) {
 /**
  * @param {Http} http
  * @param {boolean} autoCreate
- * @returns {Joiner<PushEntry, shapes.TreePushedItem[]>}
+ * @returns {Batcher<PushEntry, shapes.TreePushedItem[]>}
  */
 function pushJoiner(http, autoCreate) {
   /** @param {PushEntry[]} entries @param {boolean} share */
   const send = (entries, share) => pushAll(http, entries, { autoCreate }, share)
-  return new Joiner(
+  return new Batcher(
     async (entries) => {
       const results = await sendOrSplit(entries, (some) => send(some, some.length > 1), refused)
       return Promise.all(results.map((result, number) => settlePush(result, () => send([entries[number]], false))))

@@ -1,5 +1,5 @@
 import { Consumer } from './consumer.js';
-import { Joiner } from './joiner.js';
+import { Batcher } from './batcher.js';
 import type { Http } from './http.js';
 import type { ConsumeOptions, Handler } from './consumer.js';
 import type * as shapes from '../shapes.d.ts';
@@ -12,12 +12,12 @@ export declare class Queue {
     name: string;
     _http: Http;
     _path: string;
-    /** @type {Joiner<shapes.NewMessage & {bytes: number}, shapes.Receipt>} */
-    _pushes: Joiner<shapes.NewMessage & {
+    /** @type {Batcher<shapes.NewMessage & {bytes: number}, shapes.Receipt>} */
+    _pushes: Batcher<shapes.NewMessage & {
         bytes: number;
     }, shapes.Receipt>;
-    /** @type {Record<string, Joiner<shapes.SettleItem, shapes.Settled>>} */
-    _settles: Record<string, Joiner<shapes.SettleItem, shapes.Settled>>;
+    /** @type {Record<string, Batcher<shapes.SettleItem, shapes.Settled>>} */
+    _settles: Record<string, Batcher<shapes.SettleItem, shapes.Settled>>;
     /**
      * @param {Http} http
      * @param {string} name

@@ -44,7 +44,7 @@ class ThreadWaiters:
         if topic.endswith(DLQ_SUFFIX):
             seconds = min(seconds, DEAD_LOOK_SECONDS)
         deadline = time.monotonic() + min(seconds, WAIT_SECONDS_MAX)
-        # Not a `threading.Condition`, which an interrupt can leave locked for ever.
+        # Not a `threading.Condition`, which an interrupt can leave locked forever.
         bell = threading.Lock()
         try:
             self._bells.add(bell)

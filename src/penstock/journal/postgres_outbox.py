@@ -89,16 +89,16 @@ class JournalOutbox:
         return len(sizes)
 
     def _raise_floor(self, given: int, oldest: int, own: int | None) -> None:
-        """After a look that took all it saw. A held snapshot keeps what was moved in the way of every look; numbers
-        that cannot come any more are passed over.
+        """Skip numbers that can no longer appear, after a scan that moved all rows it saw.
 
-        A snapshot's own upper bound would not do: transactions beyond it may have begun, and have taken numbers.
+        A long-running snapshot keeps the moved rows as dead tuples, which every scan would read again. The snapshot's
+        own upper bound is not enough: transactions after it may have begun and taken numbers.
         """
         known, later = self._given
         if oldest >= later:
             self._floor = known
             if own is not None:
-                # Given after `given` was read, and whoever takes a number has changed something before.
+                # A number given after `given` was read belongs to a transaction that has changed something before.
                 self._given = (given, own)
 
 

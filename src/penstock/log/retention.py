@@ -25,7 +25,7 @@ def expired(consumer: Consumer, options: StreamOptions, now_ms: int) -> bool:
 
 
 def trim(
-    log: Log, consumers: Iterable[Consumer], wish: TrimRequest, now_ms: int, archive: Archive | None = None
+    log: Log, consumers: Iterable[Consumer], request: TrimRequest, now_ms: int, archive: Archive | None = None
 ) -> Trimmed:
     """Remove segments from the oldest on, up to the first that a consumer needs or that must be retained."""
     with ExitStack() as at_end:
@@ -34,7 +34,7 @@ def trim(
         options = log.identity.options
         _roll_if_outlived(log, options, now_ms)
         need = needed(consumers, options, log.first_offset, now_ms)
-        plan = TrimPlan(options, wish, need, now_ms, log.last_time_ms)
+        plan = TrimPlan(options, request, need, now_ms, log.last_time_ms)
         gone, held_by = plan.choose(log.segments(), archive)
         first = gone[-1].first + gone[-1].records if gone else log.first_offset
         if gone:
@@ -56,7 +56,7 @@ class TrimPlan:
     """Chooses the segments to remove."""
 
     options: StreamOptions
-    wish: TrimRequest
+    request: TrimRequest
     need: tuple[int, str] | None
     """First offset that a consumer still needs, and the consumer's name."""
     now_ms: int
@@ -72,7 +72,7 @@ class TrimPlan:
             if not segment.sealed or not self._unwanted(segment, left):
                 break
             over = self.options.hold_bytes is not None and left > self.options.hold_bytes
-            if self.need is not None and end > self.need[0] and not self.wish.force and not over:
+            if self.need is not None and end > self.need[0] and not self.request.force and not over:
                 return gone, self.need[1]
             if archive is not None and not archive(segment):
                 return gone, "archive"
@@ -82,8 +82,8 @@ class TrimPlan:
 
     def _unwanted(self, segment: SegmentInfo, left: int) -> bool:
         options = self.options
-        if self.wish.before is not None:
-            return segment.first + segment.records <= self.wish.before
+        if self.request.before is not None:
+            return segment.first + segment.records <= self.request.before
         if options.retention_bytes is not None and left - segment.bytes >= options.retention_bytes:
             return True
         if options.retention_ms is None:

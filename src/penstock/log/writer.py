@@ -158,7 +158,7 @@ class Log(SingleLane, LogReader):
         return cls(folder, clock=clock, files=files)
 
     def _look_again(self) -> None:
-        """Only to open it. The writer knows what is there, and what it writes must never be recovered meanwhile."""
+        """Recover on opening only: a writer knows its segments, and recovery must not touch what it is writing."""
         if self._active is None and not self._closed:
             super()._look_again()
         elif not self.folder.is_dir():

@@ -83,16 +83,16 @@ class HttpTransport:
     # Pushing
 
     def push(self, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
-        joiner = self._pushes.get(queue)
-        if joiner is None:
+        batcher = self._pushes.get(queue)
+        if batcher is None:
             path = f"{_path(check_new_queue_name(queue))}/messages"
-            joiner = self._pushes[queue] = RequestBatcher(
+            batcher = self._pushes[queue] = RequestBatcher(
                 lambda batch, attempt: self._push_all(queue, path, batch, AUTO_KEY + attempt.key),
                 weigh=_weight,
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
             )
-        return joiner.join(messages)
+        return batcher.join(messages)
 
     def push_on(self, conn: Any, queue: str, messages: Messages) -> Awaitable[list[Receipt]]:
         raise Unsupported(
@@ -222,16 +222,16 @@ class HttpTransport:
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Awaitable[Settled]:
         """Settle one item, batched with concurrent calls."""
-        joiner = self._settles.get((verb, queue))
-        if joiner is None:
-            joiner = self._settles[verb, queue] = RequestBatcher(
+        batcher = self._settles.get((verb, queue))
+        if batcher is None:
+            batcher = self._settles[verb, queue] = RequestBatcher(
                 lambda batch, _: self._settle_batch(verb, queue, batch),
                 weigh=lambda _: 1,
                 weight_max=JOINED_ITEMS_MAX,
                 lanes=2,
                 linger=self._linger,
             )
-        return joiner.join(item)
+        return batcher.join(item)
 
     async def _settle_batch(self, verb: str, queue: str, items: list[SettleItem]) -> list[Settled | Exception]:
         results, repeated = await self._settle(verb, queue, items)

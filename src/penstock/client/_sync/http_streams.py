@@ -56,15 +56,15 @@ class HttpStreams:
     # Appending
 
     def append(self, name: str, records: Records) -> Appended:
-        joiner = self._appends.get(name)
-        if joiner is None:
-            joiner = self._appends[name] = RequestBatcher(
+        batcher = self._appends.get(name)
+        if batcher is None:
+            batcher = self._appends[name] = RequestBatcher(
                 lambda batch, attempt: self._append_all(name, batch, attempt.key),
                 weigh=_weight,
                 weight_max=JOINED_BYTES_MAX,
                 linger=self._linger,
             )
-        return joiner.join(records)
+        return batcher.join(records)
 
     def _append_all(self, name: str, batch: list[Records], key: str) -> list[Appended | Exception]:
         """Send all in one request; if the server refuses it because of one part, send each part on its own."""

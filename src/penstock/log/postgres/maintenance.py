@@ -45,7 +45,7 @@ class Upkeep:
         consumers: list[Consumer],
         options: StreamOptions,
         now_ms: int,
-        wish: TrimRequest,
+        request: TrimRequest,
         archive: Archive | None,
     ) -> Trimmed:
         database = self._database
@@ -55,7 +55,7 @@ class Upkeep:
         found, times = segments(database, name)
         first = found[0].first
         need = needed(consumers, options, first, now_ms)
-        gone, held_by = TrimPlan(options, wish, need, now_ms, times.__getitem__).choose(found, archive)
+        gone, held_by = TrimPlan(options, request, need, now_ms, times.__getitem__).choose(found, archive)
         if gone:
             first = gone[-1].first + gone[-1].records
             self._under_lock(stream_id, ("stream.forget_before", stream_id, first))

@@ -140,7 +140,7 @@ export function rates(times, counts, now) {
 }
 
 /** @param {string} label */
-export function spark(label) {
+export function sparkline(label) {
   const area = svg('path', { class: 'area' })
   const line = svg('path')
   const element = svg('svg', { class: 'spark', viewBox: '0 0 100 20', preserveAspectRatio: 'none', role: 'img', 'aria-label': label }, area, line)

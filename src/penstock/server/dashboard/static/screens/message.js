@@ -29,7 +29,7 @@ export function message(app, place, signal) {
   const crumbs = [h('a', { href: to('queues'), text: 'Queues' }), ' / ', h('a', { href: to('queue', [name]), text: name })]
   const state = h('span')
   const details = h('div', { class: 'stack' })
-  const life = h('div', { class: 'body' }, h('p', { class: 'muted', text: 'Reading the journal…' }))
+  const timeline = h('div', { class: 'body' }, h('p', { class: 'muted', text: 'Reading the journal…' }))
   const buttons = h('div', { class: 'row' })
   let shown = ''
   /** @type {any} */
@@ -46,7 +46,7 @@ export function message(app, place, signal) {
     if (!signal.aborted) fill(details, problem(error))
   }
   if (app.server.journal) {
-    const history = new Life(app, name, id, uuid, life, signal)
+    const history = new MessageHistory(app, name, id, uuid, timeline, signal)
     const look = () => history.search().then((found) => {
       pushed ??= history.events.find((event) => event.kind === 'pushed')
       if (found !== undefined) stands(found)
@@ -56,11 +56,11 @@ export function message(app, place, signal) {
       if (digest.queues.some((each) => each.name === name)) void look()
     }, signal)
   } else {
-    fill(life, empty('No journal', 'This server runs without a journal, so there is no history.'))
+    fill(timeline, empty('No journal', 'This server runs without a journal, so there is no history.'))
     app.client.queue(name).get(Number(id)).then(stands).catch(trouble)
   }
   return h('div', {}, head(`Message ${id}`, { crumbs, after: state }, buttons),
-    h('div', { class: 'split' }, details, card('Life', life)))
+    h('div', { class: 'split' }, details, card('History', timeline)))
 }
 
 /**
@@ -138,7 +138,7 @@ function gone(name, id, pushed) {
 }
 
 /** A message's history from the journal; each search continues where the last one ended. */
-class Life {
+class MessageHistory {
   /**
    * @param {App} app
    * @param {string} name
@@ -156,7 +156,7 @@ class Life {
     /** @type {number | undefined} */
     this._from = undefined
     this._busy = false
-    this._list = h('ol', { class: 'timeline', 'aria-label': 'Life' })
+    this._list = h('ol', { class: 'timeline', 'aria-label': 'History' })
     this._said = h('p', { class: 'muted xsmall', role: 'status', text: 'Reading the journal…' })
     this._on = h('button', { class: 'btn small', type: 'button', text: 'Search further', hidden: true, onclick: () => void this.search() })
     fill(place, this._list, this._said, this._on)

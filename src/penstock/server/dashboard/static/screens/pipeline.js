@@ -42,7 +42,7 @@ export function pipeline(app, place, signal) {
       [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.kind].forEach((text, n) => say(row.children[n], text))
     })
     fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be read', 'The packages that read them are not installed on this server.', `pip install 'penstock-mq[spark]'`)),
-      found.installed && !found.exists && h('div', { class: 'card' }, empty('There is no lake yet', 'The pipeline turns all that passed through the queues into tables, with Spark. Killed at any time, it goes on where it was.',
+      found.installed && !found.exists && h('div', { class: 'card' }, empty('There is no lake yet', 'The pipeline turns everything that passed through the queues into tables, with Spark. If it is killed, the next run continues where it stopped.',
         `penstock pipeline run ${start}`, `penstock pipeline run ${start} --continuous`)),
       found.last_error && h('p', { class: 'problem', text: `Spark logged an error ${ago(found.last_error_at, now)}: ${found.last_error}` }),
       found.exists && card('Tables', h('div', { class: 'scroll' }, tables.element), h('code', { class: 'muted xsmall clip', text: found.lake })),

@@ -1,5 +1,5 @@
 /** Queues as a tree: filter, sort, pause. */
-import { spark } from '../chart.js'
+import { sparkline } from '../chart.js'
 import { ask, attempt } from '../dialog.js'
 import { fill, h, say } from '../dom.js'
 import { count, plural, short } from '../format.js'
@@ -112,7 +112,7 @@ function header(current, choose) {
  * @param {(twig: Twig) => void} toggle
  */
 function makeRow(app, toggle) {
-  const line = spark('Pushed in the last hour')
+  const line = sparkline('Pushed in the last hour')
   const twist = h('button', { class: 'twist', type: 'button', text: '▶', onclick: (/** @type {Event} */ e) => (e.stopPropagation(), toggle(row.twig)) })
   const link = h('a', { class: 'clip' })
   const state = tag('paused')

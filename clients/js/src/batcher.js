@@ -8,7 +8,7 @@
 /**
  * @template Entry, Result
  */
-export class Joiner {
+export class Batcher {
   /**
    * @param {(entries: Entry[]) => Promise<(Result | Error)[]>} send answers each entry, in order, with a result or error
    * @param {{weigh: (entry: Entry) => number, weightMax: number}} limits of one request

@@ -7,7 +7,7 @@
 /**
  * @template Entry, Result
  */
-export declare class Joiner<Entry, Result> {
+export declare class Batcher<Entry, Result> {
     _send: (entries: Entry[]) => Promise<(Result | Error)[]>;
     _weigh: (entry: Entry) => number;
     _weightMax: number;
