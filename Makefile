@@ -16,7 +16,7 @@ COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
+.PHONY: help serve check test test-fast test-postgres-versions lint types format sync docs js-types provision proof proof-pipeline mutate audit wheel binary demo demo-install first-hour screenshots bench-dashboard bench-embedded bench-server bench-log bench-journal bench-postgres bench-spark lock clean force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,7 @@ format: $(STAMPS)/test ## fix lint and formatting
 
 provision: $(STAMPS)/test $(STAMPS)/docs $(STAMPS)/binary ## find or install Java, PostgreSQL and a browser for the tests
 	@$(BIN)/python tools/provision.py
+	@$(BIN)/python -m tools.jar
 	@$(BIN)/python -m penstock.pipeline.runtime.cds_archive
 
 audit: $(STAMPS)/audit ## look up known vulnerabilities of every lock
@@ -67,15 +68,19 @@ audit: $(STAMPS)/audit ## look up known vulnerabilities of every lock
 		$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r "$$lock" || exit 1; done
 
 BINARY = dist/penstock
+wheel: provision ## build a wheel in dist, with the log reader for Spark's JVM
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
 binary: $(STAMPS)/binary ## build a single-file server, dist/penstock
 	@rm -rf build/binary && mkdir -p $(dir $(BINARY))
 	@$(PIP) install --require-hashes --target build/binary -r requirements/deploy.txt
-	@$(PIP) install --no-deps --no-build-isolation --upgrade --target build/binary .
+	@PENSTOCK_WITHOUT_JAR=1 $(PIP) install --no-deps --no-build-isolation --upgrade --target build/binary .
 	@$(BIN)/shiv --site-packages build/binary --compressed --reproducible --preamble tools/binary_preamble.py \
 		--console-script penstock --output-file $(BINARY)
 	@du -h $(BINARY)
 
 demo-install: $(STAMPS)/spark $(PACKAGE) ## install what the demo and the tutorial need, including Spark
+	@$(BIN)/python -m tools.jar
 
 demo: demo-install ## run a server with sample traffic, a dashboard and Spark charts
 	@exec $(BIN)/penstock demo $(ARGS)
@@ -114,6 +119,7 @@ mutate: provision ## break the code behind each guarantee and expect its test to
 	$(BIN)/python tools/mutate.py $(ARGS)
 
 bench-spark: $(STAMPS)/test $(STAMPS)/bench ## benchmark the pipeline against Parquet, tuples and DuckDB
+	$(BIN)/python -m tools.jar
 	$(BIN)/python benchmarks/spark.py $(ARGS)
 
 lock: $(STAMPS)/lock ## update requirements/*.txt (UPGRADE=--upgrade moves every pin)
@@ -136,7 +142,7 @@ lock: $(STAMPS)/lock ## update requirements/*.txt (UPGRADE=--upgrade moves every
 	$(COMPILE) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove .venv and every cache
-	rm -rf .venv clients/js/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv clients/js/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/penstock/pipeline/source/jvm/*.jar
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Every part runs even if one fails; pytest runs last, so that its summary ends the output.

@@ -21,7 +21,7 @@ from penstock.journal.drainer import journal_folder
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.tables import BRONZE
 from penstock.pipeline.run import Pipeline
-from penstock.pipeline.runtime.jar import RULE, RULES_LEFT_OUT, make_jar
+from penstock.pipeline.runtime.jar import RULE, RULES_LEFT_OUT
 from penstock.pipeline.runtime.session import open_session
 from penstock.pipeline.source.data_source import PenstockSource
 
@@ -48,7 +48,6 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     what, cores, folder = asked.pop("what"), asked.pop("cores"), Path(asked.pop("folder"))
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    make_jar()
     spark = open_session(folder / "spark.log", master=f"local[{cores}]", memory=asked.pop("memory", "2g"))
     found = {"reads": reads, "pipeline": pipeline}[what](spark, folder, **asked)
     spark.stop()

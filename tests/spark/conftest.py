@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from penstock.cli import pipeline, pipeline_replay, pipeline_run, pipeline_sql, pipeline_tables
 from penstock.pipeline.lake.lake import Lake
-from penstock.pipeline.runtime.jar import make_jar
 from penstock.pipeline.runtime.session import open_session
 from tests.spark.support import Work
+from tools import jar
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_log: Path) -> Iterator[Any]:
-    make_jar()
+    jar.build()
     session = open_session(spark_log, master="local[2]", brief=True, settings={"spark.sql.shuffle.partitions": "1"})
     yield session
     session.stop()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.runtime import cds_archive
-from penstock.pipeline.runtime.jar import jar_path
+from penstock.pipeline.runtime import cds_archive, jar
 from penstock.pipeline.runtime.java import find_java
 
 pytestmark = pytest.mark.spark
@@ -52,20 +51,23 @@ def test_it_is_made_neither_again_nor_by_two(archive: Path, started: list[list[s
     assert not cds_archive.keep_soon()
     os.utime(mark, (0, 0))  # Whoever made it was killed.
     assert cds_archive.keep_soon()
-    jar_path().touch()
     archive.touch()
     assert not cds_archive.keep_soon()
     assert len(started) == 1
 
 
-def test_it_is_made_with_the_readers_jar_and_again_after_it(archive: Path, started: list[list[str]]) -> None:
-    archive.touch()
-    assert cds_archive.keep_soon()
-    jar_path().touch()
-    os.utime(archive, (0, 0))
-    assert cds_archive.keep_soon()
+def test_it_is_made_again_for_another_jar_of_the_reader(
+    archive: Path, started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive.touch()
     assert not cds_archive.keep_soon()
+    monkeypatch.setattr(jar, "FOLDER", tmp_path)
+    assert cds_archive.keep_soon()
+    cds_archive.archive_of(find_java()).touch()
+    assert not cds_archive.keep_soon()
+    jar.jar_path().write_bytes(b"other classes")
+    assert cds_archive.keep_soon()
+    assert len(started) == 2
 
 
 def test_only_the_newest_archives_stay(archive: Path) -> None:

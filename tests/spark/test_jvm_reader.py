@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+import tools.jar
 from penstock.core.model import system_clock
 from penstock.errors import CannotOpen
 from penstock.journal.arrow import SCHEMA
@@ -303,8 +305,10 @@ YOURS = "SparkSession.builder.master('local[1]').config(map=settings()).getOrCre
 SCRIPT = """
 from pathlib import Path
 from pyspark.sql import SparkSession
+from penstock.pipeline.runtime import jar
 from penstock.pipeline.runtime.jar import settings
 from penstock.pipeline.runtime.session import open_session
+jar.FOLDER = {folder}
 spark = {session}
 frame = spark.read.format("penstock").load(".")
 print("read by Java" in frame._jdf.queryExecution().executedPlan().toString(), frame.count())
@@ -316,30 +320,51 @@ def test_any_session_reads_with_the_jar_or_without(
     reading: Reading, journal: Path, session: str, with_jar: bool
 ) -> None:
     environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
-    if not with_jar:
-        environment["XDG_CACHE_HOME"] = str(reading.data / "cache")
-    command = [sys.executable, "-c", SCRIPT.format(session=session)]
+    folder = "jar.FOLDER" if with_jar else "Path()"
+    command = [sys.executable, "-c", SCRIPT.format(session=session, folder=folder)]
     ran = subprocess.run(command, cwd=reading.data, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [str(with_jar), str(reading.frame().count())]
 
 
-def test_a_jar_that_cannot_be_made_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert jar.settings() == {}
-    monkeypatch.setattr(jar, "COMPILER", ["-no-such-switch"])
-    with pytest.raises(CannotOpen, match="cannot compile the log reader"):
-        jar.make_jar()
-    assert jar.jar_path().exists()  # So that no command tries it again and again.
+def test_a_jar_of_another_version_of_spark_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jar.settings()
+    monkeypatch.setattr("pyspark.__version__", "4.99.0")
     assert jar.settings() == {}
 
 
-def test_only_the_newest_jars_stay(tmp_path: Path) -> None:
-    made = [tmp_path / f"reader-{number}.jar" for number in range(jar.JARS_MAX + 2)]
-    for number, path in enumerate(made):
-        path.touch()
-        os.utime(path, (number, number))
-    jar._remove_old(tmp_path)
-    assert sorted(tmp_path.iterdir()) == made[2:]
+def test_a_jar_that_cannot_be_compiled_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Wrong.scala").write_text("object Wrong { val number: Int = true }")
+    monkeypatch.setattr(jar, "FOLDER", tmp_path)
+    with pytest.raises(CannotOpen, match=r"cannot compile the log reader: .*Wrong\.scala:1"):
+        tools.jar.build()
+    assert [path.name for path in tmp_path.iterdir()] == ["Wrong.scala"]
+    assert jar.settings() == {}
+
+
+@pytest.mark.parametrize("without", ["0", "1"])
+def test_a_wheel_holds_the_jar_unless_it_is_built_without(tmp_path: Path, without: str) -> None:
+    build = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
+    environment = {**os.environ, "PENSTOCK_WITHOUT_JAR": without}
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tools.jar.ROOT, env=environment, check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        packed = [name for name in wheel.namelist() if name.endswith(".jar")]
+    wanted = [] if without == "1" else [str(jar.jar_path().relative_to(tools.jar.SOURCE))]
+    assert packed == wanted
+
+
+def test_a_build_that_finds_no_java_fails_and_says_what_to_do(tmp_path: Path) -> None:
+    build = (
+        "import sys, hatchling.build, penstock.pipeline.runtime.jar as jar, penstock.pipeline.runtime.java as java\n"
+        "from pathlib import Path\n"
+        "jar.FOLDER, java._machine_homes, java._from_wheel = Path(sys.argv[1]), lambda: [], lambda: None\n"
+        "hatchling.build.build_wheel(sys.argv[1])"
+    )
+    command = [sys.executable, "-c", build, str(tmp_path)]
+    failed = subprocess.run(command, cwd=tools.jar.ROOT, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "no Java of version 17 to 22 found" in failed.stderr
+    assert "PENSTOCK_WITHOUT_JAR=1 builds a wheel without the jar" in failed.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_still_there_of_a_log_that_is_trimmed_while_it_is_read_is_not_left_out(

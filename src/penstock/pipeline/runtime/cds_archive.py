@@ -1,7 +1,7 @@
 """A class data sharing (CDS) archive of Spark's classes, which later starts map: loading them is most of a start.
 
 Writing the archive makes a start twice as slow. So a separate small run does it once per installation, in the
-background after the first command that used Spark, or on demand. It also builds the reader's jar (`jar.py`).
+background after the first command that used Spark, or on demand.
 
     python -m penstock.pipeline.runtime.cds_archive
 """
@@ -18,8 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import CannotOpen
-from penstock.pipeline.runtime.jar import jar_path, make_jar
+from penstock.pipeline.runtime.jar import jar_path
 from penstock.pipeline.runtime.java import Java, cache_folder, find_java
 
 if TYPE_CHECKING:
@@ -33,14 +32,17 @@ SETTINGS = {"spark.sql.shuffle.partitions": "1"}
 
 
 def archive_of(java: Java) -> Path:
-    """Return the archive's path for this Java and this installation of Spark; Java silently ignores any other.
+    """Return the archive's path for this Java, this installation of Spark and this jar of the reader.
 
+    Java silently ignores the archive of another Java or Spark, and one of another jar lacks its classes.
     An empty file means that this Java cannot write one.
     """
     import pyspark
 
-    place = hashlib.sha256(f"{pyspark.__file__} {java.home}".encode()).hexdigest()[:12]
-    return cache_folder() / f"spark-{pyspark.__version__}-java-{java.version}-{place}.jsa"
+    jar = jar_path()
+    inputs = f"{pyspark.__file__} {java.home} {jar}".encode() + (jar.read_bytes() if jar.exists() else b"")
+    digest = hashlib.sha256(inputs).hexdigest()[:12]
+    return cache_folder() / f"spark-{pyspark.__version__}-java-{java.version}-{digest}.jsa"
 
 
 def java_options(java: Java, keep_in: Path | None) -> list[str]:
@@ -52,9 +54,9 @@ def java_options(java: Java, keep_in: Path | None) -> list[str]:
 
 
 def keep_soon() -> bool:
-    """Build archive and jar in the background unless they exist. Return True if a build was started."""
+    """Build the archive in the background unless it exists. Return True if a build was started."""
     archive = archive_of(find_java())
-    if _is_current(archive) or _is_recent(_lock_file(archive)):
+    if archive.exists() or _is_recent(_lock_file(archive)):
         return False
     with suppress(OSError):
         subprocess.Popen(
@@ -74,11 +76,9 @@ def keep() -> None:
 
     archive = archive_of(find_java())
     lock_file = _lock_file(archive)
-    if _is_current(archive) or not _claim(lock_file):
+    if archive.exists() or not _claim(lock_file):
         return
     try:
-        with suppress(CannotOpen):  # Without the jar, Python reads.
-            make_jar()
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             made = Path(folder) / archive.name
             spark = open_session(Path(folder) / "spark.log", brief=True, settings=SETTINGS, keep_classes=made)
@@ -89,14 +89,6 @@ def keep() -> None:
         _remove_old(archive.parent)
     finally:
         lock_file.unlink(missing_ok=True)
-
-
-def _is_current(archive: Path) -> bool:
-    """Return True if the archive exists and is newer than the jar, whose classes it must contain."""
-    try:
-        return archive.stat().st_mtime_ns >= jar_path().stat().st_mtime_ns
-    except FileNotFoundError:
-        return False
 
 
 def _lock_file(archive: Path) -> Path:
