@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.cli.backend import Data
+from penstock.cli.output import Data
 from penstock.cli.stream_local import LocalStreamBackend
 from penstock.cli.stream_remote import RemoteStreamBackend
 from penstock.log.streams import streams_beside

@@ -33,9 +33,7 @@ LAKE_READERS = {"penstock.server.dashboard.lake", "penstock.server.metrics_histo
 SERVER_STARTERS = {"penstock.cli.serve", "penstock.demo.run"}
 # The CLI still opens local stores through parts of the server.
 CLI_OVER_SERVER = {
-    "penstock.cli.import_",
     "penstock.cli.journal_local",
-    "penstock.cli.local",
     "penstock.cli.stream_local",
 }
 

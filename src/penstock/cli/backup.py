@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from penstock.cli.common import DATA, DB, JSON, PARTLY, CommandFailed, file_of, open_file, reporting
+from penstock.cli.common import DATA, DB, JSON, PARTLY, CommandFailed, check_file, file_of, reporting
 from penstock.cli.output import Output, note, progress
-from penstock.ops.backup import Copied
+from penstock.ops.backup import Copied, back_up
+from penstock.store.sqlite import SqliteStore
 
 
 @click.command("backup")
@@ -30,7 +31,8 @@ def command(target: Path, db: str | None, data: str | None, as_json: bool) -> No
             "give --data DIR (a server's data folder; the server may run) or --db PATH (a queue file)"
         )
     out = Output(as_json)
-    with reporting(), closing(open_file(path, create=False)) as backend, progress(f"backup {path}", None) as advance:
+    with reporting(), progress(f"backup {path}", None) as advance:
+        check_file(path)
         done = 0
 
         def report(copied: int, total: int) -> None:
@@ -38,7 +40,8 @@ def command(target: Path, db: str | None, data: str | None, as_json: bool) -> No
             advance(copied - done, total)
             done = copied
 
-        copied = backend.backup(target, report)
+        with closing(SqliteStore(path)) as store:
+            copied = back_up(store, target, report)
     show_copied(out, "backup", target, copied)
 
 

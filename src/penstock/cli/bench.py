@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from math import ceil
 
 import click
-import msgspec
 
-from penstock.cli.backend import Backend, Data, Outgoing
 from penstock.cli.common import CommandFailed, fail, on_queues
-from penstock.cli.output import Advance, Output, progress
+from penstock.cli.output import Advance, Data, Output, progress
+from penstock.client._sync.client import Client
+from penstock.client._sync.message import LeasedMessage
+from penstock.client._sync.queue import Queue
 from penstock.core.signals import defer_interrupt, interrupted_by_sigterm
 from penstock.errors import PenstockError
 
@@ -28,19 +29,19 @@ Work = Callable[[], int]
 @click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True, help="Concurrent clients.")
 @click.option("--payload-bytes", type=click.IntRange(2, 524_288), default=200, show_default=True)
 @on_queues(create=True)
-def command(backend: Backend, out: Output, messages: int, batch: int, clients: int, payload_bytes: int) -> None:
+def command(client: Client, out: Output, messages: int, batch: int, clients: int, payload_bytes: int) -> None:
     """Measure push, lease and ack, first one after the other, then together.
 
     JSON: {"messages", "batch", "clients", "payload_bytes", "phases": [{"phase", "msg_s", "p50_ms", "p99_ms",
     "calls", "seconds"}]}; latencies are per call.
     """
-    queue = f"bench-{secrets.token_hex(6)}"
+    queue = client.queue(f"bench-{secrets.token_hex(6)}")
     phases = []
     with interrupted_by_sigterm(), ExitStack() as stack:
         with defer_interrupt():
-            backend.create_queue(queue, {"visibility_ms": 600_000, "max_attempts": 1_000})
-            stack.callback(backend.drop_queue, queue, force=True)
-        load = Load(backend, queue, batch, payload_bytes)
+            client.create_queue(queue.name, lease_ms=600_000, max_attempts=1_000)
+            stack.callback(queue.drop, force=True)
+        load = Load(queue, batch, payload_bytes)
         advance = stack.enter_context(progress("bench", 4 * messages))
         for name, work in (("push", load.push), ("lease", load.lease), ("ack", load.ack), ("cycle", load.cycle)):
             load.left = messages
@@ -54,14 +55,13 @@ def command(backend: Backend, out: Output, messages: int, batch: int, clients: i
 class Load:
     """The remaining work of a phase, shared by its clients."""
 
-    def __init__(self, backend: Backend, queue: str, batch: int, payload_bytes: int) -> None:
+    def __init__(self, queue: Queue, batch: int, payload_bytes: int) -> None:
         self.left = 0
-        self._backend = backend
         self._queue = queue
         self._batch = batch
-        self._payload = msgspec.Raw(msgspec.json.encode("x" * (payload_bytes - 2)))
+        self._payload = "x" * (payload_bytes - 2)
         self._lock = threading.Lock()
-        self._leased: list[Data] = []
+        self._leased: list[LeasedMessage] = []
 
     def _claim(self) -> int:
         with self._lock:
@@ -72,7 +72,7 @@ class Load:
     def push(self) -> int:
         count = self._claim()
         if count:
-            self._backend.push(self._queue, [Outgoing(payload=self._payload)] * count)
+            self._queue.push_many([self._payload] * count)
         return count
 
     def lease(self) -> int:
@@ -95,22 +95,18 @@ class Load:
             self._ack(self._poll(count))
         return count
 
-    def _poll(self, count: int) -> list[Data]:
+    def _poll(self, count: int) -> list[LeasedMessage]:
         """Lease `count` messages, in several polls if concurrent clients split the batches."""
-        found: list[Data] = []
+        found: list[LeasedMessage] = []
         while len(found) < count:
-            more = self._backend.poll(
-                self._queue, batch=count - len(found), wait_ms=1_000, visibility_ms=None, worker=None
-            )
+            more = self._queue.lease(count - len(found), wait=1)
             if not more:
                 raise CommandFailed("messages that were pushed did not come back")
             found += more
         return found
 
-    def _ack(self, leased: list[Data]) -> None:
-        items = [{"id": message["id"], "token": message["token"]} for message in leased]
-        results = self._backend.settle("ack", self._queue, items)["results"]
-        if any(each["result"] != "ok" for each in results):
+    def _ack(self, leased: list[LeasedMessage]) -> None:
+        if self._queue.ack_many(leased):
             raise CommandFailed("a lease was lost")
 
 

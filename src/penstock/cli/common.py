@@ -1,31 +1,53 @@
-"""Shared parts of the commands: options, backends, parameter types, and errors as exit codes."""
+"""Shared parts of the commands: options, clients, parameter types, and errors as exit codes."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import quote
 
 import click
+import msgspec
 
-from penstock.cli.output import Output
-from penstock.errors import BatchTooLarge, InvalidInput, PayloadTooLarge, PenstockError, UnknownQueue
+from penstock.cli.output import Data, Output
+from penstock.errors import (
+    AccessDenied,
+    BatchTooLarge,
+    CannotOpen,
+    InvalidInput,
+    PayloadTooLarge,
+    PenstockError,
+    ServerFault,
+    Unauthorized,
+    UnknownQueue,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
-    from penstock.cli.backend import Backend
-    from penstock.cli.local import LocalBackend
-    from penstock.cli.remote import RemoteBackend
     from penstock.cli.stream_backend import StreamBackend
+    from penstock.client._sync.client import Client
+    from penstock.client._sync.http_session import Session
+    from penstock.client.types import Page
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 DB_NAME = "penstock.db"
 # Environment variables of the server that have no PENSTOCK_ prefix.
 SETTINGS = {"AUTH_TOKEN", "HOST", "LISTEN_ADDR", "PORT"}
 WRONG, PARTLY, NOT_AUTHORISED, NOT_REACHABLE = 2, 3, 4, 5
+CONNECT_SECONDS = 5.0
+TIMEOUT_SECONDS = 60.0
+# For what a server may take long to do.
+LONG_SECONDS = 3_600.0
+PAGE = 1_000
+
+T = TypeVar("T")
+DATA_DECODER = msgspec.json.Decoder(Data)
 
 Command = Callable[..., None]
 Options = list[Callable[[Command], Command]]
@@ -83,14 +105,14 @@ class CommandFailed(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]
 
 
-def on_queues(*, create: bool = False) -> Callable[[Command], Command]:
-    """Pass a backend and an output to a command. With `create`, create a missing file."""
+def on_queues(*, create: bool = False, timeout: float = TIMEOUT_SECONDS) -> Callable[[Command], Command]:
+    """Pass a client and an output to a command. With `create`, create a missing file."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def run(as_json: bool, **rest: Any) -> None:
-            with reporting(), closing(open_backend(*address(rest), create=create)) as backend:
-                command(backend, Output(as_json), **rest)
+            with reporting(), closing(open_client(*address(rest), create=create, timeout=timeout)) as client:
+                command(client, Output(as_json), **rest)
 
         return with_options(run, [URL, TOKEN, DB, DATA, JSON])
 
@@ -113,7 +135,7 @@ def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
 
 
 def on_server(command: Command) -> Command:
-    """Pass an HTTP backend and an output to a command that needs a server."""
+    """Pass a session with a server and an output to a command that needs a server."""
 
     @wraps(command)
     def run(as_json: bool, **rest: Any) -> None:
@@ -121,8 +143,9 @@ def on_server(command: Command) -> Command:
         name = click.get_current_context().info_name
         if db is not None or data is not None:
             raise click.UsageError(f"{name} needs a server; `penstock doctor FILE` checks a file")
-        with reporting(), closing(open_remote(url, token)) as backend:
-            command(backend, Output(as_json), **rest)
+        with reporting(), closing(open_server(url, token, TIMEOUT_SECONDS)) as client:
+            assert client.transport.kind == "server"
+            command(client.transport.session, Output(as_json), **rest)
 
     return with_options(run, [URL, TOKEN, DB, DATA, JSON])
 
@@ -138,10 +161,12 @@ def address(given: dict[str, Any]) -> tuple[str | None, str | None, str | None, 
     return given.pop("url"), given.pop("token"), given.pop("db"), given.pop("data")
 
 
-def open_backend(url: str | None, token: str | None, db: str | None, data: str | None, *, create: bool) -> Backend:
+def open_client(
+    url: str | None, token: str | None, db: str | None, data: str | None, *, create: bool, timeout: float
+) -> Client:
     path = file_of(db, data)
     if path is None:
-        return open_remote(url, token)
+        return open_server(url, token, timeout)
     if url is not None:
         raise click.UsageError("--url excludes --db and --data: give a server or a file")
     return open_file(path, create=create)
@@ -182,16 +207,62 @@ def file_of(db: str | None, data: str | None) -> Path | None:
     return None if data is None else Path(data) / DB_NAME
 
 
-def open_file(path: Path, *, create: bool) -> LocalBackend:
-    from penstock.cli.local import LocalBackend
+def open_file(path: Path, *, create: bool) -> Client:
+    """Open a queue file. A running server may use it at the same time."""
+    from penstock.client._sync.client import connect
 
-    return LocalBackend(path, create=create)
+    if create:
+        from penstock.log.files import make_folder
+
+        make_folder(path.parent)
+    else:
+        check_file(path)
+    return connect(f"sqlite:///{path}", retry_for=0)
 
 
-def open_remote(url: str | None, token: str | None) -> RemoteBackend:
-    from penstock.cli.remote import RemoteBackend
+def check_file(path: Path) -> None:
+    """Raise unless the path is a queue file."""
+    from penstock.store.sqlite.probe import check_penstock_database
 
-    return RemoteBackend(*server_of(url, token))
+    if not path.is_file():
+        raise CannotOpen(f"{path} does not exist", hint="create it with `penstock queue create` and the same option")
+    check_penstock_database(path)
+
+
+def open_server(url: str | None, token: str | None, timeout: float) -> Client:
+    """Connect to a server, without retries: a command reports a failure at once."""
+    from penstock.client._sync.client import connect
+
+    url, token = server_of(url, token)
+    if not url.startswith(("http://", "https://")):
+        from penstock.core.redact import without_password
+
+        raise InvalidInput(f"{without_password(url)!r} is not a server URL", field="url", hint="use http://host:port")
+    if "@" in url:
+        raise InvalidInput(
+            "a server URL cannot contain a user or password", field="url", hint="give a token in PENSTOCK_TOKEN"
+        )
+    return connect(url, token=token or None, timeout=timeout, connect_timeout=CONNECT_SECONDS, retry_for=0)
+
+
+def call(session: Session, method: str, path: str, body: Any = None, **how: Any) -> Data:
+    """Call a part of the server's API that only operators need, so that the SDK has no method for it."""
+    return session.get(DATA_DECODER, method, path, body, **how)
+
+
+def queue_path(name: str) -> str:
+    return "/queues/" + quote(name, safe="")
+
+
+def every(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+    """Yield the items of all pages; `read` gets the `next` of the page before."""
+    after = None
+    while True:
+        page = read(after)
+        yield from page
+        if page.next is None:
+            return
+        after = page.next
 
 
 def server_of(url: str | None, token: str | None) -> tuple[str, str | None]:
@@ -286,14 +357,21 @@ def fail(error: PenstockError, *, context: str = "", code: int | None = None) ->
         hint = "purge it, or use --force"
     elif error.code == "queue_exists":
         hint = "change its options with `penstock queue update`"
+    elif isinstance(error, Unauthorized):
+        hint = "set --token or PENSTOCK_TOKEN"
+    elif isinstance(error, Unreachable):
+        where, _, reason = text.partition(" is unreachable: ")
+        reason = re.sub(r"^no connection: (\[.*?\] )?", "", reason)
+        text = f"cannot reach {where}: {reason}"
+        hint = "is `penstock serve` running? use --db PATH to work without a server"
     raise CommandFailed(f"{text} ({hint})" if hint else text, exit_code(error) if code is None else code) from None
 
 
 def exit_code(error: PenstockError) -> int:
     status = getattr(error, "status", None)
-    if error.code == "unreachable":
+    if error.code == "unreachable" or (isinstance(error, ServerFault) and error.status < 400):
         return NOT_REACHABLE
-    if status in (401, 403):
+    if status in (401, 403) or isinstance(error, AccessDenied):
         return NOT_AUTHORISED
     if isinstance(error, PayloadTooLarge | BatchTooLarge):
         return 1

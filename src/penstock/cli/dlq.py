@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from penstock.cli.backend import Backend, Data
-from penstock.cli.common import YES, Leases, QueueOption, on_queues
-from penstock.cli.messages import show_messages
-from penstock.cli.output import Output, confirm
+from penstock.cli.common import LONG_SECONDS, YES, Leases, QueueOption, on_queues
+from penstock.cli.messages import peek_messages, show_messages
+from penstock.cli.output import Data, Output, confirm
+from penstock.client._sync.client import Client
+from penstock.core.model import State
 
 OF_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="Queue that the dead letters come from.")
 
@@ -23,26 +22,33 @@ def command() -> None:
 @OF_QUEUE
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
 @on_queues()
-def list_dead(backend: Backend, out: Output, queue: str, limit: int) -> None:
+def list_dead(client: Client, out: Output, queue: str, limit: int) -> None:
     """List dead letters, newest first, with their last error. JSON: {"messages": [...]}, each with all `errors`."""
-    show_messages(out, backend.peek(queue, state="dead", limit=limit), empty=f"{queue} has no dead letters")
+    show_messages(out, peek_messages(client, queue, "dead", limit), empty=f"{queue} has no dead letters")
 
 
 @command.command("purge")
 @OF_QUEUE
 @click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @YES
-@on_queues()
-def purge(backend: Backend, out: Output, queue: str, dry_run: bool, yes: bool) -> None:
+@on_queues(timeout=LONG_SECONDS)
+def purge(client: Client, out: Output, queue: str, dry_run: bool, yes: bool) -> None:
     """Delete all dead letters. JSON: {"purged", "dry_run"}"""
     if not dry_run:
         confirm(f"Delete every dead letter of {queue}?", yes)
-    show_purged(out, backend.purge(queue, dead=True, dry_run=dry_run))
+    purge_messages(client, out, queue, dead=True, dry_run=dry_run)
 
 
-def show_purged(out: Output, purged: Data) -> None:
-    heading = "would purge" if purged["dry_run"] else "purged"
-    out.show(purged, lambda: out.fields({heading: purged["purged"]}))
+def purge_messages(client: Client, out: Output, name: str, *, dead: bool, dry_run: bool) -> None:
+    if dry_run:
+        stats = client.queue(name).stats()
+        # The name of a dead-letter queue stands for the dead letters only.
+        states = [State.DEAD] if dead or stats.queue != name else [State.READY, State.SCHEDULED]
+        count = sum(getattr(stats, state) for state in states)
+    else:
+        count = client.transport.purge(name, dead)
+    heading = "would purge" if dry_run else "purged"
+    out.show({"purged": count, "dry_run": dry_run}, lambda: out.fields({heading: count}))
 
 
 def requeue(name: str, queue_flag: str) -> click.Command:
@@ -55,21 +61,27 @@ def requeue(name: str, queue_flag: str) -> click.Command:
     @click.option("--older-than-ms", type=click.IntRange(0), help="Only messages dead-lettered longer ago.")
     @click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), help="Most messages per second.")
     @click.option("--dry-run", is_flag=True, help="Only count the messages.")
-    @on_queues()
+    @on_queues(timeout=LONG_SECONDS)
     def requeue_dead(
-        backend: Backend,
+        client: Client,
         out: Output,
         queue: str,
         ids: list[Data] | None,
+        error_contains: str | None,
+        older_than_ms: int | None,
         rate: float | None,
         dry_run: bool,
-        **given: Any,
     ) -> None:
         """Move dead letters back into their queue. JSON: {"matched", "moved", "skipped"}"""
-        where = {key: value for key, value in given.items() if value is not None}
-        if ids is not None:
-            where["ids"] = [each["id"] for each in ids]
-        done = backend.requeue(queue, where=where, rate_per_s=rate, dry_run=dry_run)
+        redriven = client.transport.redrive(
+            queue,
+            ids=None if ids is None else [each["id"] for each in ids],
+            error_contains=error_contains,
+            older_than_ms=older_than_ms,
+            rate_per_s=rate,
+            dry_run=dry_run,
+        )
+        done = {"matched": redriven.matched, "moved": redriven.moved, "skipped": redriven.skipped}
         out.show(done, lambda: out.fields(done))
 
     return requeue_dead

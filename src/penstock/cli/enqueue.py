@@ -8,22 +8,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import click
 import msgspec
 
-from penstock.cli.backend import Backend, Data, Outgoing
-from penstock.cli.common import PARTLY, CommandFailed, QueueOption, fail, on_queues
-from penstock.cli.output import Output, note, progress
-from penstock.errors import PenstockError, TryLater
+from penstock.cli.common import PARTLY, CommandFailed, QueueOption, fail, on_queues, queue_path
+from penstock.cli.output import Data, Output, note, progress
+from penstock.client._sync.client import Client
+from penstock.errors import PenstockError, TryLater, Unreachable
+from penstock.wire.queues import PushedMany, PushOne
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
 RETRY_SECONDS = 60.0
 STDIN = "-"
 
+
+class Outgoing(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to push; also the format of a line with `--envelope`."""
+
+    payload: msgspec.Raw
+    encoding: Literal["base64"] | None = None
+    priority: int = 0
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    idempotency_key: str | None = None
+    headers: dict[str, str] | None = None
+    signature: str | None = None
+
+
 _envelope = msgspec.json.Decoder(Outgoing)
+_pushed = msgspec.json.Decoder(PushedMany)
 
 
 class BadLine(Exception):
@@ -49,7 +65,7 @@ class BadLine(Exception):
 @click.option("--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Lines per commit.")
 @on_queues()
 def command(
-    backend: Backend,
+    client: Client,
     out: Output,
     queue: str,
     file: str | None,
@@ -80,14 +96,14 @@ def command(
     if payload is not None:
         raw = sys.stdin.buffer.read() if payload == STDIN else payload.encode()
         message = Outgoing(payload=_payload(raw), idempotency_key=idempotency_key, **common)
-        _push(backend, queue, [message], secret, done)
+        _push(client, queue, [message], secret, done)
         done |= {"message_id": done["last_id"], "duplicate": done["duplicates"] == 1}
     if file is not None:
         try:
             lines = FileOfLines(file, idempotency_key, envelope, common, keyed=not again)
         except BadLine as error:
             raise CommandFailed(f"{error} (nothing was enqueued)") from None
-        _push_lines(backend, queue, lines, batch, secret, done)
+        _push_lines(client, queue, lines, batch, secret, done)
     done.pop("last_id", None)
     out.show(done, lambda: out.fields(done))
     if file is not None and done["duplicates"] and not out.as_json:
@@ -182,7 +198,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
-def _push_lines(backend: Backend, queue: str, lines: FileOfLines, batch: int, secret: str | None, done: Data) -> None:
+def _push_lines(client: Client, queue: str, lines: FileOfLines, batch: int, secret: str | None, done: Data) -> None:
     waiting: list[Outgoing] = []
     first = number = size = 0
     with progress(f"enqueue {lines.name}", lines.total) as advance:
@@ -192,16 +208,16 @@ def _push_lines(backend: Backend, queue: str, lines: FileOfLines, batch: int, se
                 waiting.append(message)
                 size += length
                 if len(waiting) >= batch or size >= BATCH_BYTES:
-                    _push(backend, queue, waiting, secret, done)
+                    _push(client, queue, waiting, secret, done)
                     advance(number - first + 1)
                     waiting.clear()
                     first = size = 0
             if waiting:
-                _push(backend, queue, waiting, secret, done)
+                _push(client, queue, waiting, secret, done)
         except BadLine as error:
             # Only a pipe gets here: a file is checked before the first push.
             if waiting:
-                _push(backend, queue, waiting, secret, done)
+                _push(client, queue, waiting, secret, done)
             raise CommandFailed(f"{error} ({_so_far(lines, done)})", PARTLY if _some(done) else 1) from None
         except PenstockError as error:
             if _some(done):
@@ -230,35 +246,55 @@ def _so_far(lines: FileOfLines, done: Data) -> str:
     return f"{_some(done)} lines are enqueued; {hint}"
 
 
-def _push(backend: Backend, queue: str, messages: Sequence[Outgoing], secret: str | None, done: Data) -> None:
+def _push(client: Client, queue: str, messages: Sequence[Outgoing], secret: str | None, done: Data) -> None:
     if secret is not None:
         for message in messages:
             message.signature = _sign(secret, message)
     try:
-        pushed = _retry_while_busy(lambda: backend.push(queue, messages))
+        pushed = _retry_while_busy(lambda: _send(client, queue, messages))
     except PenstockError as error:
         if error.code not in ("body_too_large", "batch_too_large") or len(messages) == 1:
             raise
         middle = len(messages) // 2
-        _push(backend, queue, messages[:middle], secret, done)
-        _push(backend, queue, messages[middle:], secret, done)
+        _push(client, queue, messages[:middle], secret, done)
+        _push(client, queue, messages[middle:], secret, done)
         return
-    again = len(pushed["duplicates"])
+    again = len(pushed.duplicates)
     done["added"] += len(messages) - again
     done["duplicates"] += again
-    done["last_id"] = pushed["message_ids"][-1]
+    done["last_id"] = pushed.message_ids[-1]
 
 
-def _retry_while_busy(push: Callable[[], Data]) -> Data:
+def _send(client: Client, queue: str, messages: Sequence[Outgoing]) -> PushedMany:
+    """Push with signatures, which the SDK has no parameter for."""
+    transport = client.transport
+    if transport.kind == "store":
+        from penstock.wire.new_messages import new_message
+        from penstock.wire.queue_views import pushed_many
+
+        sent = [PushOne(**msgspec.structs.asdict(message)) for message in messages]
+        secret = transport.broker.find_secret(queue)
+        return pushed_many(transport.broker.push(queue, [new_message(each, secret) for each in sent]))
+    path, body = f"{queue_path(queue)}/messages", {"messages": messages}
+    try:
+        return transport.session.get(_pushed, "POST", path, body, queue=queue)
+    except Unreachable:
+        # Only messages with idempotency keys can be sent again safely.
+        if not all(message.idempotency_key for message in messages):
+            raise
+        return transport.session.get(_pushed, "POST", path, body, queue=queue)
+
+
+def _retry_while_busy(push: Callable[[], PushedMany]) -> PushedMany:
     """Push, retrying for a while if the queue is full or rate-limited."""
     deadline = time.monotonic() + RETRY_SECONDS
     has_noted = False
     while True:
         try:
             return push()
-        except PenstockError as error:
-            wait = error.retry_after_ms / 1000 if isinstance(error, TryLater) else getattr(error, "retry_after", None)
-            if wait is None or time.monotonic() + wait > deadline:
+        except TryLater as error:
+            wait = error.retry_after_ms / 1000
+            if time.monotonic() + wait > deadline:
                 raise
             if not has_noted:
                 note(f"waiting: {error.args[0]}")
@@ -267,12 +303,7 @@ def _retry_while_busy(push: Callable[[], Data]) -> Data:
 
 
 def _sign(secret: str, message: Outgoing) -> str:
-    import base64
-    import hashlib
-    import hmac
+    from penstock.wire.payloads import read
+    from penstock.wire.signatures import sign
 
-    payload = bytes(message.payload)
-    if message.encoding == "base64":
-        payload = base64.b64decode(msgspec.json.decode(payload))
-    stamp = str(time.time_ns() // 1_000_000)
-    return f"t={stamp},v1={hmac.new(secret.encode(), stamp.encode() + b'.' + payload, hashlib.sha256).hexdigest()}"
+    return sign(secret, read(message.payload, message.encoding)[0])

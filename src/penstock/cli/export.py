@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.backend import Backend
-from penstock.cli.common import QueueOption, on_queues
-from penstock.cli.output import Output, note, progress, write
+from penstock.cli.common import QueueOption, call, on_queues, queue_path
+from penstock.cli.output import Output, note, plain, progress, write
+from penstock.cli.responses import stream_body
+from penstock.client._sync.client import Client
 
 
 @click.command("export")
@@ -20,14 +21,18 @@ from penstock.cli.output import Output, note, progress, write
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @on_queues()
-def command(backend: Backend, out: Output, queue: str, file: str, force: bool) -> None:
+def command(client: Client, out: Output, queue: str, file: str, force: bool) -> None:
     """Write a queue's messages as NDJSON, one per line. With --file and --json: {"exported", "file"}"""
-    stats = backend.stats(queue)
+    transport = client.transport
+    if transport.kind == "server":
+        stats = call(transport.session, "GET", f"{queue_path(queue)}/stats", queue=queue)
+    else:
+        stats = plain(transport.stats(queue))
     total = sum(stats[state] for state in ("ready", "scheduled", "leased", "dead", "archived"))
     with progress(f"export {queue}", total) as advance:
 
         def lines() -> Iterator[bytes]:
-            for line in backend.export(queue):
+            for line in _export(client, queue):
                 yield line
                 advance(1)
 
@@ -37,6 +42,23 @@ def command(backend: Backend, out: Output, queue: str, file: str, force: bool) -
             return
         count = _write_whole(Path(file), lines(), force)
     out.show({"exported": count, "file": file}, lambda: note(f"wrote {count} messages to {file}"))
+
+
+def _export(client: Client, queue: str) -> Iterator[bytes]:
+    transport = client.transport
+    if transport.kind == "store":
+        from penstock.wire.queue_views import export_line
+
+        transport.info(queue)  # Raises UnknownQueue.
+        yield from map(export_line, transport.broker.export(queue))
+        return
+    rest = b""
+    for part in stream_body(transport.session, f"{queue_path(queue)}/export"):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+    if rest:
+        yield rest
 
 
 def _write_whole(target: Path, lines: Iterator[bytes], force: bool) -> int:

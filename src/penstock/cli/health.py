@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.common import CommandFailed, on_server
+from penstock.cli.common import DATA_DECODER, CommandFailed, on_server
 from penstock.cli.output import Output
-from penstock.cli.remote import RemoteBackend
+from penstock.cli.responses import stream
+from penstock.client._sync.http_session import Session
+from penstock.client.response_errors import error_of
 
 
 @click.command("health")
 @on_server
-def command(backend: RemoteBackend, out: Output) -> None:
+def command(session: Session, out: Output) -> None:
     """Check whether the server is ready. Exit code 1 if not. JSON: {"ready", "checks": {name: verdict}}"""
-    health = backend.ready()
+    # A server that is not ready answers 503, with the same report.
+    [answer] = stream(session, "/readyz")
+    if answer.status >= 400 and answer.status != 503:
+        raise error_of(answer, None)
+    health = session.read(DATA_DECODER, answer)
     out.show(health, lambda: out.fields({"ready": health["ready"], **health["checks"]}))
     if not health["ready"]:
         raise CommandFailed("the server is not ready")

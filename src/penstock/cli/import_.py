@@ -10,13 +10,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from penstock.cli.backend import Backend, Data
-from penstock.cli.common import PARTLY, WRONG, QueueOption, exit_code, fail, on_queues
-from penstock.cli.output import Output, progress
-from penstock.errors import PenstockError
+from penstock.cli.common import PARTLY, WRONG, QueueOption, call, exit_code, fail, on_queues, queue_path
+from penstock.cli.output import Data, Output, progress
+from penstock.client._sync.client import Client
+from penstock.core.model import State
+from penstock.errors import InvalidInput, PenstockError
+from penstock.wire.new_messages import check_imported, imported
+from penstock.wire.queues import ImportedMessage
 
 BATCH_LINES = 1_000
 BATCH_BYTES = 4 << 20
+_message = msgspec.json.Decoder(ImportedMessage)
 
 
 @click.command("import")
@@ -28,7 +32,7 @@ BATCH_BYTES = 4 << 20
     help="NDJSON file written by `penstock export`.  [default: stdin]",
 )
 @on_queues()
-def command(backend: Backend, out: Output, queue: str, file: str) -> None:
+def command(client: Client, out: Output, queue: str, file: str) -> None:
     """Import messages from an export; messages that the queue holds already are not added twice.
 
     JSON: {"imported", "duplicates", "skipped"}; messages that were acknowledged are skipped.
@@ -44,15 +48,15 @@ def command(backend: Backend, out: Output, queue: str, file: str) -> None:
         while lines := source.readlines(BATCH_BYTES):
             for start in range(0, len(lines), BATCH_LINES):
                 part = lines[start : start + BATCH_LINES]
-                _import(backend, queue, part, first, done)
+                _import(client, queue, part, first, done)
                 first += len(part)
                 advance(sum(map(len, part)))
     out.show(done, lambda: out.fields(done))
 
 
-def _import(backend: Backend, queue: str, lines: list[bytes], first: int, done: Data) -> None:
+def _import(client: Client, queue: str, lines: list[bytes], first: int, done: Data) -> None:
     try:
-        answer = backend.import_(queue, lines)
+        answer = _import_lines(client, queue, lines)
     except PenstockError as error:
         some = sum(done.values())
         if some:
@@ -62,10 +66,32 @@ def _import(backend: Backend, queue: str, lines: list[bytes], first: int, done: 
         done[name] += answer[name]
 
 
+def _import_lines(client: Client, queue: str, lines: list[bytes]) -> Data:
+    transport = client.transport
+    if transport.kind == "server":
+        how = {"queue": queue, "content_type": b"application/x-ndjson", "repeatable": False}
+        return call(transport.session, "POST", f"{queue_path(queue)}/import", b"".join(lines), **how)
+    transport.info(queue)  # Raises UnknownQueue.
+    broker = transport.broker
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(_message.decode(line))
+            except msgspec.DecodeError as error:
+                raise InvalidInput(f"line {number} is not an exported message: {error}") from None
+    work = [message for message in found if message.state != State.ARCHIVED]
+    held = broker.held(queue, [message.uuid for message in work if message.uuid])
+    messages = [imported(message) for message in work if message.uuid not in held]
+    check_imported(broker.find_secret(queue), messages)
+    added = sum(not receipt.duplicate for receipt in broker.push(queue, messages)) if messages else 0
+    return {"imported": added, "duplicates": len(work) - added, "skipped": len(found) - len(work)}
+
+
 def _find_line(error: PenstockError, lines: list[bytes], first: int) -> str:
     """Say which line of the file is wrong.
 
-    A backend numbers lines from the start of its request, or reports an error without a line number.
+    An import numbers lines from the start of its request, or fails without a line number.
     """
     numbered = re.match(r"line (\d+)", str(error.args[0]))
     if numbered is not None:
@@ -78,11 +104,8 @@ def _find_line(error: PenstockError, lines: list[bytes], first: int) -> str:
 
 
 def _is_message(line: bytes) -> bool:
-    from penstock.server.api.queues.import_lines import imported
-    from penstock.wire.queues import ImportedMessage
-
     try:
-        imported(msgspec.json.decode(line, type=ImportedMessage))
+        imported(_message.decode(line))
     except (msgspec.DecodeError, PenstockError):
         return False
     return True

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from penstock.cli.backend import Data
 from penstock.cli.common import (
     DATA,
     DB,
@@ -28,7 +27,7 @@ from penstock.cli.common import (
     where_of,
     with_options,
 )
-from penstock.cli.output import Output, compact, confirm, when, write
+from penstock.cli.output import Data, Output, compact, confirm, when, write
 from penstock.cli.stream import finish_repair
 from penstock.errors import CannotOpen
 

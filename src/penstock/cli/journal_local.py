@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.cli.backend import Data
+from penstock.cli.output import Data
 from penstock.errors import CannotOpen
 from penstock.journal.drainer import drain_once, journal_folder
 from penstock.journal.reader import EARLIEST, JournalReader

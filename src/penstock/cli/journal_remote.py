@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.backend import Data
+from penstock.cli.output import Data
 from penstock.cli.web import Web
 
 

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import click
 
-from penstock.cli.backend import Backend, KeyOwner
-from penstock.cli.common import QUEUE, YES, Command, QueueOption, on_queues
-from penstock.cli.output import Output, confirm, note, when
+from penstock.cli.common import QUEUE, YES, Command, QueueOption, call, on_queues
+from penstock.cli.output import Data, Output, confirm, note, plain, when
+from penstock.client._sync.client import Client
+from penstock.errors import NotFound
+from penstock.wire.queues import KeyView
+
+
+class KeyOwner(NamedTuple):
+    """The queue or the stream that an API key gives access to."""
+
+    queue: str | None
+    stream: str | None
+
+    @property
+    def name(self) -> str:
+        return self.queue or self.stream or ""
+
+    @property
+    def path(self) -> str:
+        """The path of its keys at a server."""
+        return f"/{'queues' if self.queue else 'streams'}/{quote(self.name, safe='')}/keys"
 
 
 def of_owner(command: Command) -> Command:
@@ -42,9 +61,9 @@ def command() -> None:
 )
 @on_queues()
 @of_owner
-def add(backend: Backend, out: Output, owner: KeyOwner, name: str, rights: Sequence[str]) -> None:
+def add(client: Client, out: Output, owner: KeyOwner, name: str, rights: Sequence[str]) -> None:
     """Create a key and print it, once. JSON: {"id", "queue" or "stream", "name", "rights", "created_at", "key"}"""
-    key = backend.add_key(owner, name=name, rights=list(dict.fromkeys(rights)) or ["push", "consume"])
+    key = _add(client, owner, name, list(dict.fromkeys(rights)) or ["push", "consume"])
     shown = {"id": key["id"], "rights": ", ".join(key["rights"]), "key": key["key"]}
     out.show(key, lambda: out.fields(shown))
     if not out.as_json:
@@ -54,9 +73,9 @@ def add(backend: Backend, out: Output, owner: KeyOwner, name: str, rights: Seque
 @command.command("list")
 @on_queues()
 @of_owner
-def list_keys(backend: Backend, out: Output, owner: KeyOwner) -> None:
+def list_keys(client: Client, out: Output, owner: KeyOwner) -> None:
     """List keys, without their secrets. JSON: {"keys": [...]}"""
-    keys = backend.list_keys(owner)
+    keys = _list(client, owner)
     rows = [(key["id"], key["name"] or None, ", ".join(key["rights"]), when(key["created_at"])) for key in keys]
     headings = ("ID", "NAME", "RIGHTS", "CREATED")
     out.show({"keys": keys}, lambda: out.table(headings, rows, empty=f"{owner.name} has no keys"))
@@ -67,8 +86,40 @@ def list_keys(backend: Backend, out: Output, owner: KeyOwner) -> None:
 @YES
 @on_queues()
 @of_owner
-def remove(backend: Backend, out: Output, owner: KeyOwner, key_id: str, yes: bool) -> None:
+def remove(client: Client, out: Output, owner: KeyOwner, key_id: str, yes: bool) -> None:
     """Revoke a key. JSON: {"removed"}"""
     confirm(f"Revoke the key {key_id} of {owner.name}?", yes)
-    backend.remove_key(owner, key_id)
+    _remove(client, owner, key_id)
     out.show({"removed": key_id}, lambda: out.fields({"removed": key_id}))
+
+
+def _add(client: Client, owner: KeyOwner, name: str, rights: list[str]) -> Data:
+    transport = client.transport
+    if transport.kind == "server":
+        return call(transport.session, "POST", owner.path, {"name": name, "rights": rights}, queue=owner.name)
+    from penstock.core.api_keys import new_key
+
+    key_id, secret, digest = new_key()
+    add = transport.broker.add_key if owner.queue else transport.broker.add_stream_key
+    return plain(KeyView.of(add(owner.name, id=key_id, name=name, hash=digest, rights=rights), secret))
+
+
+def _list(client: Client, owner: KeyOwner) -> list[Data]:
+    transport = client.transport
+    if transport.kind == "server":
+        found: list[Data] = call(transport.session, "GET", owner.path, queue=owner.name)["keys"]
+        return found
+    if owner.queue:
+        transport.info(owner.queue)  # Raises UnknownQueue.
+    keys = transport.broker.list_keys(owner.name) if owner.queue else transport.broker.list_stream_keys(owner.name)
+    return [plain(KeyView.of(key)) for key in keys]
+
+
+def _remove(client: Client, owner: KeyOwner, key_id: str) -> None:
+    transport = client.transport
+    if transport.kind == "server":
+        call(transport.session, "DELETE", f"{owner.path}/{quote(key_id, safe='')}", queue=owner.name)
+        return
+    remove = transport.broker.remove_key if owner.queue else transport.broker.remove_stream_keys
+    if not remove(owner.name, key_id):
+        raise NotFound(f"there is no such key on this {'queue' if owner.queue else 'stream'}")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
+import msgspec
 
-from penstock.cli.backend import Backend, Data, Verb
-from penstock.cli.common import YES, CommandFailed, Leases, QueueOption, exit_partly, fail, on_queues
+from penstock.cli.common import YES, CommandFailed, Leases, QueueOption, call, exit_partly, fail, on_queues, queue_path
 from penstock.cli.lazy_group import LazyGroup
 from penstock.cli.messages import show_messages
-from penstock.cli.output import Output, confirm, note, payload_cell, when, write
-from penstock.errors import PenstockError
+from penstock.cli.output import Data, Output, confirm, note, payload_cell, plain, when, write
+from penstock.client._sync.client import Client
+from penstock.core.commands import Settled, SettledAll, SettleItem
+from penstock.core.model import Delivery
+from penstock.errors import PenstockError, UnknownMessage
+from penstock.wire.queue_views import message_view, polled_message
+from penstock.wire.queues import SettledItems, SettledOne
 
 SETTLE_BATCH = 1_000
+Verb = Literal["ack", "nack", "extend"]
 
 IN_QUEUE = click.option("--queue", cls=QueueOption, required=True, help="Queue name.")
 BATCH = click.option(
@@ -47,11 +53,13 @@ def command() -> None:
 @click.option("--worker", help="Name of this worker, for `penstock workers`.")
 @on_queues()
 def poll(
-    backend: Backend, out: Output, queue: str, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
+    client: Client, out: Output, queue: str, batch: int, wait_ms: int, visibility_ms: int | None, worker: str | None
 ) -> None:
     """Lease messages; unless acked by id:token, they are redelivered. JSON: {"messages": [{id, token, payload, …}]}"""
-    leased = backend.poll(queue, batch=batch, wait_ms=wait_ms, visibility_ms=visibility_ms, worker=worker)
-    show_messages(out, leased, empty=f"no messages available in {queue}")
+    leased = client.transport.lease(queue, batch, visibility_ms, wait_ms / 1000, None, worker)
+    show_messages(
+        out, [plain(polled_message(message)) for message in leased], empty=f"no messages available in {queue}"
+    )
 
 
 @command.command("take")
@@ -59,18 +67,31 @@ def poll(
 @BATCH
 @WAIT
 @on_queues()
-def take(backend: Backend, out: Output, queue: str, batch: int, wait_ms: int) -> None:
+def take(client: Client, out: Output, queue: str, batch: int, wait_ms: int) -> None:
     """Lease, acknowledge and print messages: at-most-once delivery. JSON: {"messages": [{id, payload, …}]}"""
-    show_messages(out, backend.take(queue, batch=batch, wait_ms=wait_ms), empty=f"no messages available in {queue}")
+    leased = client.transport.lease(queue, batch, None, wait_ms / 1000, None)
+    items = [SettleItem(message.id, message.token) for message in leased]
+    results = client.transport.settle("ack", queue, items) if items else []
+    taken = [_taken(message) for message, result in zip(leased, results, strict=True) if result is Settled.OK]
+    show_messages(out, taken, empty=f"no messages available in {queue}")
+
+
+def _taken(message: Delivery) -> Data:
+    """Return the message without its lease, which has ended."""
+    return {
+        name: value
+        for name, value in plain(polled_message(message)).items()
+        if name not in ("token", "lease_expires_at")
+    }
 
 
 @command.command("ack")
 @IN_QUEUE
 @LEASES
 @on_queues()
-def ack(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
+def ack(client: Client, out: Output, queue: str, ids: list[Data]) -> None:
     """Acknowledge messages. JSON: {"results": [{"id", "result": ok | stale | unknown}]}; exit code 3 if some fail."""
-    _settle(backend, out, "ack", queue, ids)
+    _settle(client, out, "ack", queue, ids)
 
 
 @command.command("nack")
@@ -83,10 +104,10 @@ def ack(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
 @click.option("--dead", is_flag=True, help="Dead-letter the message now, even if attempts are left.")
 @click.option("--discard", is_flag=True, help="Delete the message now, without a dead letter.")
 @on_queues()
-def nack(backend: Backend, out: Output, queue: str, ids: list[Data], **how: Any) -> None:
+def nack(client: Client, out: Output, queue: str, ids: list[Data], **how: Any) -> None:
     """Report failure: retry later, or dead-letter after the last attempt. JSON as for `ack`, with the new `state`."""
     chosen = {name: value for name, value in how.items() if value not in (None, False)}
-    _settle(backend, out, "nack", queue, [{**each, **chosen} for each in ids])
+    _settle(client, out, "nack", queue, [{**each, **chosen} for each in ids])
 
 
 @command.command("extend-lease")
@@ -96,17 +117,15 @@ def nack(backend: Backend, out: Output, queue: str, ids: list[Data], **how: Any)
     "--ms", type=click.IntRange(1), help="New lease time, from now.  [default: the queue's visibility timeout]"
 )
 @on_queues()
-def extend_lease(backend: Backend, out: Output, queue: str, ids: list[Data], ms: int | None) -> None:
+def extend_lease(client: Client, out: Output, queue: str, ids: list[Data], ms: int | None) -> None:
     """Extend a lease. JSON as for `ack`, with `lease_expires_at` in epoch milliseconds."""
-    _settle(backend, out, "extend", queue, ids, ms)
+    _settle(client, out, "extend", queue, ids, ms)
 
 
-def _settle(
-    backend: Backend, out: Output, verb: Verb, queue: str, items: Sequence[Data], ms: int | None = None
-) -> None:
+def _settle(client: Client, out: Output, verb: Verb, queue: str, items: Sequence[Data], ms: int | None = None) -> None:
     answer: Data = {"results": []}
     for start in range(0, len(items), SETTLE_BATCH):
-        part = backend.settle(verb, queue, items[start : start + SETTLE_BATCH], ms=ms)
+        part = _settle_batch(client, verb, queue, items[start : start + SETTLE_BATCH], ms)
         answer["results"] += part["results"]
         answer |= {name: value for name, value in part.items() if name != "results"}
     results = answer["results"]
@@ -123,15 +142,37 @@ def _settle(
     )
 
 
+def _settle_batch(client: Client, verb: Verb, queue: str, items: Sequence[Data], ms: int | None) -> Data:
+    transport = client.transport
+    if transport.kind == "server":
+        body = {"items": items} if ms is None else {"items": items, "ms": ms}
+        return call(transport.session, "POST", f"{queue_path(queue)}/{verb}", body, queue=queue)
+    sent = [msgspec.convert({"token": None, **each}, SettleItem) for each in items]
+    if verb == "ack":
+        settled = SettledAll(transport.broker.ack(queue, sent))
+    elif verb == "nack":
+        settled = transport.broker.nack(queue, sent)
+    else:
+        settled = transport.broker.extend(queue, sent, lease_ms=ms)
+    states = settled.states or [None] * len(sent)
+    shown = [
+        SettledOne(item.id, result, state) for item, result, state in zip(sent, settled.results, states, strict=True)
+    ]
+    return plain(SettledItems(shown, settled.leased_until))
+
+
 @command.command("peek")
 @IN_QUEUE
 @click.option("--id", "ids", type=Leases(tokens=False), required=True, help="The message's id.")
 @on_queues()
-def peek(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
+def peek(client: Client, out: Output, queue: str, ids: list[Data]) -> None:
     """Show one message, whatever its state, without leasing it. JSON: the message."""
     if len(ids) > 1:
         raise click.UsageError("--id takes one message; `penstock queue peek` shows many")
-    message = backend.get(queue, ids[0]["id"])
+    found = client.transport.get(queue, ids[0]["id"])
+    if found is None:
+        raise UnknownMessage(queue, ids[0]["id"])
+    message = plain(message_view(found))
 
     def draw() -> None:
         shown = {name: value for name, value in message.items() if name not in ("errors", "encoding")}
@@ -151,22 +192,19 @@ def peek(backend: Backend, out: Output, queue: str, ids: list[Data]) -> None:
 @click.option("--id", "ids", type=Leases(tokens=False), required=True, help="One id, or several separated by commas.")
 @YES
 @on_queues()
-def remove(backend: Backend, out: Output, queue: str, ids: list[Data], yes: bool) -> None:
+def remove(client: Client, out: Output, queue: str, ids: list[Data], yes: bool) -> None:
     """Delete messages, whatever their state. JSON: {"results": [{"id", "result": ok | unknown}]}"""
     which = f"message {ids[0]['id']}" if len(ids) == 1 else f"{len(ids)} messages"
     confirm(f"Delete {which} of {queue}?", yes)
     results: list[Data] = []
     for each in ids:
         try:
-            backend.remove(queue, each["id"])
+            is_removed = client.transport.remove(queue, each["id"])
         except PenstockError as error:
-            if error.code != "unknown_message":
-                if results:
-                    note(f"stopped after {len(results)} of {len(ids)} messages")
-                fail(error)
-            results.append({"id": each["id"], "result": "unknown"})
-        else:
-            results.append({"id": each["id"], "result": "ok"})
+            if results:
+                note(f"stopped after {len(results)} of {len(ids)} messages")
+            fail(error)
+        results.append({"id": each["id"], "result": "ok" if is_removed else "unknown"})
     rows = [(each["id"], each["result"]) for each in results]
     out.show({"results": results}, lambda: out.table(("ID", "RESULT"), rows, empty="nothing to do"))
     done = sum(each["result"] == "ok" for each in results)

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
-from penstock.cli.backend import Data
-from penstock.cli.output import Output, payload_cell, when
+from penstock.cli.common import PAGE, every
+from penstock.cli.output import Data, Output, payload_cell, plain, when
+from penstock.client._sync.client import Client
+from penstock.core.model import State
+from penstock.wire.queue_views import message_view
+
+
+def peek_messages(client: Client, queue: str, state: str, limit: int) -> list[Data]:
+    """Return up to `limit` messages without leasing them, reading as many pages as needed."""
+    found = every(lambda after: client.transport.peek(queue, State(state), min(limit, PAGE), after))
+    return [plain(message_view(message)) for message in islice(found, limit)]
 
 
 def show_messages(out: Output, messages: Sequence[Data], *, empty: str) -> None:

@@ -8,14 +8,14 @@ import click
 
 from penstock.cli.common import on_server
 from penstock.cli.output import Output, write
-from penstock.cli.remote import RemoteBackend
+from penstock.client._sync.http_session import Session
 
 
 @click.command("metrics")
 @on_server
-def command(backend: RemoteBackend, out: Output) -> None:
+def command(session: Session, out: Output) -> None:
     """Print a server's metrics in Prometheus format. JSON: {"metrics": [{"name", "labels", "value"}]}"""
-    text = backend.metrics()
+    text = session.request("GET", "/metrics")[0].body
     if out.as_json:
         samples = [_sample(line) for line in text.decode().splitlines() if line and not line.startswith("#")]
         out.show({"metrics": samples}, lambda: None)

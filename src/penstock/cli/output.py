@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import click
 import msgspec
 
+Data = dict[str, Any]
 Row = Sequence[Any]
 
 
@@ -62,6 +63,12 @@ class Output:
         for name, value in values.items():
             label = click.style(name, fg="cyan") if sys.stdout.isatty() else name
             write(_bytes(f"{label}{' ' * (width - len(name))}  {_cell(value)}\n"))
+
+
+def plain(view: Any) -> Data:
+    """Return a response of the API as a client gets it: with payloads as values, not as encoded JSON."""
+    data: Data = msgspec.json.decode(msgspec.json.encode(view))
+    return data
 
 
 def _bytes(text: str) -> bytes:

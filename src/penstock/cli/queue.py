@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.backend import Backend
-from penstock.cli.common import NAME, YES, on_queues
-from penstock.cli.dlq import requeue, show_purged
+from penstock.cli.common import LONG_SECONDS, NAME, PAGE, YES, call, every, on_queues, queue_path
+from penstock.cli.dlq import purge_messages, requeue
 from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.messages import show_messages, show_queue
-from penstock.cli.output import Output, confirm
+from penstock.cli.messages import peek_messages, show_messages, show_queue
+from penstock.cli.output import Output, confirm, plain
 from penstock.cli.stats import show_stats
+from penstock.client._sync.client import Client
+from penstock.wire.queue_views import queue_view
 
 LAZY = {
     "create": ("penstock.cli.queue_create:create", "Create a queue."),
@@ -27,9 +28,10 @@ def command() -> None:
 @command.command("list")
 @click.option("--prefix", default="", help="Only queues whose name starts with this.")
 @on_queues()
-def list_queues(backend: Backend, out: Output, prefix: str) -> None:
+def list_queues(client: Client, out: Output, prefix: str) -> None:
     """List queues. JSON: {"queues": [...]}, each as in `queue show`, without stats."""
-    queues = list(backend.list_queues(prefix))
+    found = every(lambda after: client.queues(prefix=prefix, limit=PAGE, after=after))
+    queues = [plain(queue_view(queue)) for queue in found]
     headings = ("NAME", "READY", "SCHEDULED", "LEASED", "DEAD", "VISIBILITY MS", "MAX ATTEMPTS", "PAUSED")
     rows = [
         tuple(
@@ -46,20 +48,20 @@ def list_queues(backend: Backend, out: Output, prefix: str) -> None:
 @click.option("--force", is_flag=True, help="Delete the queue even if it holds messages.")
 @YES
 @on_queues()
-def delete(backend: Backend, out: Output, name: str, force: bool, yes: bool) -> None:
+def delete(client: Client, out: Output, name: str, force: bool, yes: bool) -> None:
     """Delete a queue; if it holds messages, only with --force. JSON: {"dropped", "messages"}"""
     confirm(f"Delete the queue {name}{' and all its messages' if force else ''}?", yes)
-    dropped = backend.drop_queue(name, force=force)
+    dropped = {"dropped": name, "messages": client.queue(name).drop(force=force)}
     out.show(dropped, lambda: out.fields(dropped))
 
 
 @command.command("show")
 @NAME
 @on_queues()
-def show(backend: Backend, out: Output, name: str) -> None:
+def show(client: Client, out: Output, name: str) -> None:
     """Show a queue's options, counts and rates. JSON: the queue, with `options`, `totals` and `stats`."""
-    stats = backend.stats(name)
-    queue = backend.show_queue(name)
+    stats = plain(client.queue(name).stats())
+    queue = plain(queue_view(client.queue(name).info()))
 
     def draw() -> None:
         show_queue(out, queue)
@@ -72,12 +74,12 @@ def show(backend: Backend, out: Output, name: str) -> None:
 @NAME
 @click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @YES
-@on_queues()
-def purge(backend: Backend, out: Output, name: str, dry_run: bool, yes: bool) -> None:
+@on_queues(timeout=LONG_SECONDS)
+def purge(client: Client, out: Output, name: str, dry_run: bool, yes: bool) -> None:
     """Delete all ready and scheduled messages; leased and dead ones stay. JSON: {"purged", "dry_run"}"""
     if not dry_run:
         confirm(f"Remove every waiting message of {name}?", yes)
-    show_purged(out, backend.purge(name, dead=False, dry_run=dry_run))
+    purge_messages(client, out, name, dead=False, dry_run=dry_run)
 
 
 @command.command("peek")
@@ -90,38 +92,44 @@ def purge(backend: Backend, out: Output, name: str, dry_run: bool, yes: bool) ->
     show_default=True,
 )
 @on_queues()
-def peek(backend: Backend, out: Output, name: str, limit: int, state: str) -> None:
+def peek(client: Client, out: Output, name: str, limit: int, state: str) -> None:
     """Show messages in the order they would be leased, without leasing them. JSON: {"messages": [...]}"""
-    show_messages(out, backend.peek(name, state=state, limit=limit), empty=f"{name} has no {state} messages")
+    show_messages(out, peek_messages(client, name, state, limit), empty=f"{name} has no {state} messages")
 
 
 @command.command("compact")
 @NAME
-@on_queues()
-def compact(backend: Backend, out: Output, name: str) -> None:
+@on_queues(timeout=LONG_SECONDS)
+def compact(client: Client, out: Output, name: str) -> None:
     """Return free space to the file system, for all queues of the file. JSON: {"compacted"}"""
-    backend.compact(name)
+    transport = client.transport
+    if transport.kind == "server":
+        call(transport.session, "POST", f"{queue_path(name)}/compact", queue=name)
+    else:
+        transport.info(name)  # Raises UnknownQueue.
+        transport.broker.compact()
     out.show({"compacted": name}, lambda: out.fields({"compacted": name}))
 
 
 @command.command("pause")
 @NAME
 @on_queues()
-def pause(backend: Backend, out: Output, name: str) -> None:
+def pause(client: Client, out: Output, name: str) -> None:
     """Stop leasing messages; pushes go on. JSON: the queue."""
-    _pause(backend, out, name, paused=True)
+    _pause(client, out, name, paused=True)
 
 
 @command.command("resume")
 @NAME
 @on_queues()
-def resume(backend: Backend, out: Output, name: str) -> None:
+def resume(client: Client, out: Output, name: str) -> None:
     """Lease messages again. JSON: the queue."""
-    _pause(backend, out, name, paused=False)
+    _pause(client, out, name, paused=False)
 
 
-def _pause(backend: Backend, out: Output, name: str, *, paused: bool) -> None:
-    queue = backend.pause_queue(name, paused=paused)
+def _pause(client: Client, out: Output, name: str, *, paused: bool) -> None:
+    client.transport.pause(name, paused)
+    queue = plain(queue_view(client.queue(name).info()))
     out.show(queue, lambda: out.fields({"name": name, "paused": queue["paused"]}))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.backend import Backend, Data
-from penstock.cli.common import QueueOption, on_queues
-from penstock.cli.output import Output
+from penstock.cli.common import PAGE, QueueOption, every, on_queues
+from penstock.cli.output import Data, Output, plain
+from penstock.client._sync.client import Client
 
 COUNTS = ("ready", "scheduled", "leased", "dead", "archived")
 
@@ -14,13 +14,14 @@ COUNTS = ("ready", "scheduled", "leased", "dead", "archived")
 @click.command("stats")
 @click.option("--queue", cls=QueueOption, help="Queue name.  [default: all queues]")
 @on_queues()
-def command(backend: Backend, out: Output, queue: str | None) -> None:
+def command(client: Client, out: Output, queue: str | None) -> None:
     """Show counts, ages and rates. JSON: the queue's stats, or {"queues": [...]}."""
     if queue is not None:
-        stats = backend.stats(queue)
+        stats = plain(client.queue(queue).stats())
         out.show(stats, lambda: show_stats(out, stats))
         return
-    every = [backend.stats(each["name"]) for each in backend.list_queues("")]
+    queues = every(lambda after: client.queues(limit=PAGE, after=after))
+    found = [plain(client.queue(each.name).stats()) for each in queues]
     headings = ("QUEUE", *(name.upper() for name in COUNTS), "HEAD MS", "OLDEST MS", "IN/S 1M", "DONE/S 1M", "ERRORS")
     rows = [
         (
@@ -32,9 +33,9 @@ def command(backend: Backend, out: Output, queue: str | None) -> None:
             round(each["rates"]["1m"].get("acked", 0), 2),
             f"{each['error_rate']:.1%}",
         )
-        for each in every
+        for each in found
     ]
-    out.show({"queues": every}, lambda: out.table(headings, rows, empty="there are no queues"))
+    out.show({"queues": found}, lambda: out.table(headings, rows, empty="there are no queues"))
 
 
 def show_stats(out: Output, stats: Data) -> None:

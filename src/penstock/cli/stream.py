@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.backend import Data
 from penstock.cli.common import PARTLY, YES, CommandFailed, Options, QueueName, on_streams, with_options
 from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.output import Output, confirm, progress, when
+from penstock.cli.output import Data, Output, confirm, progress, when
 from penstock.cli.stream_backend import StreamBackend
 
 if TYPE_CHECKING:

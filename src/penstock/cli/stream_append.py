@@ -11,9 +11,8 @@ from typing import Any, BinaryIO, NoReturn
 
 import click
 
-from penstock.cli.backend import Data
 from penstock.cli.common import PARTLY, CommandFailed, fail, on_streams
-from penstock.cli.output import Output, note, progress
+from penstock.cli.output import Data, Output, note, progress
 from penstock.cli.stream import NAME
 from penstock.cli.stream_backend import StreamBackend
 from penstock.core.signals import defer_interrupt

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.cli.backend import Data
+from penstock.cli.output import Data
 
 if TYPE_CHECKING:
     from penstock.core.model import Progress

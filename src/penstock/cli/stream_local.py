@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.backend import Data
+from penstock.cli.output import Data
 from penstock.core.model import Content, Progress
 from penstock.errors import CannotOpen
 from penstock.log.interface import EARLIEST

@@ -10,9 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.backend import Data
 from penstock.cli.common import on_streams
-from penstock.cli.output import Output, compact, note, progress, when, write
+from penstock.cli.output import Data, Output, compact, note, progress, when, write
 from penstock.cli.stream import NAME
 from penstock.cli.stream_backend import StreamBackend
 

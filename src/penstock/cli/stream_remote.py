@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.cli.backend import Data
+from penstock.cli.output import Data
 from penstock.cli.web import ServerAway, Web
 
 if TYPE_CHECKING:

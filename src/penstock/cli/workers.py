@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import click
 
-from penstock.cli.backend import Backend
-from penstock.cli.common import on_queues
-from penstock.cli.output import Output, when
+from penstock.cli.common import PAGE, call, every, on_queues
+from penstock.cli.output import Data, Output, plain, when
+from penstock.client._sync.client import Client
+from penstock.client.types import Page
+from penstock.store.workers import cursor
+from penstock.wire.workers import worker_view
 
 HEADINGS = ("KIND", "NAME", "WHERE", "LEASES", "QUEUES", "SINCE", "LAST SEEN")
 
 
 @click.command("workers")
 @on_queues()
-def command(backend: Backend, out: Output) -> None:
+def command(client: Client, out: Output) -> None:
     """List servers and named consumers, with the leases they hold. JSON: {"workers": [...]}"""
-    found = list(backend.workers())
+    found = list(every(lambda after: _page(client, after)))
     rows = [
         (
             each["kind"],
@@ -29,3 +34,13 @@ def command(backend: Backend, out: Output) -> None:
         for each in found
     ]
     out.show({"workers": found}, lambda: out.table(HEADINGS, rows, empty="there are no workers"))
+
+
+def _page(client: Client, after: str | None) -> Page[Data]:
+    transport = client.transport
+    if transport.kind == "server":
+        query = f"?limit={PAGE}" + ("" if after is None else f"&after={quote(after, safe='')}")
+        page = call(transport.session, "GET", f"/workers{query}")
+        return Page(page["workers"], page["next"])
+    found = transport.broker.workers(after=after, limit=PAGE)
+    return Page([plain(worker_view(each)) for each in found], cursor(found[-1]) if len(found) == PAGE else None)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 
 from penstock.client._concurrency_threads import OneShotEvent
@@ -74,6 +75,27 @@ class Connection:
         if not (taken and self._reader.keep_alive):
             self.close()
         return answer
+
+    def stream(self, request: bytes, seconds: float) -> Iterator[HttpResponse]:
+        """Yield the response in parts as they arrive; `seconds` limits the wait for each."""
+        try:
+            self._link.settimeout(seconds)
+            self._send(request)
+            answer = None
+            while answer is None:
+                data = self._link.recv(READ_BYTES)
+                answer = self._reader.feed(data) if data else self._reader.end()
+                part = answer or self._reader.take_part()
+                if part is not None:
+                    yield part
+                elif not data:
+                    raise ConnectionError("the server closed the connection")
+        except TimeoutError:
+            raise RequestFailed(f"no answer within {seconds:g} s", sent=True) from None
+        except (OSError, BadResponse) as error:
+            raise RequestFailed(f"the connection was cut: {error}", sent=True) from None
+        finally:
+            self.close()
 
     def _send(self, request: bytes) -> bool:
         """Return True if the server took the whole request.
@@ -192,6 +214,10 @@ class Connections:
             self._busy.discard(connection)
             connection.close()
             raise
+
+    def stream(self, request: bytes, seconds: float) -> Iterator[HttpResponse]:
+        """Send a request on a connection of its own, and yield the response in parts as they arrive."""
+        yield from Connection.open(self._address, self._connect_timeout).stream(request, seconds)
 
     def _put_back(self, connection: Connection) -> None:
         if connection.usable and not self.closed:

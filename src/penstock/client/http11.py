@@ -66,6 +66,14 @@ class ResponseParser:
             return self._finish(bytes(self._buffer))
         return None
 
+    def take_part(self) -> HttpResponse | None:
+        """Return the part of a chunked body that has arrived, and forget it."""
+        if not self._chunks:
+            return None
+        part = HttpResponse(self._status, self._headers, bytes(self._chunks))
+        self._chunks.clear()
+        return part
+
     def _read_head(self) -> bool:
         while True:
             end = self._buffer.find(b"\r\n\r\n")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
-import secrets
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,6 +12,7 @@ from re import compile as pattern
 from msgspec import Struct
 
 from penstock.broker.broker import Broker
+from penstock.core.api_keys import hash_key
 from penstock.core.model import ApiKey
 from penstock.server.http.messages import Request
 from penstock.server.http.websocket import offered_token
@@ -63,18 +62,6 @@ class Principal(Struct, frozen=True):
 ADMIN = Principal("admin")
 READER = Principal("reader", reads_only=True)
 ANYONE = Principal("anyone", queue="")
-
-
-def new_key() -> tuple[str, str, bytes]:
-    """Return a new key's id, the secret to show once, and the hash to store."""
-    key_id = secrets.token_hex(6)
-    secret = f"pk_{key_id}_{secrets.token_urlsafe(24)}"
-    return key_id, secret, hash_key(secret)
-
-
-def hash_key(secret: str) -> bytes:
-    """Return the hash to store. The secret has 192 random bits, so a fast hash is enough."""
-    return hashlib.sha256(secret.encode()).digest()
 
 
 class Gate:

@@ -42,11 +42,11 @@ class Session:
         connect_timeout: float,
         retry_for: float,
     ) -> None:
-        self._connections = connections
-        self._where = where
-        self._base_path = base_path
-        self._headers = headers
-        self._timeout = timeout
+        self.connections = connections
+        self.where = where
+        self.base_path = base_path
+        self.headers = headers
+        self.timeout = timeout
         self._connect_timeout = connect_timeout
         self._retry_for = retry_for
         self._is_lost = False
@@ -73,18 +73,18 @@ class Session:
         raise QueueFull and RateLimited at once, for the caller to try with fewer messages. `headers` precede those of
         every request. A body of bytes is sent as it is.
         """
-        headers += self._headers
-        request = encode_request(method, self._base_path + path, headers, _body(method, body), content_type)
+        headers += self.headers
+        request = encode_request(method, self.base_path + path, headers, _body(method, body), content_type)
         retry_seconds = self._retry_for if retry_for is None else retry_for
         retry = Retry(retry_seconds)
         reach = retry if patient else Retry(min(self._connect_timeout, retry_seconds))
         repeated = False
         while True:
-            answer = await self._try(request, self._timeout + wait_seconds, interrupt)
+            answer = await self._try(request, self.timeout + wait_seconds, interrupt)
             if isinstance(answer, RequestFailed):
                 repeated = repeated or answer.sent
-                lost = Unreachable(f"{self._where} is unreachable: {answer}", maybe_done=repeated)
-                if self._connections.closed:
+                lost = Unreachable(f"{self.where} is unreachable: {answer}", maybe_done=repeated)
+                if self.connections.closed:
                     closed = StoreClosed("the client is closed")
                     closed.maybe_done = repeated
                     raise closed
@@ -120,7 +120,7 @@ class Session:
 
     async def _try(self, request: bytes, seconds: float, interrupt: Interrupt | None) -> HttpResponse | RequestFailed:
         try:
-            return await self._connections.request(request, seconds, interrupt)
+            return await self.connections.request(request, seconds, interrupt)
         except RequestFailed as failure:
             return failure
 
@@ -133,13 +133,13 @@ class Session:
             return kind.decode(answer.body)
         except msgspec.MsgspecError as error:
             raise ServerFault(
-                f"cannot decode the response of {self._where}: {error}",
+                f"cannot decode the response of {self.where}: {error}",
                 status=answer.status,
                 hint="is that a Penstock server of this version?",
             ) from None
 
     async def close(self) -> None:
-        await self._connections.close()
+        await self.connections.close()
 
 
 def _is_transient(status: int) -> bool:

@@ -17,9 +17,10 @@ from penstock.server.api.polling import poll, take
 from penstock.server.background import CANARY_QUEUE
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
-from penstock.server.signatures import SIGNATURE_HEADER, SIGNATURE_NAME, Signatures, check_signature
+from penstock.server.signatures import SIGNATURE_HEADER, Signatures
 from penstock.wire import payloads
 from penstock.wire.http_errors import HttpError
+from penstock.wire.signatures import SIGNATURE_NAME, check_signature
 
 DEFAULT_TOPIC = "default"
 Topic = Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$")]

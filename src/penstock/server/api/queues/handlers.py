@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.broker.broker import Broker
 from penstock.config import Settings
+from penstock.core.api_keys import new_key
 from penstock.core.commands import Settled, SettleItem
 from penstock.core.model import PushItem, QueueOptions, State, system_clock
 from penstock.errors import InvalidName, UnknownMessage, UnknownQueue
@@ -17,12 +18,13 @@ from penstock.server.api.polling import poll, until_disconnect
 from penstock.server.api.queues import mapping as translation
 from penstock.server.api.queues.ndjson import QueueStreams
 from penstock.server.api.queues.routes import queue_routes
-from penstock.server.auth import Gate, new_key
+from penstock.server.auth import Gate
 from penstock.server.event_stream import EventBroadcaster
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.signatures import SIGNATURE_HEADER, Signatures
 from penstock.wire.http_errors import HttpError
+from penstock.wire.new_messages import new_message
 from penstock.wire.queue_views import message_view, polled_message, pushed_many, queue_view, stats_view
 from penstock.wire.queues import (
     AckBody,
@@ -194,7 +196,7 @@ class Queues:
     async def _new_messages(self, request: Request, queue: str, sent: Sequence[PushOne | PushBody]) -> list[PushItem]:
         secret = await self._signatures.secret(queue)
         trace = request.traceparent
-        return [translation.new_message(each, secret, trace) for each in sent]
+        return [new_message(each, secret, trace) for each in sent]
 
     # Consuming
 

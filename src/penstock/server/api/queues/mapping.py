@@ -9,13 +9,10 @@ import msgspec
 
 from penstock.core.commands import SettleItem
 from penstock.core.ids import DLQ_SUFFIX
-from penstock.core.model import PushItem, State
+from penstock.core.model import State
 from penstock.server.http.messages import Request, Response, reply
-from penstock.server.signatures import SIGNATURE_NAME, check_signature
-from penstock.wire import payloads
 from penstock.wire.http_errors import HttpError
-from penstock.wire.payloads import TRANSACTION_ID
-from penstock.wire.queues import PushBody, PushOne, SettledItems, SettledOne
+from penstock.wire.queues import SettledItems, SettledOne
 
 
 def option_changes(body: Any) -> tuple[dict[str, Any], Any]:
@@ -36,34 +33,6 @@ def check_dlq(request: Request, queue: str, dlq: Any) -> None:
     """Raise if dead letters would go to a queue that the caller may not push to."""
     if isinstance(dlq, str) and dlq.removesuffix(DLQ_SUFFIX) != queue and not request.principal.may("push", dlq):
         raise HttpError(403, "forbidden", f"permission denied for queue {dlq!r}", field="dlq")
-
-
-def new_message(sent: PushOne | PushBody, secret: str | None, traceparent: str | None) -> PushItem:
-    assert isinstance(sent.payload, msgspec.Raw)
-    payload, content = payloads.read(sent.payload, sent.encoding)
-    headers = without_transaction_id(sent.headers)
-    if traceparent is not None and (headers is None or "traceparent" not in headers):
-        headers = {**(headers or {}), "traceparent": traceparent}
-    if secret is not None:
-        check_signature(secret, payload, sent.signature)
-    if sent.signature is not None:
-        headers = {**(headers or {}), SIGNATURE_NAME: sent.signature}
-    return PushItem(
-        payload=payload,
-        content=content,
-        priority=sent.priority,
-        delay_ms=sent.delay_ms,
-        ttl_ms=sent.ttl_ms,
-        key=sent.idempotency_key,
-        headers=headers,
-    )
-
-
-def without_transaction_id(headers: dict[str, str] | None) -> dict[str, str] | None:
-    """Remove the tree API's header: a message pushed elsewhere is acknowledged by its UUID."""
-    if headers is None or TRANSACTION_ID not in headers:
-        return headers
-    return {name: value for name, value in headers.items() if name != TRANSACTION_ID} or None
 
 
 def settle_item(sent: Any) -> SettleItem:

@@ -16,12 +16,11 @@ from penstock.core.model import StoredMessage
 from penstock.errors import PenstockError, UnknownQueue
 from penstock.server.api.ndjson import after as failed_after
 from penstock.server.api.ndjson import records
-from penstock.server.api.queues.import_lines import check_imported, imported
-from penstock.server.api.queues.mapping import new_message
 from penstock.server.event_stream import EventBroadcaster
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.signatures import Signatures
 from penstock.wire.http_errors import HttpError
+from penstock.wire.new_messages import check_imported, imported, new_message
 from penstock.wire.queue_views import export_line, pushed_many
 from penstock.wire.queues import Imported, ImportedMessage, PushedMany, PushOne
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.broker import Broker
-from penstock.server.auth import Gate, new_key
+from penstock.core.api_keys import new_key
+from penstock.server.auth import Gate
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
 from penstock.server.stream_service import StreamService

@@ -21,9 +21,10 @@ from penstock.server.api.tree.settling import Settling, transaction_id
 from penstock.server.auth import Principal
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Right, Route
-from penstock.server.signatures import SIGNATURE_NAME, Signatures, check_signature
+from penstock.server.signatures import Signatures
 from penstock.wire import payloads
 from penstock.wire.http_errors import HttpError
+from penstock.wire.signatures import SIGNATURE_NAME, check_signature
 from penstock.wire.tree import (
     AckBatch,
     AckedBatch,
