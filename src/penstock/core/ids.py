@@ -17,6 +17,9 @@ from penstock.errors import InvalidName, WrongType
 
 ID_BITS = 44
 ID_MAX = (1 << ID_BITS) - 1
+# The row key of a message is, from the highest bit: the id of its queue, one bit for its lane, its own id.
+QUEUE_SHIFT = ID_BITS + 1
+QUEUE_ID_MAX = (1 << 63 - QUEUE_SHIFT) - 1
 STORE_ID_BITS = 30
 NAME_LENGTH_MAX = 255
 DLQ_SUFFIX = ".dlq"

@@ -13,7 +13,6 @@ import msgspec
 from penstock.core.commands import CatchUpJournal
 from penstock.core.ids import ID_BITS
 from penstock.core.model import system_clock
-from penstock.core.sql_files import load_sql
 from penstock.errors import CannotOpen, StoreBusy
 from penstock.journal.drainer import drain_once
 from penstock.log.streams import streams_beside
@@ -34,13 +33,13 @@ from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import connect, mapping_errors, translate
 from penstock.store.sqlite.journal import record_depths
 from penstock.store.sqlite.probe import check_penstock_database
-from penstock.store.sqlite.queues import LAST_ID, SqliteQueue
+from penstock.store.sqlite.queues import LAST_ID, SQL, SqliteQueue
 from penstock.store.sqlite.schema import has_journal, migrate
 from penstock.store.sqlite.transaction import SqliteTransaction
 
 COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
 BUSY_MS = 1_000
-QUEUES = load_sql("penstock.store.sqlite", "counter")["queue"] + " WHERE q.id > ? ORDER BY q.id LIMIT ?"
+QUEUES = SQL["queue"] + " WHERE q.id > ? ORDER BY q.id LIMIT ?"
 NOTES = "CREATE TABLE penstock_moving (name TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT"
 
 EMPTY = "{}"  # Release 0.1.0 also wrote rows without counts.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from penstock.core.ids import QUEUE_SHIFT
 from penstock.migration.streams import StreamEndpoint
 
 STEP_ROWS = 2_000
@@ -58,7 +59,8 @@ TABLES = (
 )
 # Do not reuse the id of a removed queue that a key still refers to.
 LAST_QUEUE_ID = (
-    "INSERT INTO {0}setting SELECT 'last_queue_id', max(place >> 45) FROM {0}key WHERE space = 0 HAVING count(*) > 0"
+    f"INSERT INTO {{0}}setting SELECT 'last_queue_id', max(place >> {QUEUE_SHIFT}) FROM {{0}}key WHERE space = 0 "
+    "HAVING count(*) > 0"
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from penstock.core.ids import ID_BITS, QUEUE_SHIFT
 from penstock.core.model import DAY_MS, system_clock
 from penstock.errors import Damaged, PenstockError
 from penstock.journal.drainer import journal_folder
@@ -187,12 +188,13 @@ def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]
     sums = ", ".join(f"ifnull(sum({gauge}), 0)" for gauge in GAUGES)
     kept = list(connection.execute(f"SELECT {sums} FROM penstock_counter").fetchone())
     beyond = (
-        "SELECT count(*) FROM penstock_counter c JOIN {} AND place < (c.queue_id * 2 + 1) << 44 WHERE c.queue_id > 0"
+        f"SELECT count(*) FROM penstock_counter c JOIN {{}} AND place < (c.queue_id * 2 + 1) << {ID_BITS} "
+        "WHERE c.queue_id > 0"
     )
     pushed, leased, plain = (
         connection.execute(beyond.format(table)).fetchone()[0]
         for table in (
-            "penstock_message ON place > (c.queue_id << 45 | c.last_id)",
+            f"penstock_message ON place > (c.queue_id << {QUEUE_SHIFT} | c.last_id)",
             "penstock_lease l ON l.queue_id = c.queue_id AND place > c.cursor",
             "penstock_message ON place > c.cursor",
         )

@@ -13,7 +13,7 @@ VALUES ($1::bigint, $2::text, $3::text, $4::boolean, $5::bigint) ON CONFLICT DO 
 
 -- :free_queue_id
 -- The next id, so that rows that outlive a dropped queue never belong to another; once all were used, the first free one.
-SELECT CASE WHEN used.id < 262143 THEN used.id + 1
+SELECT CASE WHEN used.id < QUEUE_ID_MAX THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock.queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock.queue r WHERE r.id = q.id + 1)) END,
        EXISTS (SELECT 1 FROM penstock.setting s WHERE s.name = 'journal' AND s.value > 0)
@@ -36,12 +36,12 @@ UPDATE penstock.queue SET paused = $2::boolean WHERE id = $1::bigint
 -- :oldest_alive
 -- Neither dead nor archived.
 SELECT min(created_at) FROM penstock.message m WHERE place BETWEEN $1::bigint AND $2::bigint
-   AND NOT EXISTS (SELECT 1 FROM penstock.dead d WHERE d.id = m.place & 17592186044415)
-   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
+   AND NOT EXISTS (SELECT 1 FROM penstock.dead d WHERE d.id = m.place & ID_MAX)
+   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & ID_MAX)
 
 -- :forget_failures_between
 DELETE FROM penstock.failure f USING penstock.message m
- WHERE m.place BETWEEN $1::bigint AND $2::bigint AND f.id = m.place & 17592186044415
+ WHERE m.place BETWEEN $1::bigint AND $2::bigint AND f.id = m.place & ID_MAX
 
 -- :forget_messages_between
 DELETE FROM penstock.message WHERE place BETWEEN $1::bigint AND $2::bigint

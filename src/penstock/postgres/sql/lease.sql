@@ -7,16 +7,16 @@ SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.he
          FROM (SELECT * FROM penstock.message m
            WHERE m.place > (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = f.queue_id
                                AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1)
-             AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m) m
+             AND m.place < (f.queue_id * 2 + 1) << ID_BITS ORDER BY m.place LIMIT f.wanted) m) m
  WHERE m.bytes - octet_length(m.payload) < $3::bigint
 
 -- :newest
 SELECT created_at FROM (
-  (SELECT place & 17592186044415 AS id, created_at FROM penstock.message
-    WHERE place > ($1::bigint * 2) << 44 AND place < ($1::bigint * 2 + 1) << 44 ORDER BY place DESC LIMIT 1)
+  (SELECT place & ID_MAX AS id, created_at FROM penstock.message
+    WHERE place > ($1::bigint * 2) << ID_BITS AND place < ($1::bigint * 2 + 1) << ID_BITS ORDER BY place DESC LIMIT 1)
   UNION ALL
-  (SELECT place & 17592186044415, created_at FROM penstock.message
-    WHERE place > ($1::bigint * 2 + 1) << 44 AND place < ($1::bigint * 2 + 2) << 44 ORDER BY place DESC LIMIT 1)) m
+  (SELECT place & ID_MAX, created_at FROM penstock.message
+    WHERE place > ($1::bigint * 2 + 1) << ID_BITS AND place < ($1::bigint * 2 + 2) << ID_BITS ORDER BY place DESC LIMIT 1)) m
  ORDER BY id DESC LIMIT 1
 
 -- :indexed
@@ -34,7 +34,7 @@ SELECT h.queue_id, h.rank, h.available_at, h.id, h.place, h.attempts, h.first_le
 -- :lease
 INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at,
                             expires_at, worker)
-SELECT r.place >> 45, r.leased_until, r.place & 17592186044415, r.place, r.token, $1::bigint, coalesce(r.attempts, 1),
+SELECT r.place >> QUEUE_SHIFT, r.leased_until, r.place & ID_MAX, r.place, r.token, $1::bigint, coalesce(r.attempts, 1),
        coalesce(r.first_leased_at, $1::bigint), r.expires_at, r.worker
   FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
     AS r(place, leased_until, token, attempts, first_leased_at, expires_at, worker)
@@ -60,13 +60,13 @@ RETURNING d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
 -- :lease_dead
 INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at, worker,
                             from_dead)
-SELECT r.place >> 45, $2::bigint, r.place & 17592186044415, r.place, $3::bytea, $1::bigint, r.attempts,
+SELECT r.place >> QUEUE_SHIFT, $2::bigint, r.place & ID_MAX, r.place, $3::bytea, $1::bigint, r.attempts,
        coalesce(r.first_leased_at, $1::bigint), $4::text, true
   FROM unnest($5::bigint[], $6::bigint[], $7::bigint[]) AS r(place, attempts, first_leased_at)
 
 -- :archive
 INSERT INTO penstock.archive (id, place, queue_id, archived_at, attempts, first_leased_at, leased_at)
-SELECT r.place & 17592186044415, r.place, r.place >> 45, $1::bigint, coalesce(r.attempts, 1),
+SELECT r.place & ID_MAX, r.place, r.place >> QUEUE_SHIFT, $1::bigint, coalesce(r.attempts, 1),
        coalesce(r.first_leased_at, $1::bigint), coalesce(r.leased_at, $1::bigint)
   FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
     AS r(place, attempts, first_leased_at, leased_at)
@@ -80,12 +80,12 @@ SELECT c.queue_id FROM penstock.counter c WHERE c.queue_id = ANY($1::bigint[])
 
 -- :heads
 -- (available_at, id) of the next messages of many queues; callers sort them within each queue.
-SELECT f.queue_id, 0::bigint, coalesce(m.available_at, m.created_at), m.place & 17592186044415
+SELECT f.queue_id, 0::bigint, coalesce(m.available_at, m.created_at), m.place & ID_MAX
   FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),
        LATERAL (SELECT m.place, m.available_at, m.created_at FROM penstock.message m
          WHERE m.place > (SELECT c.cursor FROM penstock.counter c WHERE c.queue_id = f.queue_id
                              AND c.cursor IS NOT NULL ORDER BY c.cursor DESC LIMIT 1)
-           AND m.place < (f.queue_id * 2 + 1) << 44 ORDER BY m.place LIMIT f.wanted) m
+           AND m.place < (f.queue_id * 2 + 1) << ID_BITS ORDER BY m.place LIMIT f.wanted) m
 UNION ALL
 SELECT f.queue_id, r.rank, r.available_at, r.id
   FROM unnest($1::bigint[], $2::bigint[]) AS f(queue_id, wanted),

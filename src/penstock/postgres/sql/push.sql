@@ -12,14 +12,14 @@ SELECT r.lane + currval('penstock.message_id') - r.back, r.created_at, r.availab
 
 -- :ready
 INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, expires_at)
-SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.back,
+SELECT r.lane >> QUEUE_SHIFT, r.rank, r.available_at, currval('penstock.message_id') - r.back,
        r.lane + currval('penstock.message_id') - r.back, 0, r.expires_at
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
     AS r(lane, back, rank, available_at, expires_at)
 
 -- :scheduled
 INSERT INTO penstock.scheduled (queue_id, rank, available_at, id, place, attempts, expires_at)
-SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.back,
+SELECT r.lane >> QUEUE_SHIFT, r.rank, r.available_at, currval('penstock.message_id') - r.back,
        r.lane + currval('penstock.message_id') - r.back, 0, r.expires_at
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
     AS r(lane, back, rank, available_at, expires_at)
@@ -27,11 +27,11 @@ SELECT r.lane >> 45, r.rank, r.available_at, currval('penstock.message_id') - r.
 -- :find_keys
 -- A global key ends with the queue of its message; a dropped queue has deleted its own keys.
 SELECT k.space, k.key, k.id, k.created_at,
-       CASE WHEN k.space > 0 OR k.place < 0 OR EXISTS (SELECT 1 FROM penstock.queue q WHERE q.id = k.place >> 45)
+       CASE WHEN k.space > 0 OR k.place < 0 OR EXISTS (SELECT 1 FROM penstock.queue q WHERE q.id = k.place >> QUEUE_SHIFT)
             THEN k.expires_at ELSE 0 END,
        EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = k.place)
          AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = k.id),
-       k.place >> 45
+       k.place >> QUEUE_SHIFT
   FROM unnest($1::bigint[], $2::text[]) AS wanted(space, key)
   JOIN penstock.key k ON k.space = wanted.space AND k.key = wanted.key
 

@@ -25,7 +25,7 @@ SELECT place, created_at, coalesce(available_at, created_at), priority, content,
   FROM penstock.message WHERE place = ANY($1::bigint[])
 
 -- :global_keys
-SELECT k.key, q.name, k.id FROM penstock.key k JOIN penstock.queue q ON q.id = k.place >> 45
+SELECT k.key, q.name, k.id FROM penstock.key k JOIN penstock.queue q ON q.id = k.place >> QUEUE_SHIFT
  WHERE k.space = 0 AND k.key = ANY($1::text[])
 
 -- :homes
@@ -34,12 +34,12 @@ SELECT home.name, wanted.id FROM unnest($1::bigint[]) AS wanted(id)
  CROSS JOIN LATERAL (
    SELECT q.name FROM (SELECT name, queue_id FROM penstock.busy UNION ALL SELECT name, id FROM penstock.queue) q
     WHERE EXISTS (SELECT 1 FROM penstock.message m
-                   WHERE m.place IN (q.queue_id << 45 | wanted.id, (q.queue_id * 2 + 1) << 44 | wanted.id))
+                   WHERE m.place IN (q.queue_id << QUEUE_SHIFT | wanted.id, (q.queue_id * 2 + 1) << ID_BITS | wanted.id))
     LIMIT 1) home
 
 -- :held
-SELECT place & 17592186044415, created_at FROM penstock.message m WHERE place = ANY($1::bigint[])
-   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
+SELECT place & ID_MAX, created_at FROM penstock.message m WHERE place = ANY($1::bigint[])
+   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & ID_MAX)
 
 -- :ready
 -- A page ends when its payloads reach the last parameter, as for the other states.
@@ -54,7 +54,7 @@ SELECT rank, available_at, id, attempts, first_leased_at, expires_at,
  WHERE bytes - octet_length(payload) < $6::bigint ORDER BY rank, available_at, id
 
 -- :plain
-SELECT 0::bigint, coalesce(available_at, created_at), place & 17592186044415, 0::bigint, NULL::bigint, NULL::bigint,
+SELECT 0::bigint, coalesce(available_at, created_at), place & ID_MAX, 0::bigint, NULL::bigint, NULL::bigint,
        created_at, priority, content, key, headers, payload
   FROM (SELECT m.*, sum(octet_length(m.payload)) OVER (ORDER BY m.place) AS bytes
           FROM (SELECT * FROM penstock.message WHERE place > $1::bigint AND place < $2::bigint
@@ -157,8 +157,8 @@ SELECT q.name, penstock.now_ms(), w.*
       FROM (SELECT * FROM penstock.ready r WHERE r.queue_id = q.id ORDER BY r.id LIMIT 1) r
       JOIN penstock.message m ON m.place = r.place
     UNION ALL
-    SELECT * FROM (SELECT 0::bigint, coalesce(available_at, created_at), place & 17592186044415, created_at
-                     FROM penstock.message WHERE place > q.cursor AND place < (q.id * 2 + 1) << 44
+    SELECT * FROM (SELECT 0::bigint, coalesce(available_at, created_at), place & ID_MAX, created_at
+                     FROM penstock.message WHERE place > q.cursor AND place < (q.id * 2 + 1) << ID_BITS
                     ORDER BY place LIMIT 1) plain
   ) w ON true
 

@@ -34,7 +34,7 @@ DELETE FROM penstock.extension WHERE id = ANY($1::bigint[])
 -- :known
 SELECT m.place FROM penstock.message m
  WHERE m.place = ANY($1::bigint[])
-   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & 17592186044415)
+   AND NOT EXISTS (SELECT 1 FROM penstock.archive a WHERE a.id = m.place & ID_MAX)
 
 -- :delete_messages
 DELETE FROM penstock.message WHERE place = ANY($1::bigint[]) RETURNING place, created_at
@@ -64,7 +64,7 @@ DELETE FROM penstock.failure f WHERE f.id = ANY($1::bigint[]) AND (f.at, f.attem
 
 -- :die
 INSERT INTO penstock.dead (id, place, queue_id, died_at, attempts, first_leased_at, ttl_left_ms, reason, error)
-SELECT r.place & 17592186044415, r.place, r.place >> 45, $1::bigint, r.attempts, r.first_leased_at, r.ttl_left_ms,
+SELECT r.place & ID_MAX, r.place, r.place >> QUEUE_SHIFT, $1::bigint, r.attempts, r.first_leased_at, r.ttl_left_ms,
        $2::text, r.error
   FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
     AS r(place, attempts, first_leased_at, ttl_left_ms, error)
@@ -75,7 +75,7 @@ UPDATE penstock.message m SET available_at = r.available_at
 
 -- :schedule
 INSERT INTO penstock.scheduled (queue_id, available_at, id, rank, place, attempts, first_leased_at, expires_at)
-SELECT r.place >> 45, r.available_at, r.place & 17592186044415, -m.priority, r.place, r.attempts, r.first_leased_at,
+SELECT r.place >> QUEUE_SHIFT, r.available_at, r.place & ID_MAX, -m.priority, r.place, r.attempts, r.first_leased_at,
        r.expires_at
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
     AS r(place, available_at, attempts, first_leased_at, expires_at)
@@ -83,7 +83,7 @@ SELECT r.place >> 45, r.available_at, r.place & 17592186044415, -m.priority, r.p
 
 -- :file
 INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, first_leased_at, expires_at)
-SELECT r.place >> 45, -m.priority, coalesce(m.available_at, m.created_at), r.place & 17592186044415, r.place,
+SELECT r.place >> QUEUE_SHIFT, -m.priority, coalesce(m.available_at, m.created_at), r.place & ID_MAX, r.place,
        r.attempts, r.first_leased_at, r.expires_at
   FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
     AS r(place, attempts, first_leased_at, expires_at)

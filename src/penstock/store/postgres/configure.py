@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.commands import Configure, ConfigureOutcome, Drop, Pause, Removed
-from penstock.core.ids import ID_BITS
+from penstock.core.ids import QUEUE_SHIFT
 from penstock.core.model import QueueInfo, QueueOptions
 from penstock.core.options import encode_options
 from penstock.errors import Conflict, QueueExists, QueueNotEmpty, UnknownQueue
@@ -27,8 +27,8 @@ def create_queue(tx: PostgresTransaction, name: str, options: QueueOptions) -> P
     added = tx.fetch("admin.add_queue", queue_id, name, text, is_limited(options), tx.now)
     if not added:
         raise Restart("another process created the queue meanwhile")
-    tx.write("admin.add_counter", queue_id, queue_id << ID_BITS + 1)
-    row = (name, queue_id, text, False, tx.now, queue_id << ID_BITS + 1, 0, None, None, None, 0, 0, tx.journals)
+    tx.write("admin.add_counter", queue_id, queue_id << QUEUE_SHIFT)
+    row = (name, queue_id, text, False, tx.now, queue_id << QUEUE_SHIFT, 0, None, None, None, 0, 0, tx.journals)
     queue = tx.created(row)
     record_queue(tx, queue, "created", options=options)
     return queue
@@ -92,7 +92,7 @@ def drop(tx: PostgresTransaction, command: Drop) -> Removed:
 
 def _lanes(queue: PostgresQueue) -> tuple[int, int]:
     """Return the first and the last row key of its messages."""
-    return queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1
+    return queue.plain_start, queue.plain_start + (1 << QUEUE_SHIFT) - 1
 
 
 def drop_queue(tx: PostgresTransaction, queue: PostgresQueue) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.commands import Push, PushOutcome
-from penstock.core.ids import ID_BITS
+from penstock.core.ids import QUEUE_SHIFT
 from penstock.core.model import PushItem, PushReceipt
 from penstock.errors import KeyTaken, PenstockError, UnknownQueue
 from penstock.journal.events import UNNUMBERED
@@ -130,7 +130,7 @@ class Writing:
         expiries = {first_id + row[1]: row[4] for row in (*self.ready, *self.scheduled) if row[4] is not None}
         by_queue: dict[int, list[tuple[Any, ...]]] = {}
         for row in self.messages:
-            queue_id = row[0] >> ID_BITS + 1
+            queue_id = row[0] >> QUEUE_SHIFT
             if queue_id in self.journalled:
                 by_queue.setdefault(queue_id, []).append((first_id + row[1], *row[2:]))
         for queue_id, rows in by_queue.items():

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.error_groups import ERROR_READ_MAX
-from penstock.core.ids import DLQ_SUFFIX, ID_BITS, ID_MAX, message_id_of, message_uuid
+from penstock.core.ids import DLQ_SUFFIX, ID_BITS, ID_MAX, QUEUE_SHIFT, message_id_of, message_uuid
 from penstock.core.latency import latencies_of, latency_of
 from penstock.core.model import (
     LEASE_BYTES_MAX,
@@ -57,7 +57,7 @@ class QueueRow:
         self.id, self.name, options, self.paused, self.created_at, self.cursor, self.now, *counts = row
         self.options: QueueOptions = decode_options(options)
         self.counts: tuple[int, ...] = tuple(counts)
-        self.plain_start: int = self.id << ID_BITS + 1
+        self.plain_start: int = self.id << QUEUE_SHIFT
         self.plain_end: int = self.plain_start + (1 << ID_BITS)
 
     def row_keys(self, *message_ids: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.ids import ID_BITS
+from penstock.core.ids import ID_BITS, QUEUE_SHIFT
 from penstock.core.model import QueueInfo, QueueOptions, Totals, decode_options
 from penstock.store.common import GAUGES, NEVER, TOTALS
 
@@ -64,7 +64,7 @@ class PostgresQueue:
         # Ready and scheduled messages. Loaded, like `leased`, only if an option limits them.
         self.waiting: int = waiting or 0
         self.leased: int = leased or 0
-        self.plain_start: int = self.id << ID_BITS + 1
+        self.plain_start: int = self.id << QUEUE_SHIFT
         self.plain_end: int = self.plain_start + (1 << ID_BITS)
         self.changes: dict[str, int] = {}
         self.cursor_moved = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.core.commands import Ack, Extend, Nack, Release, Settled, SettledAll, SettleItem
-from penstock.core.ids import ID_BITS, ID_MAX
+from penstock.core.ids import ID_MAX, QUEUE_SHIFT
 from penstock.core.latency import SERVICE, TOTAL
 from penstock.core.model import State, backoff_ms
 from penstock.errors import PenstockError, UnknownQueue
@@ -139,7 +139,7 @@ def finish(
 
     def count_totals(rows: Rows) -> None:
         for row_key, pushed_at in rows:
-            tx.context.latencies.add(row_key >> ID_BITS + 1, TOTAL, (tx.now - pushed_at,))
+            tx.context.latencies.add(row_key >> QUEUE_SHIFT, TOTAL, (tx.now - pushed_at,))
 
     gone: list[EndedLease] = []
     kept: list[EndedLease] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.commands import Configure, ConfigureOutcome, Drop, Pause, Removed
-from penstock.core.ids import ID_BITS
+from penstock.core.ids import QUEUE_SHIFT
 from penstock.core.model import QueueOptions
 from penstock.core.options import encode_options
 from penstock.core.sql_files import load_sql
@@ -22,7 +22,7 @@ def create_queue(tx: SqliteTransaction, name: str, options: QueueOptions) -> Sql
     if queue_id > QUEUES_MAX:
         raise Conflict(f"the file already has {QUEUES_MAX} queues", hint="drop some, or use another file")
     tx.execute(SQL["add_queue"], (queue_id, name, encode_options(options), tx.now))
-    tx.execute(SQL["add_counter"], (queue_id, queue_id << ID_BITS + 1))
+    tx.execute(SQL["add_counter"], (queue_id, queue_id << QUEUE_SHIFT))
     queue = tx.queue(name)
     record_queue(tx, queue, "created", options=options)
     return queue
@@ -70,7 +70,7 @@ def drop(tx: SqliteTransaction, command: Drop) -> Removed:
     held = sum(getattr(found, state) for state in GAUGES)
     if held and not command.force:
         raise QueueNotEmpty(queue.name, held)
-    lanes = (queue.plain_start, queue.plain_start + (2 << ID_BITS) - 1)
+    lanes = (queue.plain_start, queue.plain_start + (1 << QUEUE_SHIFT) - 1)
     oldest_at = tx.execute(SQL["oldest_alive"], lanes).fetchone()[0] if queue.is_journalled else None
     tx.execute(SQL["forget_failures_between"], lanes)
     tx.execute("DELETE FROM penstock_message WHERE place BETWEEN ? AND ?", lanes)

@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 
 from penstock.core.commands import Drop, Push, PushOutcome
-from penstock.core.ids import ID_BITS
+from penstock.core.ids import QUEUE_SHIFT
 from penstock.core.model import Content, PushItem, PushReceipt, QueueOptions
 from penstock.core.sql_files import load_sql
 from penstock.errors import KeyTaken, TryLater, UnknownQueue
@@ -100,7 +100,7 @@ def _find_duplicates(
         if row is not None:
             first_id, row_key, created_at, expires_at = row
             if expires_at > tx.now or tx.execute(SQL["is_alive"], (row_key, first_id)).fetchone():
-                if space == 0 and row_key >> ID_BITS + 1 != queue.id:
+                if space == 0 and row_key >> QUEUE_SHIFT != queue.id:
                     raise KeyTaken(queue.name, message.key)
                 found[number] = PushReceipt(first_id, created_at, tx.store_id, True)
                 continue

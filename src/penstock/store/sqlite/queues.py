@@ -7,12 +7,14 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from penstock.core.ids import ID_BITS
+from penstock.core.ids import ID_BITS, QUEUE_SHIFT
 from penstock.core.model import QueueInfo, QueueOptions, Totals, decode_options
 from penstock.core.sql_files import load_sql
 from penstock.store.common import GAUGES, TOTALS
 
-SQL = load_sql("penstock.store.sqlite", "counter")
+# Most pushes, and most leases, that a process has to count when it loads a queue.
+UNCOUNTED_MAX = 256
+SQL = load_sql("penstock.store.sqlite", "counter", UNCOUNTED_MAX=UNCOUNTED_MAX)
 LAST_ID, END_MINUTE = SQL["last_id"], SQL["end_minute"]
 LOAD = SQL["queue"] + " WHERE q.name = ?"
 LIST = SQL["queue"] + " WHERE q.name > ? AND q.name >= ? AND substr(q.name, 1, length(?2)) = ?2 ORDER BY q.name LIMIT ?"
@@ -22,8 +24,6 @@ KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minu
 # What a transaction changed in a queue, so that only these counters are written. PUSHED and LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
 COUNTED_LATER = PUSHED | LEASED
-# Most pushes, and most leases, that a process has to count when it loads a queue. The SQL statements repeat it.
-UNCOUNTED_MAX = 256
 _COLUMNS = {
     PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
     LEASED: ("ready", "leased", "n_leased", "cursor"),
@@ -140,7 +140,7 @@ class SqliteQueue:
         # True if the file has a journal. An option of each queue decides what it records there.
         self.journals = bool(journal)
         self.name_bytes: bytes = self.name.encode()
-        self.plain_start = self.id << ID_BITS + 1
+        self.plain_start = self.id << QUEUE_SHIFT
         self.plain_end = self.plain_start + (1 << ID_BITS)
         # Lower bounds of the times of the next transitions; 0 means unknown.
         self.due_at = self.lease_expiry_at = self.expiry_at = 0

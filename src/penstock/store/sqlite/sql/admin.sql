@@ -3,7 +3,7 @@ INSERT INTO penstock_queue (id, name, options, created_at) VALUES (?, ?, ?, ?)
 
 -- :free_queue_id
 -- The next id, so that rows that outlive a dropped queue never belong to another; once all were used, the first free one.
-SELECT CASE WHEN used.id < 262143 THEN used.id + 1
+SELECT CASE WHEN used.id < QUEUE_ID_MAX THEN used.id + 1
             ELSE (SELECT min(q.id) + 1 FROM (SELECT 0 AS id UNION ALL SELECT id FROM penstock_queue) q
                    WHERE NOT EXISTS (SELECT 1 FROM penstock_queue r WHERE r.id = q.id + 1)) END
   FROM (SELECT max(coalesce((SELECT max(id) FROM penstock_queue), 0),
@@ -25,11 +25,11 @@ UPDATE penstock_queue SET paused = ? WHERE id = ?
 -- :oldest_alive
 -- Neither dead nor archived.
 SELECT min(created_at) FROM penstock_message m WHERE place BETWEEN ? AND ?
-   AND NOT EXISTS (SELECT 1 FROM penstock_dead d WHERE d.id = m.place & 17592186044415)
-   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & 17592186044415)
+   AND NOT EXISTS (SELECT 1 FROM penstock_dead d WHERE d.id = m.place & ID_MAX)
+   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & ID_MAX)
 
 -- :forget_failures_between
-DELETE FROM penstock_failure WHERE id IN (SELECT place & 17592186044415 FROM penstock_message
+DELETE FROM penstock_failure WHERE id IN (SELECT place & ID_MAX FROM penstock_message
                                            WHERE place BETWEEN ? AND ?)
 
 -- :forget_queue

@@ -28,14 +28,14 @@ SELECT first_offset, records, bytes FROM penstock_journal
 
 -- :uncounted_pushes
 SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.headers, m.payload
-  FROM penstock_counter c JOIN penstock_message m ON m.place > (c.queue_id << 45 | c.last_id)
-   AND m.place < (c.queue_id * 2 + 1) << 44
+  FROM penstock_counter c JOIN penstock_message m ON m.place > (c.queue_id << QUEUE_SHIFT | c.last_id)
+   AND m.place < (c.queue_id * 2 + 1) << ID_BITS
  WHERE c.queue_id = ? ORDER BY m.place
 
 -- :uncounted_leases
 SELECT l.id, m.created_at, l.first_leased_at, l.leased_at, l.leased_until, l.attempts, l.worker
   FROM penstock_counter c JOIN penstock_lease l ON l.queue_id = c.queue_id AND l.place > c.cursor
-   AND l.place < (c.queue_id * 2 + 1) << 44 JOIN penstock_message m ON m.place = l.place
+   AND l.place < (c.queue_id * 2 + 1) << ID_BITS JOIN penstock_message m ON m.place = l.place
  WHERE c.queue_id = ? ORDER BY l.place
 
 -- :pushed_between

@@ -4,11 +4,11 @@ SELECT place, created_at, available_at, priority, content, key, headers, payload
 
 -- :newest
 SELECT created_at FROM (
-  SELECT * FROM (SELECT place & 17592186044415 AS id, created_at FROM penstock_message
-                  WHERE place > (?1 * 2) << 44 AND place < (?1 * 2 + 1) << 44 ORDER BY place DESC LIMIT 1)
+  SELECT * FROM (SELECT place & ID_MAX AS id, created_at FROM penstock_message
+                  WHERE place > (?1 * 2) << ID_BITS AND place < (?1 * 2 + 1) << ID_BITS ORDER BY place DESC LIMIT 1)
   UNION ALL
-  SELECT * FROM (SELECT place & 17592186044415, created_at FROM penstock_message
-                  WHERE place > (?1 * 2 + 1) << 44 AND place < (?1 * 2 + 2) << 44 ORDER BY place DESC LIMIT 1))
+  SELECT * FROM (SELECT place & ID_MAX, created_at FROM penstock_message
+                  WHERE place > (?1 * 2 + 1) << ID_BITS AND place < (?1 * 2 + 2) << ID_BITS ORDER BY place DESC LIMIT 1))
  ORDER BY id DESC LIMIT 1
 
 -- :indexed
@@ -29,7 +29,7 @@ VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)
 
 -- :lease_plain
 INSERT INTO penstock_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
-SELECT place & 17592186044415, place, ?, ?, ?, ?, 1, ?, ? FROM penstock_message WHERE place > ? AND place <= ?
+SELECT place & ID_MAX, place, ?, ?, ?, ?, 1, ?, ? FROM penstock_message WHERE place > ? AND place <= ?
 
 -- :lease_filed
 INSERT INTO penstock_lease (queue_id, token, leased_at, leased_until, first_leased_at, worker,
@@ -56,13 +56,13 @@ SELECT ?, ?, ?, ifnull(first_leased_at, ?), id, place, attempts + 1
 
 -- :archive_plain
 INSERT INTO penstock_archive (queue_id, archived_at, leased_at, first_leased_at, id, place, attempts)
-SELECT ?, ?, ?, ?, place & 17592186044415, place, 1 FROM penstock_message WHERE place > ? AND place <= ?
+SELECT ?, ?, ?, ?, place & ID_MAX, place, 1 FROM penstock_message WHERE place > ? AND place <= ?
 
 -- :heads
 SELECT rank, available_at, id FROM penstock_ready WHERE queue_id = ? ORDER BY rank, available_at, id LIMIT ?
 
 -- :plain_heads
-SELECT ifnull(available_at, created_at), place & 17592186044415
+SELECT ifnull(available_at, created_at), place & ID_MAX
   FROM penstock_message WHERE place > ? AND place < ? ORDER BY place LIMIT ?
 
 -- :busy_in_scope

@@ -14,7 +14,7 @@ VALUES (?, ?, ?, ?, ?, 0, NULL, ?)
 -- A global key ends with the queue of its message; a dropped queue has deleted its own keys.
 SELECT id, place, created_at, expires_at FROM penstock_key k
  WHERE space = ? AND key = ?
-   AND (space > 0 OR place < 0 OR EXISTS (SELECT 1 FROM penstock_queue q WHERE q.id = k.place >> 45))
+   AND (space > 0 OR place < 0 OR EXISTS (SELECT 1 FROM penstock_queue q WHERE q.id = k.place >> QUEUE_SHIFT))
 
 -- :is_alive
 SELECT 1 FROM penstock_message m

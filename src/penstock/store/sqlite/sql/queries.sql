@@ -3,17 +3,17 @@ SELECT place, created_at, ifnull(available_at, created_at), priority, content, k
   FROM penstock_message WHERE place IN (?, ?)
 
 -- :global_key
-SELECT q.name, k.id FROM penstock_key k JOIN penstock_queue q ON q.id = k.place >> 45 WHERE k.space = 0 AND k.key = ?
+SELECT q.name, k.id FROM penstock_key k JOIN penstock_queue q ON q.id = k.place >> QUEUE_SHIFT WHERE k.space = 0 AND k.key = ?
 
 -- :home_of
 -- An id does not contain its queue. The busy queues of the tree are few and are searched first.
 SELECT q.name, ?1 FROM (SELECT name, queue_id FROM penstock_busy UNION ALL SELECT name, id FROM penstock_queue) q
  WHERE EXISTS (SELECT 1 FROM penstock_message m
-                WHERE m.place IN (q.queue_id << 45 | ?1, (q.queue_id * 2 + 1) << 44 | ?1)) LIMIT 1
+                WHERE m.place IN (q.queue_id << QUEUE_SHIFT | ?1, (q.queue_id * 2 + 1) << ID_BITS | ?1)) LIMIT 1
 
 -- :held
 SELECT created_at FROM penstock_message m WHERE place IN (?, ?)
-   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & 17592186044415)
+   AND NOT EXISTS (SELECT 1 FROM penstock_archive a WHERE a.id = m.place & ID_MAX)
 
 -- :ready
 SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at,
@@ -23,7 +23,7 @@ SELECT r.rank, r.available_at, r.id, r.attempts, r.first_leased_at, r.expires_at
  ORDER BY r.rank, r.available_at, r.id LIMIT ?
 
 -- :plain
-SELECT 0, ifnull(available_at, created_at), place & 17592186044415, 0, NULL, NULL,
+SELECT 0, ifnull(available_at, created_at), place & ID_MAX, 0, NULL, NULL,
        created_at, priority, content, key, headers, payload
   FROM penstock_message WHERE place > ? AND place < ? ORDER BY place LIMIT ?
 
@@ -91,7 +91,7 @@ SELECT r.rank, r.available_at, r.id, m.created_at
          WHERE queue_id = ?1 ORDER BY id LIMIT 1) r
  CROSS JOIN penstock_message m ON m.place = r.place
 UNION ALL
-SELECT * FROM (SELECT 0, ifnull(available_at, created_at), place & 17592186044415, created_at
+SELECT * FROM (SELECT 0, ifnull(available_at, created_at), place & ID_MAX, created_at
                  FROM penstock_message WHERE place > ?2 AND place < ?3 ORDER BY place LIMIT 1)
 
 -- :dead_errors
