@@ -1,4 +1,4 @@
-"""For all tests: an example that takes long on a busy machine is no failure, and Ctrl-C is heard by what they start."""
+"""Settings for all tests: no deadline for Hypothesis examples, and SIGINT enabled in child processes."""
 
 from __future__ import annotations
 

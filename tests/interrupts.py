@@ -1,4 +1,4 @@
-"""Ctrl-C at every single moment of a call, one after the other."""
+"""Sends Ctrl-C at every moment of a call, one after the other."""
 
 from __future__ import annotations
 

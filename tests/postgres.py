@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own: one server a test process, started when first asked for; a schema for each test."""
+"""The tests' own PostgreSQL: one server per test process, started on first use; one schema per test."""
 
 from __future__ import annotations
 

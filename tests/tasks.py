@@ -1,4 +1,4 @@
-"""How a helper with an event loop and a listener of its own ends."""
+"""Ends a helper that has its own event loop and listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real browser on a real server. Whatever a test does, the page logs no error and asks nobody else for anything."""
+"""Runs a real browser against a real server; fails if a page logs an error or contacts another host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy that takes a path prefix off, as one in front of several servers does."""
+"""A reverse proxy that strips a path prefix."""
 
 from __future__ import annotations
 

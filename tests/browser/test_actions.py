@@ -1,4 +1,4 @@
-"""What can be done on each screen, on both stores; and what a reader cannot."""
+"""The actions of each screen on both stores, and those that a read-only user does not have."""
 
 from __future__ import annotations
 

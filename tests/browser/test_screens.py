@@ -1,4 +1,4 @@
-"""Each screen shows what is there, on both stores, and keeps showing it as it changes."""
+"""Each screen shows the state of the server on both stores, and follows its changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to messages, so that there is something to look at."""
+"""Produces messages in every state for the screens to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every promise is held against every store."""
+"""Runs every conformance test against every store."""
 
 from __future__ import annotations
 

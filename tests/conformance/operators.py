@@ -1,4 +1,4 @@
-"""The model's verbs of operators: remove, purge, redrive, sweep, configure, pause, drop."""
+"""The model's administrative commands: remove, purge, redrive, sweep, configure, pause, drop."""
 
 from __future__ import annotations
 

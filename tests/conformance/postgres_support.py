@@ -1,4 +1,4 @@
-"""The PostgreSQL store under test: a schema of its own on the tests' server, looked into as SQLite's tables are."""
+"""The PostgreSQL store under test: a schema of its own on the tests' server, inspected like SQLite's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine may do: commands made twice, for the store and for the model, equal but for the tokens."""
+"""The commands that the state machine may run, built twice: for the store and for the model."""
 
 from __future__ import annotations
 

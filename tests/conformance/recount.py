@@ -1,4 +1,4 @@
-"""A look straight into a store's tables: what the kept counters say must be what is there."""
+"""Compares a store's counters with a count of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal, played again: what it tells must lead to what the kept counters say."""
+"""Replays the journal and compares the result with the store's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store under test with a clock that can be moved, and short words for what tests do most."""
+"""The store under test with a movable clock, and short helpers for common commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do: remove, purge, configure, pause, drop."""
+"""Administrative commands: remove, purge, configure, pause, drop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that is set back: leases from before end at once, not as much later as it jumped; a small step ends none."""
+"""A clock that is set back: earlier leases expire at once, and a small step expires none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database behind a store: it lasts, is shared, copied and compacted, and survives a fork."""
+"""The database of a store: it is durable, shared, backed up and compacted, and survives a fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that used up their attempts, and their way back."""
+"""Messages that used up their attempts become dead letters, and can be redriven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters in a queue that others name for them, and what a sweep does about them and about those who wait."""
+"""Dead letters forwarded to the queue that their own queue names, and how a sweep handles them."""
 
 from __future__ import annotations
 

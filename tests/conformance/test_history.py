@@ -1,4 +1,4 @@
-"""What happened when: roll-ups and latencies over a window."""
+"""Roll-ups and latencies over a time window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal tells of whole queues: with what they enter it, leave it and are removed."""
+"""The journal's events about whole queues: created, changed, deleted, and their depth."""
 
 from __future__ import annotations
 

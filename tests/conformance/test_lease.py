@@ -1,4 +1,4 @@
-"""Lease and take: how many, how long, and when not."""
+"""Lease and take: batch sizes, lease times, and when nothing is leased."""
 
 from __future__ import annotations
 

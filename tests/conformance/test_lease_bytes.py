@@ -1,4 +1,4 @@
-"""What one answer may hold: a lease takes messages while there is room for their payloads, and leaves the others."""
+"""A lease takes only as many messages as fit in a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a message by what its producer knows of it."""
+"""Finding a message by the id that its producer knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypothesis drives a store and the model side by side, and looks for the first step at which they differ."""
+"""A Hypothesis state machine runs each store beside the model and reports the first difference."""
 
 from __future__ import annotations
 

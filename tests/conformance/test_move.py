@@ -1,4 +1,4 @@
-"""Messages that move to another queue: out of the one and into the other, or neither."""
+"""Moving messages to another queue is atomic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order messages are leased: priority, then the time they are available from, then id."""
+"""Lease order: priority, then the time of availability, then id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments at which a PostgreSQL, or the line to it, must not fail; and what is promised when it does."""
+"""PostgreSQL or its connection fails at critical moments, and the promises hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a push promises: ids, times, keys, batches and limits."""
+"""Push: ids, times, keys, batches and limits."""
 
 from __future__ import annotations
 

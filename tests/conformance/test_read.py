@@ -1,4 +1,4 @@
-"""Looking without touching: peek, get, list, stats, export."""
+"""Reads that change nothing: peek, get, list, stats, export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease from all queues of a namespace or task."""
+"""Leasing from all queues of a namespace or task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ack, nack, extend and release: only the holder of the current lease may, and only in time."""
+"""Ack, nack, extend and release require the current lease."""
 
 from __future__ import annotations
 

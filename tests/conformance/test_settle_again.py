@@ -1,4 +1,4 @@
-"""Settling is idempotent by token: the same request again gets the same answer, and changes nothing."""
+"""Settling is idempotent by token: a repeated request gets the same answer and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several commands as one: all of them or none; and batches, where each command stands for itself."""
+"""Transactions are atomic; in a batch, each command succeeds or fails by itself."""
 
 from __future__ import annotations
 

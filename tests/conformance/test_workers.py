@@ -1,4 +1,4 @@
-"""Who works: servers and consumers give signs of life, and whoever stops is taken off the list."""
+"""Presence: servers and consumers send heartbeats, and are removed when they stop."""
 
 from __future__ import annotations
 

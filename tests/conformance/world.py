@@ -1,4 +1,4 @@
-"""The state of the model: what there is, how it looks from outside, and what time does to it."""
+"""The state of the model, its observable form, and the effects of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the killed processes noted and what was left in the queue: is anything lost, doubled or undone?"""
+"""Compares the logs of killed processes with the queue: is anything lost, duplicated or undone?"""
 
 from __future__ import annotations
 

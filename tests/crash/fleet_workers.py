@@ -1,4 +1,4 @@
-"""Writers and consumers that go on through every failure, and keep accounts of what they were told."""
+"""Producers and consumers that survive every fault and record each answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that has a power cut: whatever was not synced may be there, may be gone, or half of it may be."""
+"""A disk with power cuts: data that was not synced may survive, vanish, or survive in part."""
 
 from __future__ import annotations
 

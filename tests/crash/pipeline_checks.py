@@ -1,4 +1,4 @@
-"""The lake of a pipeline that was killed, held against the clients' histories and against its own tables."""
+"""Compares the lake of a killed pipeline with the clients' histories and between its own tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a killed pipeline works: servers on a file or a database, the pipeline that follows, and Spark's cluster."""
+"""Set-ups for a killed pipeline: servers on a file or a database, the pipeline, and a Spark cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of a server that is killed now and then, which note for each message what they were told of it."""
+"""Clients of a server that is killed now and then; they record the fate of each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line to a server that can be held up, slowed down and cut, as a network can."""
+"""A TCP relay that can stall, slow down and cut its connections."""
 
 from __future__ import annotations
 

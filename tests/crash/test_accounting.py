@@ -1,4 +1,4 @@
-"""The accounting itself must see what it is there to see."""
+"""The accounting finds each kind of violation."""
 
 from __future__ import annotations
 

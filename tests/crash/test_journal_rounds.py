@@ -1,4 +1,4 @@
-"""The journal of a server that is killed tells each committed change once. `journal_rounds.py` is the long form."""
+"""The journal of a killed server holds each committed change once. `journal_rounds.py` is the long form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was answered survives SIGKILL, and is there once. `kill_rounds.py --rounds 200` is the long form."""
+"""Acknowledged operations survive SIGKILL exactly once. `kill_rounds.py --rounds 200` is the long form."""
 
 from __future__ import annotations
 

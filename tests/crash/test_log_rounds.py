@@ -1,4 +1,4 @@
-"""Short forms of the rounds; the scripts beside this file run the long ones."""
+"""Short forms of the crash rounds of the log; the scripts beside this file are the long forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was answered survives servers, database and network that fail. `postgres_rounds.py` is the long form."""
+"""Acknowledged operations survive failing servers, databases and networks. `postgres_rounds.py` is the long form."""
 
 from __future__ import annotations
 

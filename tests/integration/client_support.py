@@ -1,4 +1,4 @@
-"""For the SDK's tests: one suite for sync and async, and a proxy that loses answers, makes them up, and counts."""
+"""Support for the SDK's tests: one suite for sync and async, and a proxy that loses, invents and counts answers."""
 
 from __future__ import annotations
 

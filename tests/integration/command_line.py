@@ -1,4 +1,4 @@
-"""What the command line's tests share: calling `penstock` in this process or in its own, and a server to talk to."""
+"""Runs `penstock` in this process or in its own, with a server to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that the tests of a module share; each test makes queues of its own."""
+"""Servers shared by the tests of a module; each test creates its own queues."""
 
 from __future__ import annotations
 

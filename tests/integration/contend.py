@@ -1,4 +1,4 @@
-"""What many threads and processes do to one queue file at once, each keeping a tally to be compared at the end."""
+"""Many threads and processes use one queue file at once; each keeps a tally for the final comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node and a browser, for the tests of what is written in JavaScript; and a server whose time can be moved."""
+"""Node and a browser for the tests of JavaScript code, and a server with a movable clock."""
 
 from __future__ import annotations
 

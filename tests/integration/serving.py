@@ -1,4 +1,4 @@
-"""A real server for tests: in a thread of this process, or as `penstock serve` in one of its own."""
+"""A real server for tests: in a thread of this process, or as `penstock serve` in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of streams share: Arrow as bytes, and a stream of a server."""
+"""Shared by the tests of streams: Arrow as bytes, and a stream on a server."""
 
 from __future__ import annotations
 

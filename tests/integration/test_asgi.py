@@ -1,4 +1,4 @@
-"""Penstock mounted in other applications, and workers that run beside them."""
+"""Penstock mounted in other applications, with workers beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The single file serves with nothing but Python beside it."""
+"""The single-file server needs nothing but Python."""
 
 from __future__ import annotations
 

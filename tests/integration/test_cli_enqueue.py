@@ -1,4 +1,4 @@
-"""`penstock message enqueue --file`: streamed, checked, and gone on with after an interruption."""
+"""`penstock message enqueue --file` streams, validates, and resumes after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock message …` without files: leases, settling, looking, removing; over HTTP and on a file."""
+"""`penstock message …` without files: leasing, settling, reading, removing; over HTTP and on a file."""
 
 from __future__ import annotations
 

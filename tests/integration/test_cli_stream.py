@@ -1,4 +1,4 @@
-"""`penstock stream …`, over HTTP and straight on the files."""
+"""`penstock stream …`, over HTTP and on the files."""
 
 from __future__ import annotations
 

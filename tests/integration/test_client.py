@@ -1,4 +1,4 @@
-"""The SDK does the same over a file, a database and a server, for coroutines and for threads."""
+"""The SDK behaves the same over a file, a database and a server, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, at whatever moment of a request it comes, leaves a client that every thread can go on with."""
+"""Ctrl-C at any moment of a request leaves a client that every thread can still use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK over a network that fails: lost answers, refusals, restarts; and how calls travel together."""
+"""The SDK over a failing network: lost answers, refusals, restarts, and batched calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams by the SDK: the same over a file and over a server, for coroutines and for threads."""
+"""The SDK's streams behave the same over a file and over a server, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: concurrency, failures, time limits, and leaving in good order."""
+"""Workers: concurrency, failures, time limits, and a clean stop."""
 
 from __future__ import annotations
 

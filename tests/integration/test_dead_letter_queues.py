@@ -1,4 +1,4 @@
-"""Dead letters as a queue: under the name `<queue>.dlq`, or in another queue that their own names."""
+"""Dead letters as a queue: as `<queue>.dlq`, or in another queue that the queue names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock demo` without Spark: traffic through every face, a clean stop, nothing left behind."""
+"""`penstock demo` without Spark: traffic through every API, a clean stop, and no leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation shows is run, word for word; its links lead somewhere; its reference is what the code says."""
+"""Runs the documentation's examples word for word, checks its links, and compares the reference with the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = {"bash", "console", "python"}
 SHOWN = {"text", "toml", "yaml", "json", "ini", "sql", "js", "html"}
 APART = {"scale-out.md", "back-up.md", "migrate-store.md", "outbox.md"}
 """A fleet's commands are only checked, by test_deploy.py. Backup, migration and the outbox are run by
-test_howto_back_up.py, test_cli_migrate_store.py and test_howto_outbox.py, which look at what is in the stores
+test_howto_backup.py, test_cli_migrate_store.py and test_howto_outbox.py, which look at what is in the stores
 afterwards; blocks of JavaScript by test_js_client.py."""
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a failure, and how a consumer fails a message for good: SDK, HTTP, command line."""
+"""What is stored about a failure, and how a consumer fails a message for good: SDK, HTTP, command line."""
 
 from __future__ import annotations
 

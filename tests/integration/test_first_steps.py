@@ -1,4 +1,4 @@
-"""What a newcomer tries first, and what it says when that does not work."""
+"""What newcomers try first, and the messages if it does not work."""
 
 from __future__ import annotations
 

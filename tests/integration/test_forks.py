@@ -1,4 +1,4 @@
-"""A program may fork with a queue open: parent and child both go on, and each answer is true for both."""
+"""A program may fork with an open queue: parent and child both keep working."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/howto/outbox.md, run word for word, on a file and on a database of its own."""
+"""Runs docs/howto/outbox.md word for word on a file and on a database."""
 
 from __future__ import annotations
 

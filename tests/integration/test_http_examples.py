@@ -1,4 +1,4 @@
-"""HTTP as simple queues have always spoken it: curl calls, word for word."""
+"""The curl calls of the first design documents, word for word."""
 
 from __future__ import annotations
 

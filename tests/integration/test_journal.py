@@ -1,4 +1,4 @@
-"""The journal as users meet it: over HTTP, on the command line, beside a file of LiteQueue's."""
+"""The journal over HTTP, on the command line, and beside a file of LiteQueue."""
 
 from __future__ import annotations
 

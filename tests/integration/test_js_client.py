@@ -1,4 +1,4 @@
-"""The JavaScript client's own tests, each file in a Node of its own, against servers of its own."""
+"""Runs the JavaScript client's own tests, each file in its own Node process with its own servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of the tree's first client, word for word, on Node and in a browser."""
+"""The example of the tree API's first client, word for word, on Node and in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens at one server of a fleet is seen live at another."""
+"""An event on one server of a fleet is seen live on another."""
 
 from __future__ import annotations
 

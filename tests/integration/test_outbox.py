@@ -1,4 +1,4 @@
-"""A push is part of the application's own transaction, on every driver's connection, in threads and in coroutines."""
+"""A push joins the application's own transaction, with every driver, sync and async."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import sqlalchemy as sa
 import penstock
 from penstock import InvalidInput, LiteQueue, Unsupported, WrongType, aio
 from tests.conformance.support import eventually
-from tests.integration.own_connections import OWN, Own, Place, done
+from tests.integration.caller_connections import OWN, Own, Place, done
 from tests.integration.serving import Running
 from tests.postgres import cluster
 

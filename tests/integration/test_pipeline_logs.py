@@ -1,4 +1,4 @@
-"""A log as Spark reads it, from a folder, from a database and from a server: the same offsets, events and errors."""
+"""A log read for Spark from a folder, a database and a server: the same offsets, events and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged rows reach a queue or a stream once, in order, however often their way is interrupted."""
+"""Staged rows reach a queue or stream once and in order, however often they are interrupted."""
 
 from __future__ import annotations
 

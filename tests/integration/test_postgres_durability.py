@@ -1,4 +1,4 @@
-"""What was answered survives a crash of PostgreSQL, whatever its settings for a role; unsafe settings are reported."""
+"""Acknowledged operations survive a crash of PostgreSQL under any role settings; unsafe settings are reported."""
 
 from __future__ import annotations
 

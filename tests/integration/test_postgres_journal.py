@@ -1,4 +1,4 @@
-"""The journal in a database: what any server or program does there is told once, in order, to all who read it."""
+"""The journal in a database: every change of every server or program, once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams in a database: servers, SDK and command line share them, and outlive the database's absence."""
+"""Streams in a database: shared by servers, SDK and command line, and resumed after an outage."""
 
 from __future__ import annotations
 

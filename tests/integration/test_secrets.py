@@ -1,4 +1,4 @@
-"""Secrets stay secret: not in logs, errors, metrics or process lists; and files are their owner's alone."""
+"""Secrets do not appear in logs, errors, metrics or process lists, and files are private to their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, keys, signatures, and what a browser must not do."""
+"""Authorization: tokens, keys, signatures, and what browsers may not do."""
 
 from __future__ import annotations
 

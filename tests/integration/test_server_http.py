@@ -1,4 +1,4 @@
-"""What holds for every call: strict JSON, limits, request ids, methods, paths, mounting, and back-pressure."""
+"""Every request: strict JSON, limits, request ids, methods, paths, mounting, and back-pressure."""
 
 from __future__ import annotations
 

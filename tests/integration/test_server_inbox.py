@@ -1,4 +1,4 @@
-"""The inbox face, call by call, over HTTP."""
+"""The inbox API over HTTP, call by call."""
 
 from __future__ import annotations
 

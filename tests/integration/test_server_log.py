@@ -1,4 +1,4 @@
-"""What the server writes to stderr: JSON lines for machines, and a banner for people."""
+"""The server's output on stderr: JSON lines for machines, and a banner for people."""
 
 from __future__ import annotations
 

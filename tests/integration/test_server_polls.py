@@ -1,4 +1,4 @@
-"""Long polls: many at once, woken by all that can make a message ready, each message to exactly one, without a herd."""
+"""Long polls: every event that makes a message ready wakes exactly one poll, without a herd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server on a PostgreSQL: the same faces, several servers on one database, and what happens when it goes away."""
+"""The server on PostgreSQL: the same APIs, several servers on one database, and outages."""
 
 from __future__ import annotations
 

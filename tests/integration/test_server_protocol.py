@@ -1,4 +1,4 @@
-"""HTTP/1.1 as our own server speaks it, byte by byte; and the application inside a server that is not ours."""
+"""HTTP/1.1 of our own server, byte by byte, and the application inside another server."""
 
 from __future__ import annotations
 

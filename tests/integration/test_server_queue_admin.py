@@ -1,4 +1,4 @@
-"""The queue face, call by call: looking, dead letters, export and import, events."""
+"""The queue API, call by call: reads, dead letters, export and import, events."""
 
 from __future__ import annotations
 

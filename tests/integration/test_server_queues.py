@@ -1,4 +1,4 @@
-"""The queue face, call by call, over HTTP."""
+"""The queue API over HTTP, call by call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that ask for much and read nothing: what they cost is bounded, and given back."""
+"""Clients that request much and read nothing use bounded memory, which is released."""
 
 from __future__ import annotations
 

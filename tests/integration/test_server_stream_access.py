@@ -1,4 +1,4 @@
-"""API keys of one stream: what each right allows, and where it ends."""
+"""API keys of a stream: what each right allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appends with a key: sent again, also to a server that was started anew, they add nothing."""
+"""A repeated append with the same key adds nothing, even after a restart."""
 
 from __future__ import annotations
 

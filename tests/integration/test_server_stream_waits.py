@@ -1,4 +1,4 @@
-"""Reads that wait: woken by any append, by other processes too, ended with their client or the server."""
+"""Waiting reads are woken by any append, also of other processes, and end with their client or the server."""
 
 from __future__ import annotations
 

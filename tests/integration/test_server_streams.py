@@ -1,4 +1,4 @@
-"""The stream face: managing, appending, reading, consuming."""
+"""The stream API: managing, appending, reading, consuming."""
 
 from __future__ import annotations
 

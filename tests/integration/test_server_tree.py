@@ -1,4 +1,4 @@
-"""The tree face, call by call, over HTTP."""
+"""The tree API over HTTP, call by call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polls that wait are woken by whatever makes a message theirs, also where two features meet."""
+"""Everything that makes a message ready wakes a waiting poll, also in combination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree face as its first clients call it: Node's fetch, the examples word for word."""
+"""The tree API as its first clients call it with Node's fetch, word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of every released version are opened, brought up to date and used; those of a newer one are refused."""
+"""Stores of every released version are opened and migrated; those of a newer version are refused."""
 
 from __future__ import annotations
 

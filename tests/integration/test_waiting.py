@@ -1,4 +1,4 @@
-"""pop(wait=...) comes back when there is something, whoever put it, and costs next to nothing until then."""
+"""pop(wait=...) returns when any process puts a message, and costs next to nothing until then."""
 
 from __future__ import annotations
 

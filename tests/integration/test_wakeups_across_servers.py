@@ -1,4 +1,4 @@
-"""What one server does wakes those who wait for that queue at another, and nobody else."""
+"""A push on one server wakes the polls of that queue on another, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals and workers: who handles them, what a second one does, and who gets them back."""
+"""Signals and workers: who handles them, what a second one does, and how handlers are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of a server's faces that go on through every fault, and record what they asked for and were told."""
+"""Clients of every API that survive every fault and record requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that others made or use: a default server's store moved to the other kind, and two versions on one store."""
+"""Stores of other programs: a default server's store migrated, and two versions on one store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a world while clients use it: every kind once, in a random order, then all of them again."""
+"""The faults injected into a world: every kind once in random order, then again."""
 
 from __future__ import annotations
 

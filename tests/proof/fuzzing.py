@@ -1,4 +1,4 @@
-"""Nonsense for everything that reads what others wrote: requests, JSON, the files of a log, the command line."""
+"""Fuzzes everything that reads foreign input: requests, JSON, the files of a log, the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients asked for and were told, and which faults there were meanwhile: one file, for any checker."""
+"""The history of a run: requests, answers and faults in one file, for any checker."""
 
 from __future__ import annotations
 

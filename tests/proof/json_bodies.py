@@ -1,4 +1,4 @@
-"""Adversarial JSON: bodies that cost more than they weigh, and random ones that another parser judges, too."""
+"""Adversarial JSON: bodies that are expensive for their size, and random ones judged by a second parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One report of all that was run: Markdown for people, HTML with plots for more of them, JSON for machines."""
+"""Writes one report of a run: Markdown, HTML with plots, and JSON."""
 
 from __future__ import annotations
 

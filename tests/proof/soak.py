@@ -1,4 +1,4 @@
-"""The same clients for minutes, and no faults: memory, open files and latency stay flat."""
+"""Runs clients for minutes without faults: memory, open files and latency stay flat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients at every face of a world, faults one after the other, and the verdict over what was recorded."""
+"""Runs clients of every API while faults are injected, and judges the history."""
 
 from __future__ import annotations
 

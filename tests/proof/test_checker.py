@@ -1,4 +1,4 @@
-"""The checker must see what it is there to see, and nothing else."""
+"""The checker finds each kind of violation and reports no other."""
 
 from __future__ import annotations
 

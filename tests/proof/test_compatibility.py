@@ -1,4 +1,4 @@
-"""Stores of a used default server can be moved, and processes of several versions can share a store."""
+"""A used default server's store can be migrated, and several versions can share a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk that fails: a power cut takes back what was not synced, and nothing else."""
+"""The faulty disk: a power cut removes unsynced data and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A power cut takes nothing back that was answered: no push, no ack, no take, no record."""
+"""A power cut undoes no acknowledged push, ack, take or record."""
 
 from __future__ import annotations
 

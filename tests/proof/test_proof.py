@@ -1,4 +1,4 @@
-"""The short form of the proof: every fault once, and clients at every face. `make proof` is the long one."""
+"""The short form of the proof: every fault once, with clients of every API. `make proof` is the long form."""
 
 from __future__ import annotations
 

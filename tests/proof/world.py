@@ -1,4 +1,4 @@
-"""Servers on one store, each behind a line of its own, on a disk and by a clock that fail when told to."""
+"""Servers on one store, each behind its own relay, with a disk and a clock that fail on command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What schemathesis cannot know of us: NDJSON is a string of lines."""
+"""Tells schemathesis that NDJSON is a string of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster on this machine: a master and workers, each a process of its own."""
+"""Spark's standalone cluster on this machine: a master and workers in their own processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Spark session for the suite: starting one takes longer than most tests."""
+"""One Spark session for the suite, because starting one takes longer than most tests."""
 
 from __future__ import annotations
 

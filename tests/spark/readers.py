@@ -1,4 +1,4 @@
-"""A lake's tables as three readers find them, and bronze held against the journal, row for row."""
+"""Reads a lake's tables with three readers, and compares bronze with the journal row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's Java answers to a user of this machine who has no secret."""
+"""What Spark's JVM answers to a local user without the secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data folder whose journal was made by real work on a real store, and what the lake should say about it."""
+"""A data folder with a journal of real work, and the expected contents of its lake."""
 
 from __future__ import annotations
 

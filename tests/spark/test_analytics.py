@@ -1,4 +1,4 @@
-"""Analytics over times that the roll-ups no longer reach: the lake goes on where they end, and nothing shows."""
+"""Analytics beyond the retention of the roll-ups continue seamlessly from the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes under a lake: queues that go and come again, events that come late, columns that are added."""
+"""Changes under a lake: recreated queues, late events, added columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock pipeline` as typed: a lake from nothing, asked, reported, kept tidy and replayed."""
+"""`penstock pipeline` as typed: create, query, report on, compact and replay a lake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipeline.lake.tables import QUEUE_ERRORS
 from penstock.pipeline.report.report import report
 from tests.integration.command_line import PENSTOCK, clean_environment
 from tests.integration.serving import running
-from tests.integration.test_cli_manners import on_a_terminal
+from tests.integration.test_cli_behaviour import on_a_terminal
 from tests.spark.support import PostgresWork, Work, rows_of
 
 pytestmark = pytest.mark.spark

@@ -1,4 +1,4 @@
-"""Through Spark Connect: a client with no Java of its own reads and writes as any other session does."""
+"""Spark Connect: a client without Java reads and writes like any other session."""
 
 from __future__ import annotations
 

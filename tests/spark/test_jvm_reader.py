@@ -1,4 +1,4 @@
-"""What Java reads of a folder is what Python reads of it, row by row and error by error."""
+"""The JVM reader returns the same rows and errors as the Python reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a table come to when rows are put in the place of others, again and again. Without Spark."""
+"""The files of a table after many replacements of rows; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`live.queues` and `live.messages`: what the store holds, for SQL."""
+"""`live.queues` and `live.messages`: the store's current content in SQL."""
 
 from __future__ import annotations
 

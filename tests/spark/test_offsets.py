@@ -1,4 +1,4 @@
-"""A streaming query's offsets belong to one log: of another by the same name, nothing is passed over in silence."""
+"""The offsets of a streaming query belong to one log; another log of the same name is an error."""
 
 from __future__ import annotations
 

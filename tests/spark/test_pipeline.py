@@ -1,4 +1,4 @@
-"""From the journal to the lake: what happened, once each, and what it adds up to."""
+"""From the journal to the lake: every event once, and correct aggregates."""
 
 from __future__ import annotations
 

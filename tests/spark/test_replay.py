@@ -1,4 +1,4 @@
-"""Rows of files and of the lake become messages; one that cannot is told of before anything is pushed."""
+"""Rows of files and of the lake become messages; an invalid row is reported before anything is pushed."""
 
 from __future__ import annotations
 

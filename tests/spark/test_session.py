@@ -1,4 +1,4 @@
-"""What a session of ours does that a plain one does not."""
+"""What Penstock's Spark session adds to a plain one."""
 
 from __future__ import annotations
 

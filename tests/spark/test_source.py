@@ -1,4 +1,4 @@
-"""`format("penstock")`: what Spark reads is what was recorded; what it writes is pushed, once."""
+"""`format("penstock")`: Spark reads what was recorded, and its writes are pushed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock pipeline sql`: what an answer looks like in each form, and what is said to a question that is none."""
+"""`penstock pipeline sql`: the output formats, and the errors of invalid queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that are asked to stop: they end soon and without noise, and nothing of them stays."""
+"""Commands that are asked to stop end soon and quietly, and leave nothing behind."""
 
 from __future__ import annotations
 

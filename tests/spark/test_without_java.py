@@ -1,4 +1,4 @@
-"""A machine that has no Java: the server needs none, and the pipeline brings its own."""
+"""Without Java on the machine, the server runs, and the pipeline uses the Java of a wheel."""
 
 from __future__ import annotations
 

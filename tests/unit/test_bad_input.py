@@ -1,4 +1,4 @@
-"""A value that can never be accepted is refused with a typed error that says what to do, and nothing is lost."""
+"""An invalid value is refused with a typed error and a hint, and nothing is lost."""
 
 from __future__ import annotations
 

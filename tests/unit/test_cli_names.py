@@ -1,4 +1,4 @@
-"""A queue's name is an option or stands bare, in every command that takes one."""
+"""Every command takes a queue's name as an option or as an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line's parts by themselves: options made from the model, where the server is, tables, ids, metrics."""
+"""Parts of the command line: options from the model, the server's address, tables, ids, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK's public names, the errors that travel, and the twins that are made."""
+"""The SDK's public names, errors that cross the network, and the generated sync code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `deploy/` and docs/howto/scale-out.md name is there: files, flags, settings, paths. They are not run here."""
+"""`deploy/` and docs/howto/scale-out.md name existing files, flags, settings and paths. They are not run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, at whatever moment it comes, is for the thread that it reaches: nobody waits for ever because of it."""
+"""Ctrl-C at any moment interrupts only its own thread; no other thread waits forever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.core.model import PushItem, QueueOptions
 from penstock.group_commit.threads import INTERRUPTED, ThreadCommitter
 from penstock.store.sqlite import SqliteStore
 from tests.interrupts import each_moment, interrupted
-from tests.unit.test_committer import wait_until
+from tests.unit.test_group_commit_threads import wait_until
 
 PATIENCE_SECONDS = 20
 

@@ -1,4 +1,4 @@
-"""Events: what is written is what is read, one by one and all at once."""
+"""Encoded events decode to the same values, one by one and in bulk."""
 
 from __future__ import annotations
 

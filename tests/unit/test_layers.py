@@ -1,4 +1,4 @@
-"""The tree is the architecture: each package imports only packages of lower layers."""
+"""Each package imports only packages of lower layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LiteQueue keeps what its page promises: bytes, whole seconds, leases, retries, dead letters."""
+"""LiteQueue: bytes, whole seconds, leases, retries, dead letters."""
 
 from __future__ import annotations
 

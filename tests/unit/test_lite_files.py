@@ -1,4 +1,4 @@
-"""Files that are not what LiteQueue hopes for: each a typed error that says what to do, and nothing is lost."""
+"""LiteQueue on unsuitable files: each gives a typed error with a hint, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a put may carry: priority, time to live, a key, and the caller's own transaction."""
+"""Options of `put`: priority, time to live, key, and the caller's own transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard in deploy/ load, and ask for metrics that there are."""
+"""The alert rules and the dashboard in deploy/ load, and use existing metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Java for Spark: the machine's if it fits, else the wheel's."""
+"""The Java for Spark: the machine's if suitable, otherwise that of a wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's numbers, from a lake made without Spark."""
+"""The numbers of the report, from a lake made without Spark."""
 
 from __future__ import annotations
 

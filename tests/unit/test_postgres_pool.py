@@ -1,4 +1,4 @@
-"""The pool of connections to PostgreSQL while the database is away."""
+"""The PostgreSQL connection pool during an outage of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files around the code name commands and targets that exist."""
+"""Project files name existing commands and targets."""
 
 from __future__ import annotations
 

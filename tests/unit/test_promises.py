@@ -1,4 +1,4 @@
-"""Every promise is listed with its tests, and each has changes of the code that its tests must notice."""
+"""Every guarantee is listed with its tests, and has mutations that these tests must catch."""
 
 from __future__ import annotations
 

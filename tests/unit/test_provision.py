@@ -1,4 +1,4 @@
-"""The choice of a Java, a PostgreSQL and a browser: made once, remembered, and made again when it no longer holds."""
+"""The choice of Java, PostgreSQL and browser is remembered, and repeated when it no longer holds."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checking JSON costs the same for each byte, however large and however hostile it is."""
+"""Checking JSON costs the same for each byte, however large or hostile the body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log is synced beside the commits when the journal is copied. If that fails, no commit meanwhile is promised."""
+"""The store is synced beside commits when the journal is drained; if that fails, no commit is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every promise of streams is held against every implementation; another joins by one more entry in STREAMS."""
+"""Runs every test of streams against every implementation in STREAMS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams as columns: the same records, and nothing that was not checked."""
+"""Streams read as Arrow columns: the same records, all verified."""
 
 from __future__ import annotations
 

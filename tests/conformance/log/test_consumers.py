@@ -1,4 +1,4 @@
-"""Consumers: named positions that last, never move back unasked, and say how far behind they are."""
+"""Consumers: durable positions that move back only on request, and their lag."""
 
 from __future__ import annotations
 

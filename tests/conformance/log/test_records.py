@@ -1,4 +1,4 @@
-"""What is appended is read back: whole, in order, from any offset that is kept."""
+"""Appended records are read back whole and in order, from any retained offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed, and for whom it waits."""
+"""Retention: which segments are removed, and which consumers it waits for."""
 
 from __future__ import annotations
 

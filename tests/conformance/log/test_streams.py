@@ -1,4 +1,4 @@
-"""Streams come, are shown, change and go."""
+"""Streams are created, shown, configured and deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for records: whoever waits is woken by an append, of this process or of another."""
+"""Waiting for records: an append of this or another process wakes every waiter."""
 
 from __future__ import annotations
 

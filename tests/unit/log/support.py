@@ -1,4 +1,4 @@
-"""A log with some records in it, ways to hurt its files, and files that fail or forget."""
+"""A log with records, ways to damage its files, and files that fail or lose data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage on disk: found, named with its place, never served; and repaired without moving a good record."""
+"""Damage on disk is found, located and never served; a repair moves no intact record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that fail: a full one costs the request, a failed sync costs the log until it is opened again."""
+"""Failing disks: a full disk fails the request, a failed sync stops the log until it is reopened."""
 
 from __future__ import annotations
 

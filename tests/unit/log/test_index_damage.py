@@ -1,4 +1,4 @@
-"""An index is a cache: whatever is wrong with it, no record is lost, and what is cut off a log can be brought back."""
+"""An index is a cache: no damage to it costs a record, and records cut from a log can be restored."""
 
 from __future__ import annotations
 

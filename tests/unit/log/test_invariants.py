@@ -1,4 +1,4 @@
-"""A fault of our own stops a write before it damages what is stored."""
+"""A broken invariant stops a write before it damages stored data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format of a record is fixed: others write and read it too."""
+"""The record format is fixed, because others read and write it too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log after a crash: cut at the last whole record, and what was acknowledged and is gone is named."""
+"""After a crash a log ends at its last whole record, and missing acknowledged records are reported."""
 
 from __future__ import annotations
 

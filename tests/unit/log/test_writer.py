@@ -1,4 +1,4 @@
-"""One writer among all processes, group commit for threads and coroutines, encoded records."""
+"""The single writer: locking, group commit for threads and coroutines, encoded records."""
 
 from __future__ import annotations
 

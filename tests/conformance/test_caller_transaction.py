@@ -1,4 +1,4 @@
-"""A push in a transaction of the caller's own does what any push does, from its commit on."""
+"""A push in the caller's transaction behaves like any push, from the commit on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two features meet: names of dead letters, takes that wait, exports, keys, journals, ids of transactions."""
+"""Combinations of features: dead-letter names, waiting takes, exports, keys, journals, transaction ids."""
 
 from __future__ import annotations
 

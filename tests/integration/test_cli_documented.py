@@ -1,4 +1,4 @@
-"""The list of commands, as they are typed, over HTTP and on a file."""
+"""Every documented command, as typed, over HTTP and on a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit among coroutines: whoever leaves at any moment leaves no lease behind."""
+"""Group commit of coroutines: a cancelled caller leaves no lease behind."""
 
 from __future__ import annotations
 

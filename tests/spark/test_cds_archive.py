@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: mapped when it is there, made by one process at a time."""
+"""The class-data archive of Spark: used if present, created by one process at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments know which stream and which offset they belong to; those of 0.1.0, which do not, are still read."""
+"""A segment knows its stream and offset; segments of 0.1.0, which do not, are still read."""
 
 from __future__ import annotations
 

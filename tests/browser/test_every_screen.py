@@ -1,4 +1,4 @@
-"""What holds on every screen: nothing that a message says becomes markup, everyone can use it, and it stays live."""
+"""Every screen: no message becomes markup, everything is accessible, and data stays live."""
 
 from __future__ import annotations
 

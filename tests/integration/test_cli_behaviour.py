@@ -1,4 +1,4 @@
-"""How the command line behaves: exit codes, one-line errors, terminals, pipes, interruptions."""
+"""Exit codes, one-line errors, terminals, pipes and interruptions of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many different wrong credentials an address may try."""
+"""Limits the number of wrong credentials per address."""
 
 from __future__ import annotations
 

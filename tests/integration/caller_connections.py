@@ -1,4 +1,4 @@
-"""The drivers and libraries whose connections a push can join, each used as its documentation says."""
+"""The drivers and libraries whose connections a push can use, each as its documentation shows."""
 
 from __future__ import annotations
 

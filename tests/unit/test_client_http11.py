@@ -1,4 +1,4 @@
-"""The SDK's HTTP/1.1: answers come whole, whatever pieces they arrive in."""
+"""The SDK's HTTP/1.1 parser: responses are complete, however they are split."""
 
 from __future__ import annotations
 

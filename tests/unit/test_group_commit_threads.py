@@ -1,4 +1,4 @@
-"""Group commit among threads: commands that wait share a transaction, and none suffers for another."""
+"""Group commit of threads: pending commands share a transaction, and a failed one affects no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backup of a file that is in use is whole, its parts fit together, and what is put back goes on where it was."""
+"""A backup of a file in use is complete and consistent, and a restored file continues from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands inside the user's own transaction, on the user's own connection to the file."""
+"""Commands in the user's own transaction, on the user's own SQLite connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java that stays: commands find it, one after the other, whatever became of the one before."""
+"""A warm JVM serves one command after another, whatever happened to the last."""
 
 from __future__ import annotations
 

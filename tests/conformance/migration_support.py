@@ -1,4 +1,4 @@
-"""A store with something in every table, and all that can be seen of it from outside."""
+"""A store with rows in every table, and everything that can be observed of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is one request, and what is none: as another HTTP implementation reads the same bytes."""
+"""The HTTP request parser agrees with h11 on what is one request."""
 
 from __future__ import annotations
 

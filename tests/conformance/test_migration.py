@@ -1,4 +1,4 @@
-"""Moving a store to the other kind, there and back again."""
+"""Migrating a store to the other kind, and back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.log.streams import FileStreams, streams_beside
 from penstock.migration.migrate import migrate
 from penstock.migration.postgres_streams import PostgresStreamSide
 from penstock.migration.streams import FileStreamEndpoint
-from tests.conformance.moving_support import Database, File, fill, seen
+from tests.conformance.migration_support import Database, File, fill, seen
 from tests.conformance.recipes import Leases, Recipe, anything
 from tests.conformance.support import MINUTE_MS, Clock, StoreUnderTest, ids
 from tests.postgres import drop_schema

@@ -1,4 +1,4 @@
-"""What the dashboard asks for, on both stores: all queues together, some in lines, lives, dead letters by error."""
+"""The dashboard's reads on both stores: overview, lists, message histories, and dead letters by error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the store's journal to the log: all of it, once, in order, whatever happens in between."""
+"""The drainer copies the store's journal to the log completely, once and in order, despite any crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits that do not wait for the disk: they never copy the log, and cannot make it grow for ever."""
+"""Commits that do not wait for the disk never checkpoint the WAL, and cannot let it grow forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that were cut off a log are announced: by the doctor, by /readyz and /metrics, and on stderr."""
+"""Records cut from a log are reported by the doctor, /readyz, /metrics and on stderr."""
 
 from __future__ import annotations
 

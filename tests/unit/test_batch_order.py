@@ -1,4 +1,4 @@
-"""The order of a batch: alike commands side by side, none past another of its kind or past what must stay."""
+"""Batch order: similar commands are grouped, and none overtakes another that it must follow."""
 
 from __future__ import annotations
 

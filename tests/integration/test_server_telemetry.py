@@ -1,4 +1,4 @@
-"""What the server says of itself: metrics, the canary, health, and traces."""
+"""Observability: metrics, the canary, health, and traces."""
 
 from __future__ import annotations
 

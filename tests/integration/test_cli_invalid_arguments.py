@@ -1,4 +1,4 @@
-"""Arguments that make no sense: told in one line, exit code 2, never a traceback."""
+"""Invalid arguments get a one-line error and exit code 2, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's files, and what a credential that only reads may do."""
+"""The dashboard's files, and the limits of a read-only credential."""
 
 from __future__ import annotations
 

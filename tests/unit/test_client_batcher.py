@@ -1,4 +1,4 @@
-"""How callers share requests and polls, without a network: joined calls, shared polls, and who leaves when."""
+"""Batched calls and shared polls, without a network."""
 
 from __future__ import annotations
 

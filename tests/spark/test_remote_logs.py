@@ -1,4 +1,4 @@
-"""Spark on a database and on a server: the same source, sink and pipeline as on a folder."""
+"""The source, sink and pipeline work on a database and on a server as on a folder."""
 
 from __future__ import annotations
 

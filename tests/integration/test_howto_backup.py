@@ -1,4 +1,4 @@
-"""Backup and restore as docs/howto/back-up.md shows them, run word for word on both stores."""
+"""Runs docs/howto/back-up.md word for word on both stores."""
 
 from __future__ import annotations
 

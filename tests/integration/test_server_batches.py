@@ -1,4 +1,4 @@
-"""One client's odd push is its own affair: whoever shares a batch with it is answered as ever."""
+"""An odd push does not affect the other requests in its batch."""
 
 from __future__ import annotations
 
