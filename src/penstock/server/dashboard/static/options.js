@@ -8,8 +8,7 @@ import { field, problem } from './parts.js'
 
 /** @param {string} option */
 function titleOf(option) {
-  if (option === 'dlq') return 'Dead-letter queue'
-  const words = option.replace(/_ms$/, ', ms').replaceAll('_', ' ')
+  const words = option.replace(/_ms$/, ', ms').replaceAll('_', ' ').replace(/^(dlq|ttl)\b/, (known) => known.toUpperCase())
   return words[0].toUpperCase() + words.slice(1)
 }
 
@@ -113,7 +112,7 @@ function form(app, name, known, current) {
     const input = inputFor(rule, shown)
     input.name = option
     input.disabled = !app.mayChange
-    const note = option.endsWith('_ms') && current[option] >= 1000 ? `${rule.why} · ${duration(current[option])}` : rule.why
+    const note = option.endsWith('_ms') && current[option] >= 1000 ? `${duration(current[option])} · ${rule.why}` : rule.why
     return { option, rule, shown, ...field(titleOf(option), input, note) }
   })
   const check = () => {
