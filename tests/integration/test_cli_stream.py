@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.cli import stream_append
 from penstock.cli.output import Data
-from penstock.cli.stream_local import LocalStreamBackend
-from penstock.cli.stream_remote import RemoteStreamBackend
 from penstock.log.streams import streams_beside
 from tests.integration.command_line import Queues, penstock, server, spawn
 
@@ -110,10 +109,9 @@ def test_a_server_knows_a_file_again(streams: Queues, name: str, tmp_path: Path)
     assert values(streams, name) == [*range(25)] * 2
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, streams: Queues, *, call: int, times: int) -> None:
+def interrupt(monkeypatch: pytest.MonkeyPatch, *, call: int, times: int) -> None:
     """While a batch is being appended, and is committed already."""
-    kind = RemoteStreamBackend if streams.kind == "http" else LocalStreamBackend
-    append, calls = kind.append, iter(range(1, 1_000))
+    append, calls = stream_append.send, iter(range(1, 1_000))
 
     def interrupted(*arguments: Any, **named: Any) -> Data:
         done = append(*arguments, **named)
@@ -122,7 +120,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, streams: Queues, *, call: int, ti
                 signal.raise_signal(signal.SIGINT)
         return done
 
-    monkeypatch.setattr(kind, "append", interrupted)
+    monkeypatch.setattr(stream_append, "send", interrupted)
 
 
 def test_after_an_interrupt_the_lines_told_are_those_appended(
@@ -130,7 +128,7 @@ def test_after_an_interrupt_the_lines_told_are_those_appended(
 ) -> None:
     lines = b"".join(b"%d\n" % number for number in range(25))
     with monkeypatch.context() as patched:
-        interrupt(patched, streams, call=2, times=1)
+        interrupt(patched, call=2, times=1)
         cut = streams.run("stream", "append", name, "--batch", "10", stdin=lines)
     assert (cut.code, cut.err.strip()) == (130, "20 records are appended; continue with --skip 20")
     streams.ok("stream", "append", name, "--skip", "20", stdin=lines)
@@ -140,7 +138,7 @@ def test_after_an_interrupt_the_lines_told_are_those_appended(
 def test_whoever_interrupts_twice_does_not_wait_and_learns_what_is_certain(
     streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupt(monkeypatch, streams, call=2, times=2)
+    interrupt(monkeypatch, call=2, times=2)
     cut = streams.run("stream", "append", name, "--batch", "1", stdin=b"1\n2\n3\n")
     assert cut.code == 130
     assert cut.err.startswith("at least 1 records are appended; check where the stream ends")

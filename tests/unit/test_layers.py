@@ -34,7 +34,6 @@ SERVER_STARTERS = {"penstock.cli.serve", "penstock.demo.run"}
 # The CLI still opens local stores through parts of the server.
 CLI_OVER_SERVER = {
     "penstock.cli.journal_local",
-    "penstock.cli.stream_local",
 }
 
 

@@ -30,10 +30,13 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.cli.stream_backend import StreamBackend
     from penstock.client._sync.client import Client
     from penstock.client._sync.http_session import Session
+    from penstock.client._sync.http_streams import HttpStreams
+    from penstock.client._sync.store_streams import StoreStreams
     from penstock.client.types import Page
+
+    Streams = HttpStreams | StoreStreams
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 DB_NAME = "penstock.db"
@@ -119,15 +122,15 @@ def on_queues(*, create: bool = False, timeout: float = TIMEOUT_SECONDS) -> Call
     return decorate
 
 
-def on_streams(*, create: bool = False) -> Callable[[Command], Command]:
-    """Pass a stream backend and an output to a command. With `create`, create a missing folder."""
+def on_streams(*, create: bool = False, timeout: float = TIMEOUT_SECONDS) -> Callable[[Command], Command]:
+    """Pass the streams of a client and an output to a command. With `create`, create a missing folder."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def run(as_json: bool, **rest: Any) -> None:
             store = rest.pop("store")
-            with reporting(), closing(open_streams(*address(rest), store, create=create)) as backend:
-                command(backend, Output(as_json), **rest)
+            with reporting(), open_streams(*address(rest), store, create=create, timeout=timeout) as streams:
+                command(streams, Output(as_json), **rest)
 
         return with_options(run, [URL, TOKEN, DB, DATA, STORE, JSON])
 
@@ -172,17 +175,33 @@ def open_client(
     return open_file(path, create=create)
 
 
+@contextmanager
 def open_streams(
-    url: str | None, token: str | None, db: str | None, data: str | None, store: str | None, *, create: bool
-) -> StreamBackend:
+    url: str | None,
+    token: str | None,
+    db: str | None,
+    data: str | None,
+    store: str | None,
+    *,
+    create: bool,
+    timeout: float,
+) -> Iterator[Streams]:
+    """Open streams. A server may have the files open at the same time, but only one process can append."""
     where = where_of(url, db, data, store)
     if where is None:
-        from penstock.cli.stream_remote import RemoteStreamBackend
+        with closing(open_server(url, token, timeout)) as client:
+            yield client.transport.streams
+        return
+    from penstock.client._sync.store_streams import StoreStreams
+    from penstock.log.streams import streams_beside
 
-        return RemoteStreamBackend(*server_of(url, token))
-    from penstock.cli.stream_local import LocalStreamBackend
-
-    return LocalStreamBackend(where, create=create)
+    folder = streams_beside(where)
+    if not create and store is None and not folder.is_dir():
+        raise CannotOpen(
+            f"there are no streams in {folder}", hint="create one with `penstock stream create` and the same option"
+        )
+    with closing(StoreStreams(where, retry_for=0)) as streams:
+        yield streams
 
 
 def where_of(url: str | None, db: str | None, data: str | None, store: str | None) -> str | None:
@@ -252,6 +271,10 @@ def call(session: Session, method: str, path: str, body: Any = None, **how: Any)
 
 def queue_path(name: str) -> str:
     return "/queues/" + quote(name, safe="")
+
+
+def stream_path(name: str) -> str:
+    return "/streams/" + quote(name, safe="")
 
 
 def every(read: Callable[[str | None], Page[T]]) -> Iterator[T]:

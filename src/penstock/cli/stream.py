@@ -6,12 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.common import PARTLY, YES, CommandFailed, Options, QueueName, on_streams, with_options
+from penstock.cli.common import (
+    LONG_SECONDS,
+    PAGE,
+    PARTLY,
+    YES,
+    CommandFailed,
+    Options,
+    QueueName,
+    call,
+    every,
+    on_streams,
+    stream_path,
+    with_options,
+)
 from penstock.cli.lazy_group import LazyGroup
-from penstock.cli.output import Data, Output, confirm, progress, when
-from penstock.cli.stream_backend import StreamBackend
+from penstock.cli.output import Data, Output, confirm, plain, progress, when
+from penstock.wire.streams import consumer_view, report_view, stream_detail, stream_view
 
 if TYPE_CHECKING:
+    from penstock.cli.common import Streams
     from penstock.core.model import Progress
 
 LAZY = {
@@ -47,9 +61,10 @@ def command() -> None:
     """Append to, read, follow and repair streams."""
 
 
-def _create(backend: StreamBackend, out: Output, name: str, **options: Any) -> None:
+def _create(streams: Streams, out: Output, name: str, **options: Any) -> None:
     """Create a stream, or do nothing if it exists with the same options. JSON: the stream."""
-    stream = backend.create(name, {option: value for option, value in options.items() if value is not None})
+    streams.create(name, {option: value for option, value in options.items() if value is not None})
+    stream = plain(stream_view(streams.info(name)))
     out.show(stream, lambda: out.fields(_fields(stream)))
 
 
@@ -59,23 +74,27 @@ command.add_command(click.command("create")(NAME(with_options(on_streams(create=
 @command.command("list")
 @click.option("--prefix", default="", help="Only streams whose name starts with this.")
 @on_streams()
-def list_streams(backend: StreamBackend, out: Output, prefix: str) -> None:
+def list_streams(streams: Streams, out: Output, prefix: str) -> None:
     """List streams. JSON: {"streams": [...]}"""
-    streams = list(backend.list_all(prefix))
+    found = [plain(stream_view(info)) for info in every(lambda after: streams.list_all(prefix, PAGE, after))]
     headings = ("NAME", "FIRST", "NEXT", "BYTES", "SEGMENTS", "CONSUMERS")
     rows = [
         tuple(stream[field] for field in ("name", "first", "next", "bytes", "segment_count", "consumer_count"))
-        for stream in streams
+        for stream in found
     ]
-    out.show({"streams": streams}, lambda: out.table(headings, rows, empty="there are no streams"))
+    out.show({"streams": found}, lambda: out.table(headings, rows, empty="there are no streams"))
 
 
 @command.command("show")
 @NAME
 @on_streams()
-def show(backend: StreamBackend, out: Output, name: str) -> None:
+def show(streams: Streams, out: Output, name: str) -> None:
     """Show a stream's offsets, sizes, options, segments and consumers. JSON: the stream."""
-    stream = backend.show(name)
+    if streams.kind == "server":
+        stream = call(streams.session, "GET", stream_path(name), queue=name)
+    else:
+        opened = streams.opened()
+        stream = plain(stream_detail(opened.show(name), opened.segments(name), opened.consumers(name)))
 
     def draw() -> None:
         out.fields(_fields(stream))
@@ -89,11 +108,11 @@ def show(backend: StreamBackend, out: Output, name: str) -> None:
 @click.option("--force", is_flag=True, help="Delete the stream even if it has consumers.")
 @YES
 @on_streams()
-def remove(backend: StreamBackend, out: Output, name: str, force: bool, yes: bool) -> None:
+def remove(streams: Streams, out: Output, name: str, force: bool, yes: bool) -> None:
     """Delete a stream with all its records. JSON: {"dropped"}"""
     confirm(f"Delete the stream {name} with all its records?", yes)
-    dropped = backend.drop(name, force=force)
-    out.show(dropped, lambda: out.fields(dropped))
+    streams.drop(name, force)
+    out.show({"dropped": name}, lambda: out.fields({"dropped": name}))
 
 
 @command.command("trim")
@@ -103,11 +122,11 @@ def remove(backend: StreamBackend, out: Output, name: str, force: bool, yes: boo
 )
 @click.option("--force", is_flag=True, help="Remove even what a consumer still needs.")
 @YES
-@on_streams()
-def trim(backend: StreamBackend, out: Output, name: str, before: int | None, force: bool, yes: bool) -> None:
+@on_streams(timeout=LONG_SECONDS)
+def trim(streams: Streams, out: Output, name: str, before: int | None, force: bool, yes: bool) -> None:
     """Remove the oldest segments. JSON: {"first", "removed_records", …, "held_by"}"""
     confirm(f"Remove the oldest records of {name}?", yes)
-    trimmed = backend.trim(name, before=before, force=force)
+    trimmed = plain(streams.trim(name, before, force))
     out.show(trimmed, lambda: out.fields(trimmed))
 
 
@@ -117,28 +136,29 @@ def trim(backend: StreamBackend, out: Output, name: str, before: int | None, for
 @click.option("--force", is_flag=True, help="Allow --set to move the offset back.")
 @click.option("--forget", metavar="CONSUMER", help="Forget a consumer.")
 @on_streams()
-def consumers(
-    backend: StreamBackend, out: Output, name: str, position: str | None, force: bool, forget: str | None
-) -> None:
+def consumers(streams: Streams, out: Output, name: str, position: str | None, force: bool, forget: str | None) -> None:
     """List consumers with their offset and lag; set or forget one. JSON: {"consumers": [...]}"""
     if position is not None:
         consumer, _, offset = position.rpartition("=")
         if not consumer or not offset.removeprefix("-").isdecimal():
             raise click.UsageError(f"--set: expected CONSUMER=OFFSET, got {position!r}")
-        backend.commit(name, consumer, int(offset), force=force)
+        streams.commit(name, consumer, int(offset), force)
     if forget is not None:
-        backend.forget(name, forget)
-    found = backend.consumers(name)
+        streams.forget(name, forget)
+    found = [plain(consumer_view(each)) for each in streams.consumers(name)]
     out.show({"consumers": found}, lambda: _show_consumers(out, found, empty=f"{name} has no consumers"))
 
 
 @command.command("check")
 @NAME
-@on_streams()
-def check(backend: StreamBackend, out: Output, name: str) -> None:
+@on_streams(timeout=LONG_SECONDS)
+def check(streams: Streams, out: Output, name: str) -> None:
     """Check every record without changing anything. Exit code 1 if there is damage. JSON: the report."""
     with progress(f"check {name}", None) as advance:
-        report = backend.check(name, _progress(advance))
+        if streams.kind == "server":
+            report = call(streams.session, "POST", f"{stream_path(name)}/check", queue=name)
+        else:
+            report = plain(report_view(streams.opened().check(name, _progress(advance))))
     show_report(out, report)
     if not report["ok"]:
         raise CommandFailed(f"{name} is damaged: {len(report['findings'])} findings (`penstock stream repair {name}`)")
@@ -147,15 +167,18 @@ def check(backend: StreamBackend, out: Output, name: str) -> None:
 @command.command("repair")
 @NAME
 @YES
-@on_streams()
-def repair(backend: StreamBackend, out: Output, name: str, yes: bool) -> None:
+@on_streams(timeout=LONG_SECONDS)
+def repair(streams: Streams, out: Output, name: str, yes: bool) -> None:
     """Repair a stream and recover records that were cut off. Intact records keep their offsets.
 
     Exit code 3 if records were lost, 1 if damage remains. JSON: the report.
     """
     confirm(f"Repair {name} and discard damaged records?", yes)
     with progress(f"repair {name}", None) as advance:
-        report = backend.repair(name, _progress(advance))
+        if streams.kind == "server":
+            report = call(streams.session, "POST", f"{stream_path(name)}/repair", queue=name)
+        else:
+            report = plain(report_view(streams.opened().repair(name, _progress(advance))))
     finish_repair(out, name, report)
 
 

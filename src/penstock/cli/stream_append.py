@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
+import msgspec
 
-from penstock.cli.common import PARTLY, CommandFailed, fail, on_streams
-from penstock.cli.output import Data, Output, note, progress
+from penstock.cli.common import DATA_DECODER, PARTLY, CommandFailed, fail, on_streams, stream_path
+from penstock.cli.output import Data, Output, note, plain, progress
 from penstock.cli.stream import NAME
-from penstock.cli.stream_backend import StreamBackend
 from penstock.core.signals import defer_interrupt
-from penstock.errors import LogFailed, PenstockError
+from penstock.errors import LogFailed, PenstockError, Unreachable
+
+if TYPE_CHECKING:
+    from penstock.cli.common import Streams
+    from penstock.client._sync.http_session import Session
 
 BATCH_BYTES = 4 << 20
 LINE_BYTES_MAX = 64 << 20
@@ -44,7 +48,7 @@ class BadRecordLine(Exception):
 @click.option("--batch", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Lines per commit.")
 @on_streams()
 def append(
-    backend: StreamBackend,
+    streams: Streams,
     out: Output,
     name: str,
     record: str | None,
@@ -71,12 +75,12 @@ def append(
     try:
         if record is not None:
             with done.counting():
-                done.add(backend.append(name, [record.encode()], text=True, key=None))
+                done.add(send(streams, name, [record.encode()], text=True, key=None))
         elif arrow is not None:
-            _append_arrow(backend, name, Path(arrow), done, keyed=not again)
+            _append_arrow(streams, name, Path(arrow), done, keyed=not again)
         else:
             assert file is not None
-            _append_lines(backend, name, Lines(file, lines, skip, keyed=not again), batch, done)
+            _append_lines(streams, name, Lines(file, lines, skip, keyed=not again), batch, done)
     except BadRecordLine as error:
         raise CommandFailed(f"{error}{done.so_far()}", PARTLY if done.records else 1) from None
     except PenstockError as error:
@@ -193,15 +197,15 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
-def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, done: AppendsDone) -> None:
+def _append_lines(streams: Streams, name: str, lines: Lines, batch: int, done: AppendsDone) -> None:
     waiting: list[bytes] = []
     first = size = 0
 
-    def send() -> None:
+    def flush() -> None:
         if waiting:
             key = None if lines.key is None else f"{lines.key}:{first}"
             with done.counting():
-                done.add(backend.append(name, waiting, text=lines.text, key=key))
+                done.add(send(streams, name, waiting, text=lines.text, key=key))
                 done.line = number
             advance(len(waiting))
             waiting.clear()
@@ -215,14 +219,62 @@ def _append_lines(backend: StreamBackend, name: str, lines: Lines, batch: int, d
                 waiting.append(record)
                 size += len(record)
                 if len(waiting) >= batch or size >= BATCH_BYTES:
-                    send()
+                    flush()
         except BadRecordLine:
-            send()
+            flush()
             raise
-        send()
+        flush()
 
 
-def _append_arrow(backend: StreamBackend, name: str, path: Path, done: AppendsDone, *, keyed: bool) -> None:
+def send(streams: Streams, name: str, records: Sequence[bytes], *, text: bool, key: str | None) -> Data:
+    """Append records, as JSON values or as text. A server deduplicates appends with the same key."""
+    if streams.kind == "server":
+        values = [record.decode() if text else msgspec.Raw(record) for record in records]
+        return _post(streams.session, name, msgspec.json.encode({"records": values}), key)
+    from penstock.core.model import Content
+    from penstock.log.model import NewRecord
+    from penstock.wire.new_records import new_record
+
+    if text:
+        return plain(streams.append(name, [NewRecord(record, Content.TEXT) for record in records]))
+    return plain(streams.append(name, [new_record(msgspec.Raw(record), "records") for record in records]))
+
+
+def _send_arrow(streams: Streams, name: str, batches: Iterable[Any], key: str | None) -> Iterator[Data]:
+    """Append record batches, yielding a result for each request or commit."""
+    if streams.kind == "server":
+        from penstock.client.stream_json import ARROW, arrow_bodies
+
+        for number, body in enumerate(arrow_bodies(batches)):
+            yield _post(streams.session, name, body, None if key is None else f"{key}:{number}", content_type=ARROW)
+    else:
+        from penstock.wire.arrow_records import in_commits, payloads_of
+
+        for batch in batches:
+            for payloads in in_commits(payloads_of(batch)):
+                done = streams.opened().append(name, payloads)
+                yield {"first": done.first, "last": done.last, "records": len(payloads)}
+
+
+def _post(session: Session, name: str, body: bytes, key: str | None, **how: Any) -> Data:
+    """Append with the user's key, unlike the SDK, which makes one for each call."""
+    headers = b"" if key is None else f"idempotency-key: {key}\r\n".encode()
+
+    def post() -> Data:
+        answer, _ = session.request("POST", f"{stream_path(name)}/records", body, queue=name, headers=headers, **how)
+        done: Data = session.read(DATA_DECODER, answer)
+        return done | {"again": answer.status == 200}
+
+    try:
+        return post()
+    except Unreachable:
+        # Only an append with a key can be sent again safely.
+        if key is None:
+            raise
+        return post()
+
+
+def _append_arrow(streams: Streams, name: str, path: Path, done: AppendsDone, *, keyed: bool) -> None:
     from penstock.wire.arrow_records import check_arrow
 
     check_arrow()
@@ -231,7 +283,7 @@ def _append_arrow(backend: StreamBackend, name: str, path: Path, done: AppendsDo
         with path.open("rb") as file:
             key = f"file:{hashlib.file_digest(file, 'sha256').hexdigest()[:40]}"
     with progress(f"append {path}", None) as advance:
-        parts = backend.append_arrow(name, _arrow_batches(path), key=key)
+        parts = _send_arrow(streams, name, _arrow_batches(path), key)
         while True:
             with done.counting():
                 part = next(parts, None)

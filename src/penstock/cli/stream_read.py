@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from penstock.cli.common import on_streams
-from penstock.cli.output import Data, Output, compact, note, progress, when, write
+from penstock.cli.common import PAGE, on_streams
+from penstock.cli.output import Data, Output, compact, note, plain, progress, when, write
 from penstock.cli.stream import NAME
-from penstock.cli.stream_backend import StreamBackend
+from penstock.log.interface import EARLIEST
+from penstock.wire.streams import PageView, record_view
 
-PAGE = 1_000
-WAIT_MS = 20_000
+if TYPE_CHECKING:
+    from penstock.cli.common import Streams
+
+WAIT_SECONDS = 20.0
 STDOUT = "-"
 
 
@@ -32,7 +35,7 @@ STDOUT = "-"
 )
 @on_streams()
 def read(
-    backend: StreamBackend,
+    streams: Streams,
     out: Output,
     name: str,
     start: int | None,
@@ -44,9 +47,9 @@ def read(
     if arrow is not None:
         if ndjson:
             raise click.UsageError("--arrow excludes --ndjson")
-        _write_arrow(out, arrow, backend.read_arrow(name, start=start, limit=limit))
+        _write_arrow(out, arrow, _read_arrow(streams, name, start, limit))
         return
-    records, following = _read_up_to(backend, name, start, limit or 100)
+    records, following = _read_up_to(streams, name, start, limit or 100)
     if ndjson:
         for record in records:
             write(line_of(record))
@@ -60,14 +63,24 @@ def read(
     )
 
 
-def _read_up_to(backend: StreamBackend, name: str, start: int | None, limit: int) -> tuple[list[Data], int]:
+def _read_up_to(streams: Streams, name: str, start: int | None, limit: int) -> tuple[list[Data], int]:
     records: list[Data] = []
     while True:
-        page = backend.read(name, start=start, limit=min(limit - len(records), PAGE), wait_ms=0)
+        page = _page(streams, name, start, min(limit - len(records), PAGE), 0)
         records += page["records"]
         if len(records) >= limit or page["next"] == start or not page["records"]:
             return records, page["next"]
         start = page["next"]
+
+
+def _page(streams: Streams, name: str, start: int | None, limit: int, wait_seconds: float) -> Data:
+    page = streams.read(name, EARLIEST if start is None else start, limit, wait_seconds)
+    return plain(PageView([record_view(record) for record in page.records], page.next, page.lost))
+
+
+def _read_arrow(streams: Streams, name: str, start: int | None, limit: int | None) -> Iterator[Any]:
+    first = streams.info(name).first if start is None else start
+    yield from streams.read_arrow(name, first, None if limit is None else first + limit)
 
 
 def _write_arrow(out: Output, target: str, batches: Iterable[Any]) -> None:
@@ -104,15 +117,15 @@ def _write_arrow(out: Output, target: str, batches: Iterable[Any]) -> None:
 @click.option("--ndjson", is_flag=True, help="Print only the data, one record per line, as `append` reads it.")
 @on_streams()
 def tail(
-    backend: StreamBackend, out: Output, name: str, start: int | None, lines: int, limit: int | None, ndjson: bool
+    streams: Streams, out: Output, name: str, start: int | None, lines: int, limit: int | None, ndjson: bool
 ) -> None:
     """Print the last records and follow new ones until interrupted. JSON: a line for each record."""
-    info = backend.show(name)
-    at = max(info["first"], info["next"] - lines) if start is None else start
+    info = streams.info(name)
+    at = max(info.first, info.next - lines) if start is None else start
     left = limit
     with suppress(KeyboardInterrupt):
         while left is None or left > 0:
-            page = backend.read(name, start=at, limit=PAGE if left is None else min(left, PAGE), wait_ms=WAIT_MS)
+            page = _page(streams, name, at, PAGE if left is None else min(left, PAGE), WAIT_SECONDS)
             for record in page["records"]:
                 write(line_of(record) if ndjson else _followed(out, record))
             sys.stdout.flush()

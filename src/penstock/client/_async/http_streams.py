@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 from penstock.client import stream_json
@@ -36,8 +36,10 @@ Records = Sequence[NewRecord]
 
 
 class HttpStreams:
+    kind: Literal["server"] = "server"
+
     def __init__(self, session: Session, linger: float) -> None:
-        self._session = session
+        self.session = session
         self._linger = linger
         self.after_fork_in_child()
         fork_safety.register(self)
@@ -70,7 +72,7 @@ class HttpStreams:
         """Send all in one request; if the server refuses it because of one part, send each part on its own."""
         body = {"records": [stream_json.one_record(record) for records in batch for record in records]}
         try:
-            done = await self._session.get(
+            done = await self.session.get(
                 stream_json.appended, "POST", f"{_path(name)}/records", body, queue=name, headers=_key(key)
             )
         except InvalidInput as error:
@@ -92,7 +94,7 @@ class HttpStreams:
         parts = []
         for body in stream_json.arrow_bodies(batches):
             parts.append(
-                await self._session.get(
+                await self.session.get(
                     stream_json.appended,
                     "POST",
                     f"{_path(name)}/records",
@@ -123,7 +125,7 @@ class HttpStreams:
             left = min(max(0.0, deadline - began), WAIT_SECONDS_MAX)
             target = f"{path}?{urlencode(query | {'wait_ms': round(left * 1000)})}"
             page = stream_json.log_page(
-                await self._session.get(stream_json.page, "GET", target, queue=name, wait_seconds=left)
+                await self.session.get(stream_json.page, "GET", target, queue=name, wait_seconds=left)
             )
             if page.records or time.monotonic() >= deadline:
                 return page
@@ -137,7 +139,7 @@ class HttpStreams:
         end = info.next if end is None else min(end, info.next)
         while at < end or at > info.next:
             target = f"{_path(name)}/records?from={at}&limit={max(1, min(end - at, 1_000_000))}"
-            answer, _ = await self._session.request(
+            answer, _ = await self.session.request(
                 "GET", target, queue=name, headers=b"accept: %s\r\n" % stream_json.ARROW
             )
             at, batches = stream_json.arrow_page(answer)
@@ -148,51 +150,51 @@ class HttpStreams:
 
     async def commit(self, name: str, consumer: str, offset: int, force: bool) -> Consumer:
         body = {"offset": offset, "force": force}
-        found = await self._session.get(stream_json.consumer, "PUT", _consumer(name, consumer), body, queue=name)
+        found = await self.session.get(stream_json.consumer, "PUT", _consumer(name, consumer), body, queue=name)
         return stream_json.stream_consumer(found)
 
     async def create_consumer(self, name: str, consumer: str) -> Consumer:
         path = f"{_path(name)}/consumers"
-        found = await self._session.get(stream_json.consumer, "POST", path, {"consumer": consumer}, queue=name)
+        found = await self.session.get(stream_json.consumer, "POST", path, {"consumer": consumer}, queue=name)
         return stream_json.stream_consumer(found)
 
     async def consumers(self, name: str) -> list[Consumer]:
-        found = await self._session.get(stream_json.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
+        found = await self.session.get(stream_json.consumer_list, "GET", f"{_path(name)}/consumers", queue=name)
         return [stream_json.stream_consumer(consumer) for consumer in found.consumers]
 
     async def consumer(self, name: str, consumer: str) -> Consumer:
         return stream_json.stream_consumer(
-            await self._session.get(stream_json.consumer, "GET", _consumer(name, consumer), queue=name)
+            await self.session.get(stream_json.consumer, "GET", _consumer(name, consumer), queue=name)
         )
 
     async def forget(self, name: str, consumer: str) -> None:
-        await self._session.request("DELETE", _consumer(name, consumer), queue=name, repeatable=False)
+        await self.session.request("DELETE", _consumer(name, consumer), queue=name, repeatable=False)
 
     # Streams
 
     async def create(self, name: str, options: dict[str, Any]) -> None:
         body = {"name": check_stream_name(name), **sendable(options)}
-        await self._session.get(stream_json.stream, "POST", "/streams", body, queue=name)
+        await self.session.get(stream_json.stream, "POST", "/streams", body, queue=name)
 
     async def list_all(self, prefix: str, limit: int, after: str | None) -> Page[StreamInfo]:
         given = {"prefix": prefix, "limit": limit} | ({} if after is None else {"after": after})
-        found = await self._session.get(stream_json.stream_list, "GET", f"/streams?{urlencode(given)}")
+        found = await self.session.get(stream_json.stream_list, "GET", f"/streams?{urlencode(given)}")
         return Page([stream_json.stream_info(stream) for stream in found.streams], found.next)
 
     async def info(self, name: str) -> StreamInfo:
-        return stream_json.stream_info(await self._session.get(stream_json.stream, "GET", _path(name), queue=name))
+        return stream_json.stream_info(await self.session.get(stream_json.stream, "GET", _path(name), queue=name))
 
     async def configure(self, name: str, changes: dict[str, Any]) -> StreamInfo:
-        found = await self._session.get(stream_json.stream, "PATCH", _path(name), sendable(changes), queue=name)
+        found = await self.session.get(stream_json.stream, "PATCH", _path(name), sendable(changes), queue=name)
         return stream_json.stream_info(found)
 
     async def trim(self, name: str, before: int | None, force: bool) -> Trimmed:
         body = {"before": before, "force": force}
-        return await self._session.get(stream_json.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
+        return await self.session.get(stream_json.trimmed, "POST", f"{_path(name)}/trim", body, queue=name)
 
     async def drop(self, name: str, force: bool) -> None:
         path = f"{_path(name)}?force={str(force).lower()}"
-        await self._session.request("DELETE", path, queue=name, repeatable=False)
+        await self.session.request("DELETE", path, queue=name, repeatable=False)
 
 
 def _key(key: str) -> bytes:

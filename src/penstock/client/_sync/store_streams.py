@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from penstock.client._sync.retry import Retry
 from penstock.client._concurrency_threads import offload, sleep
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 
 class StoreStreams:
+    kind: Literal["store"] = "store"
+
     def __init__(self, where: str, retry_for: float, durability: Durability = "full") -> None:
         self._where = where
         self._retry_for = retry_for
@@ -50,7 +52,7 @@ class StoreStreams:
         self._opened: Streams | None = None
         self._opening = threading.Lock()
 
-    def _streams(self) -> Streams:
+    def opened(self) -> Streams:
         """Open the streams on first use, so that a client that uses only queues creates no folder."""
         with self._opening:
             if self._closed:
@@ -62,7 +64,7 @@ class StoreStreams:
             return self._opened
 
     def _call(self, call: Callable[[Streams], T]) -> T:
-        return offload(lambda: call(self._streams()))
+        return offload(lambda: call(self.opened()))
 
     def _write(self, call: Callable[[Streams], T]) -> T:
         """Retry for a while if another process is writing to the stream."""
@@ -106,7 +108,7 @@ class StoreStreams:
         stop = self._call(lambda streams: streams.listen(name, grown.set))
         try:
             if stop is None:
-                while self._streams().next_offset(name) <= offset and (left := deadline - time.monotonic()) > 0:
+                while self.opened().next_offset(name) <= offset and (left := deadline - time.monotonic()) > 0:
                     sleep(min(POLL_SECONDS, left))
             elif self._call(lambda streams: streams.next_offset(name)) <= offset:
                 while not grown.is_set() and (left := deadline - time.monotonic()) > 0:

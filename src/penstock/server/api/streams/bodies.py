@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -15,15 +13,14 @@ from penstock.server.api.arrow_bodies import arrow_batches
 from penstock.server.api.streams.pages import ARROW, require_arrow
 from penstock.server.http.messages import JSON_TYPES, Request
 from penstock.wire.http_errors import HttpError
-from penstock.wire.streams import AppendBody, EncodedRecord
+from penstock.wire.new_records import new_record
+from penstock.wire.streams import AppendBody
 
 NDJSON = "application/x-ndjson"
 BATCH = 1_000
 
 _append_body = msgspec.json.Decoder(AppendBody)
 _any = msgspec.json.Decoder(msgspec.Raw)
-_encoded_record = msgspec.json.Decoder(EncodedRecord)
-_text = msgspec.json.Decoder(str)
 
 
 def is_streamed(request: Request) -> bool:
@@ -66,22 +63,3 @@ async def read_streamed(request: Request, record_bytes_max: int) -> AsyncIterato
     async for raws in lines:
         yield [new_record(raw, f"record {line + number}") for number, raw in enumerate(raws, 1)]
         line += len(raws)
-
-
-def new_record(raw: msgspec.Raw, where: str) -> NewRecord:
-    """Convert a JSON value: a string is text, `{"encoding", "data"}` names its encoding, the rest stays JSON."""
-    data = bytes(raw)
-    if data[:1] == b'"':
-        return NewRecord(_text.decode(data).encode(), Content.TEXT)
-    if data[:1] == b"{" and b'"encoding"' in data:
-        try:
-            sent = _encoded_record.decode(data)
-        except msgspec.DecodeError:
-            return NewRecord(data, Content.JSON)
-        if sent.encoding == "json":
-            return NewRecord(bytes(sent.data), Content.JSON)
-        try:
-            return NewRecord(base64.b64decode(_text.decode(sent.data), validate=True), Content.BYTES)
-        except (msgspec.DecodeError, binascii.Error, ValueError):
-            raise HttpError(422, "invalid_value", "the record is not base64", field=where) from None
-    return NewRecord(data, Content.JSON)
