@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 from penstock.core.commands import Command
 from penstock.errors import PenstockError, StoreClosed, TryLater
 from penstock.group_commit.batch_order import group_compatible
-from penstock.group_commit.interface import BATCH_COMMANDS_MAX, CommandSink
+from penstock.group_commit.interface import BATCH_COMMANDS_MAX, CommandSink, PreparedBatch
 
 T = TypeVar("T")
 Undo = Callable[[Command[Any], Any], None]
@@ -107,16 +108,11 @@ class Committer:
     async def _run(self, lane: _TaskLane) -> None:
         try:
             while lane.waiting:
-                batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-                while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
-                    command, future = lane.waiting.popleft()
-                    self._waiting -= 1
-                    # A caller that was cancelled before the batch started needs no execution.
-                    if not future.cancelled():
-                        batch.append((command, future))
-                lane.alone = len(batch) == 1 and not lane.waiting
+                batch = self._next_batch(lane)
                 if batch:
-                    await self._commit(group_compatible(batch, itemgetter(0)), lane)
+                    started = time.perf_counter()
+                    outcomes = await self._execute([command for command, _ in batch], lane)
+                    self._resolve(batch, outcomes, started)
                     if len(batch) > 1 or lane.waiting:
                         # One turn to deliver outcomes, one to read: the callers' next requests can join the next batch.
                         await asyncio.sleep(0)
@@ -124,15 +120,45 @@ class Committer:
         finally:
             lane.running = None
 
-    async def _commit(self, batch: Batch, lane: _TaskLane) -> None:
-        started = time.perf_counter()
-        outcomes: Sequence[Any]
+    def _next_batch(self, lane: _TaskLane) -> Batch:
+        batch: list[tuple[Command[Any], asyncio.Future[Any]]] = []
+        while lane.waiting and len(batch) < BATCH_COMMANDS_MAX:
+            command, future = lane.waiting.popleft()
+            self._waiting -= 1
+            # A caller that was cancelled before the batch started needs no execution.
+            if not future.cancelled():
+                batch.append((command, future))
+        lane.alone = len(batch) == 1 and not lane.waiting
+        return group_compatible(batch, itemgetter(0))
+
+    async def _execute(self, commands: Sequence[Command[Any]], lane: _TaskLane) -> Sequence[Any]:
+        """Return the outcome of each command, or its error, once it is durable."""
         try:
-            outcomes = await self._execute([command for command, _ in batch], lane)
+            prepared = self._store.prepare(commands)
+            if prepared is None:
+                return await lane.writer.run(partial(self._store.apply, commands))
+            try:
+                await self._commit(prepared, lane)
+            finally:
+                prepared.release()
+            return prepared.outcomes
         except PenstockError as error:
-            outcomes = [copy(error) for _ in batch]
+            return [copy(error) for _ in commands]
         except Exception as error:
-            outcomes = [error] * len(batch)
+            return [error] * len(commands)
+
+    async def _commit(self, prepared: PreparedBatch, lane: _TaskLane) -> None:
+        if not prepared.waits_for_disk:
+            prepared.commit()
+            return
+        started = time.perf_counter()
+        if lane.alone and lane.commit_is_instant:
+            prepared.commit()
+        else:
+            await lane.writer.run(prepared.commit)
+        lane.commit_is_instant = time.perf_counter() - started < QUICK_SECONDS
+
+    def _resolve(self, batch: Batch, outcomes: Sequence[Any], started: float) -> None:
         if self.committed is not None:
             self.committed(len(batch), time.perf_counter() - started)
         for (command, future), outcome in zip(batch, outcomes, strict=True):
@@ -142,24 +168,6 @@ class Committer:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
-
-    async def _execute(self, commands: Sequence[Command[Any]], lane: _TaskLane) -> Sequence[Any]:
-        prepared = self._store.prepare(commands)
-        if prepared is None:
-            return await lane.writer.run(lambda: self._store.apply(commands))
-        try:
-            if not prepared.waits_for_disk:
-                prepared.commit()
-            else:
-                started = time.perf_counter()
-                if lane.alone and lane.commit_is_instant:
-                    prepared.commit()
-                else:
-                    await lane.writer.run(prepared.commit)
-                lane.commit_is_instant = time.perf_counter() - started < QUICK_SECONDS
-        finally:
-            prepared.release()
-        return prepared.outcomes
 
     def _abandon(self, command: Command[Any], outcome: Any) -> None:
         """Undo a command whose caller was cancelled while the store executed it."""

@@ -143,13 +143,27 @@ class PipelinedConnection:
             expected: list[Statement | None] = []
             new: list[bytes] = []
             for statement in statements:
-                self._send(statement, expected, new)
+                sql, params = statement.sql, [encode(value) for value in statement.params]
+                if self._keeps_prepared:
+                    if sql not in self._names:
+                        self._prepare(sql)
+                        expected.append(None)
+                        new.append(sql)
+                    self._pq.send_query_prepared(self._names[sql], params, [1] * len(params), 1)
+                else:
+                    self._pq.send_query_params(sql, params, None, [1] * len(params), 1)
+                expected.append(statement)
             self._pq.pipeline_sync()
             self._flush()
             return self._collect(expected, new)
         except psycopg.Error as error:
             self._raise_if_lost(error)
             raise
+
+    def _prepare(self, sql: bytes) -> None:
+        self._prepared += 1
+        self._names[sql] = b"penstock_%d" % self._prepared
+        self._pq.send_prepare(self._names[sql], sql)
 
     def _run_one(self, statement: Statement) -> list[Rows]:
         """Run a single prepared statement without a pipeline, which saves calls and one reply."""
@@ -185,22 +199,6 @@ class PipelinedConnection:
     def _raise_if_lost(self, error: psycopg.Error) -> None:
         if self.broken and error.sqlstate is None:
             raise psycopg.OperationalError(f"the connection was lost ({error})") from error
-
-    def _send(self, statement: Statement, expected: list[Statement | None], new: list[bytes]) -> None:
-        params = [encode(value) for value in statement.params]
-        if not self._keeps_prepared:
-            self._pq.send_query_params(statement.sql, params, None, [1] * len(params), 1)
-            expected.append(statement)
-            return
-        name = self._names.get(statement.sql)
-        if name is None:
-            self._prepared += 1
-            name = self._names[statement.sql] = b"penstock_%d" % self._prepared
-            self._pq.send_prepare(name, statement.sql)
-            expected.append(None)
-            new.append(statement.sql)
-        self._pq.send_query_prepared(name, params, [1] * len(params), 1)
-        expected.append(statement)
 
     def _receive(self) -> pq.abc.PGresult | None:
         while self._pq.is_busy():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import msgspec
@@ -180,39 +181,33 @@ class App:
 
     async def answer(self, request: Request) -> None:
         """Handle a request and send the response. Raise what interrupts a response that has begun."""
-        if self.tracer is None:
-            await self._answer(request)
-        else:
-            with self.tracer.request(request):
-                await self._answer(request)
-
-    async def _answer(self, request: Request) -> None:
-        exchange = request.exchange
-        # JSON may escape a byte as six characters, and a message has a few fields beside its payload.
-        request.value_max = self.settings.payload_bytes * 6 + (64 << 10)
-        try:
-            response = await self._respond(request)
-            request.status, request.rows = response.status, response.rows
-            response.headers += _missing_headers(response) + self.gate.cors_headers(request)
-            if request.leased:
-                await self._deliver(request, response)
-            else:
-                await self._send(request, response)
-        except Disconnected:
-            request.status = CLIENT_CLOSED
-            if exchange.half_closed:
-                await exchange.send(request, to_response(HALF_CLOSED))
-        except asyncio.CancelledError:
-            request.status = CLIENT_CLOSED
-            raise
-        except Exception as error:
-            # The response has begun, so it can only be aborted: what was sent must not look complete.
-            self._report(request, error)
-            raise
-        finally:
-            if request.leased:
-                self.broker.give_back(request.leased)
-            self._account(request)
+        with nullcontext() if self.tracer is None else self.tracer.request(request):
+            exchange = request.exchange
+            # JSON may escape a byte as six characters, and a message has a few fields beside its payload.
+            request.value_max = self.settings.payload_bytes * 6 + (64 << 10)
+            try:
+                response = await self._respond(request)
+                request.status, request.rows = response.status, response.rows
+                response.headers += _missing_headers(response) + self.gate.cors_headers(request)
+                if request.leased:
+                    await self._deliver(request, response)
+                else:
+                    await self._send(request, response)
+            except Disconnected:
+                request.status = CLIENT_CLOSED
+                if exchange.half_closed:
+                    await exchange.send(request, to_response(HALF_CLOSED))
+            except asyncio.CancelledError:
+                request.status = CLIENT_CLOSED
+                raise
+            except Exception as error:
+                # The response has begun, so it can only be aborted: what was sent must not look complete.
+                self._report(request, error)
+                raise
+            finally:
+                if request.leased:
+                    self.broker.give_back(request.leased)
+                self._account(request)
 
     async def _deliver(self, request: Request, response: Response) -> None:
         """Send leased messages; release their leases unless the whole response has been handed to the kernel."""

@@ -305,8 +305,9 @@ class PostgresTransaction:
         self.write_counters()
         self.write_journal()
         self.write("begin.commit")
-        self.answers_with_commit = any(statement.then and statement.needed for statement in self._pending)
-        self.flush()
+        pending, self._pending = self._pending, []
+        self.answers_with_commit = any(statement.then and statement.needed for statement in pending)
+        self.wire.run(pending)
 
     def touched(self) -> Iterable[PostgresQueue]:
         return (queue for queue in self._queues.values() if queue is not None)

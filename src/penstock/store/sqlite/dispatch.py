@@ -55,26 +55,35 @@ Together = Callable[[SqliteTransaction, str, list[Any]], Sequence[Any] | None]
 
 def execute_batch(tx: SqliteTransaction, commands: Sequence[Command[Any]]) -> list[Any]:
     """Return the outcome of each command, or its error if it changed nothing."""
-    if len(commands) == 1:
-        return [_attempt(tx, commands[0])]
     outcomes: list[Any] = []
-    for (kind, queue), run in groupby(commands, _kind_and_queue):
-        alike = list(run)
-        join = TOGETHER.get(kind)
-        joined = join(tx, queue, alike) if join and queue and len(alike) > 1 else None
-        outcomes += joined or [_attempt(tx, each) for each in alike]
+    for alike in _groups(commands):
+        joined = _execute_joined(tx, alike) if len(alike) > 1 else None
+        if joined is not None:
+            outcomes += joined
+            continue
+        for command in alike:
+            try:
+                outcomes.append(HANDLERS[type(command)](tx, command))
+            except PenstockError as error:
+                outcomes.append(error)
     return outcomes
+
+
+def _groups(commands: Sequence[Command[Any]]) -> list[Sequence[Command[Any]]]:
+    """Group adjacent commands of one kind for one queue."""
+    if len(commands) == 1:
+        return [commands]
+    return [list(alike) for _, alike in groupby(commands, _kind_and_queue)]
 
 
 def _kind_and_queue(command: Command[Any]) -> tuple[type[Command[Any]], str | None]:
     return type(command), getattr(command, "queue", None)
 
 
-def _attempt(tx: SqliteTransaction, command: Command[Any]) -> Any:
-    try:
-        return HANDLERS[type(command)](tx, command)
-    except PenstockError as error:
-        return error
+def _execute_joined(tx: SqliteTransaction, alike: Sequence[Command[Any]]) -> Sequence[Any] | None:
+    kind, queue = _kind_and_queue(alike[0])
+    join = TOGETHER.get(kind)
+    return join(tx, queue, list(alike)) if join and queue else None
 
 
 def execute(tx: SqliteTransaction, command: Command[Any]) -> Any:
