@@ -31,10 +31,6 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 PUBLIC = {"", "__main__", "aio", "asgi"}
 LAKE_READERS = {"penstock.server.dashboard.lake", "penstock.server.metrics_history"}
 SERVER_STARTERS = {"penstock.cli.serve", "penstock.demo.run"}
-# The CLI still opens local stores through parts of the server.
-CLI_OVER_SERVER = {
-    "penstock.cli.journal_local",
-}
 
 
 def modules() -> dict[str, Path]:
@@ -74,7 +70,7 @@ def forbidden(module: str) -> set[str]:
             found.add(name)
         if (here, there) == ("server", "pipeline") and module not in LAKE_READERS:
             found.add(name)
-        if there == "server" and module not in SERVER_STARTERS | CLI_OVER_SERVER:
+        if there == "server" and module not in SERVER_STARTERS:
             found.add(name)
     return found
 

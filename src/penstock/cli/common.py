@@ -146,7 +146,7 @@ def on_server(command: Command) -> Command:
         name = click.get_current_context().info_name
         if db is not None or data is not None:
             raise click.UsageError(f"{name} needs a server; `penstock doctor FILE` checks a file")
-        with reporting(), closing(open_server(url, token, TIMEOUT_SECONDS)) as client:
+        with reporting(), closing(open_server(url, token)) as client:
             assert client.transport.kind == "server"
             command(client.transport.session, Output(as_json), **rest)
 
@@ -248,7 +248,7 @@ def check_file(path: Path) -> None:
     check_penstock_database(path)
 
 
-def open_server(url: str | None, token: str | None, timeout: float) -> Client:
+def open_server(url: str | None, token: str | None, timeout: float = TIMEOUT_SECONDS) -> Client:
     """Connect to a server, without retries: a command reports a failure at once."""
     from penstock.client._sync.client import connect
 

@@ -6,60 +6,72 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import wraps
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import click
-import msgspec
 
 from penstock.cli.common import (
     DATA,
     DB,
     JSON,
+    PAGE,
     STORE,
     TOKEN,
     URL,
     YES,
     QueueOption,
     address,
+    call,
     file_of,
+    open_server,
     reporting,
-    server_of,
     where_of,
     with_options,
 )
-from penstock.cli.output import Data, Output, compact, confirm, when, write
+from penstock.cli.output import Data, Output, compact, confirm, plain, when, write
 from penstock.cli.stream import finish_repair
 from penstock.errors import CannotOpen
 
-PAGE = 1_000
+if TYPE_CHECKING:
+    from penstock.cli.journal_local import LocalJournal
+    from penstock.client._sync.client import Client
+
 WAIT_MS = 20_000
 
 
-class JournalBackend(Protocol):
-    def show(self) -> Data: ...
+class ServerJournal:
+    def __init__(self, client: Client) -> None:
+        assert client.transport.kind == "server"
+        self._session = client.transport.session
+        self.close = client.close
 
-    def events(self, start: int | None, *, limit: int, wait_ms: int, queue: str | None, kind: str | None) -> Data: ...
+    def show(self) -> Data:
+        return call(self._session, "GET", "/journal")
 
-    def close(self) -> None: ...
+    def events(self, start: int, *, limit: int, wait_ms: int, queue: str | None, kind: str | None) -> Data:
+        query = {"from": start, "limit": limit, "wait_ms": wait_ms, "queue": queue, "kind": kind}
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        return call(self._session, "GET", f"/journal/events?{given}", wait_seconds=wait_ms / 1000)
 
 
-def _open(url: str | None, token: str | None, db: str | None, data: str | None, store: str | None) -> JournalBackend:
+def _open(
+    url: str | None, token: str | None, db: str | None, data: str | None, store: str | None
+) -> LocalJournal | ServerJournal:
     where = where_of(url, db, data, store)
-    if where is not None:
-        from penstock.cli.journal_local import LocalJournal
+    if where is None:
+        return ServerJournal(open_server(url, token))
+    from penstock.cli.journal_local import LocalJournal
 
-        return LocalJournal(where)
-    from penstock.cli.journal_remote import RemoteJournal
-
-    return RemoteJournal(*server_of(url, token))
+    return LocalJournal(where)
 
 
 def _on_journal(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(as_json: bool, **rest: Any) -> None:
         store = rest.pop("store")
-        with reporting(), closing(_open(*address(rest), store)) as backend:
-            command(backend, Output(as_json), **rest)
+        with reporting(), closing(_open(*address(rest), store)) as journal:
+            command(journal, Output(as_json), **rest)
 
     return with_options(run, [URL, TOKEN, DB, DATA, STORE, JSON])
 
@@ -71,16 +83,16 @@ def command() -> None:
 
 @command.command("show")
 @_on_journal
-def show(backend: JournalBackend, out: Output) -> None:
+def show(journal: LocalJournal | ServerJournal, out: Output) -> None:
     """Show the journal's offsets, size and consumers. JSON: the journal."""
-    journal = backend.show()
+    shown = journal.show()
 
     def draw() -> None:
-        out.fields({name: journal[name] for name in ("first", "next", "bytes", "segments")})
-        rows = [(each["consumer"], each["offset"], each["lag"]) for each in journal["consumers"]]
+        out.fields({name: shown[name] for name in ("first", "next", "bytes", "segments")})
+        rows = [(each["consumer"], each["offset"], each["lag"]) for each in shown["consumers"]]
         out.table(("CONSUMER", "OFFSET", "LAG"), rows, empty="no consumer has committed an offset")
 
-    out.show(journal, draw)
+    out.show(shown, draw)
 
 
 @command.command("repair")
@@ -106,7 +118,7 @@ def repair(yes: bool, db: str | None, data: str | None, as_json: bool) -> None:
         confirm("Repair the journal and discard damaged records?", yes)
         # The store assigns the journal's offsets, so records that were cut off cannot be appended at new ones.
         report = repair_log(journal_folder(path), NAME, append_cuts=False)
-        finish_repair(Output(as_json), NAME, msgspec.json.decode(msgspec.json.encode(report_view(report))))
+        finish_repair(Output(as_json), NAME, plain(report_view(report)))
 
 
 @command.command("tail")
@@ -119,7 +131,7 @@ def repair(yes: bool, db: str | None, data: str | None, as_json: bool) -> None:
 @click.option("--kind", help="Only these kinds of event, separated by commas: pushed,acked,dead …")
 @_on_journal
 def tail(
-    backend: JournalBackend,
+    journal: LocalJournal | ServerJournal,
     out: Output,
     start: int | None,
     lines: int,
@@ -130,12 +142,12 @@ def tail(
     """Print the last events and follow new ones until interrupted. JSON: a line for each event."""
     _check_kinds(kind)
     if start is None:
-        journal = backend.show()
-        start = max(journal["first"], journal["next"] - lines)
+        shown = journal.show()
+        start = max(shown["first"], shown["next"] - lines)
     left = limit
     with suppress(KeyboardInterrupt):
         while left is None or left > 0:
-            page = backend.events(start, limit=PAGE, wait_ms=WAIT_MS, queue=queue, kind=kind)
+            page = journal.events(start, limit=PAGE, wait_ms=WAIT_MS, queue=queue, kind=kind)
             for event in page["events"][:left]:
                 write((compact(event) if out.as_json else _line(event)).encode() + b"\n")
             sys.stdout.flush()

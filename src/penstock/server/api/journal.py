@@ -10,9 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.config import Settings
-from penstock.core.model import Content
 from penstock.journal.drainer import NAME
-from penstock.journal.events import Event
 from penstock.journal.reader import EARLIEST, JournalPage
 from penstock.log.consumers import Kind
 from penstock.log.model import MIB, READ_RECORDS_MAX, Consumer, LogPage, SegmentInfo
@@ -20,7 +18,7 @@ from penstock.server.api.streams.pages import ARROW, PAGE_BYTES, answer_page, ar
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.log_waiters import LogWaiters, WaitableLog
 from penstock.server.routing import Route
-from penstock.wire.payloads import show
+from penstock.wire.journal import EventPage, JournalView, event_view
 from penstock.wire.queues import Done
 from penstock.wire.streams import Columns, ConsumerView, Position, consumer_view
 
@@ -41,42 +39,6 @@ class EventsQuery(Struct, forbid_unknown_fields=True):
     """Event kinds, separated by commas."""
     columns: Columns | None = None
     """Columns of an Arrow response, separated by commas; `offset` is always included."""
-
-
-class EventView(Struct, kw_only=True, omit_defaults=True):
-    offset: int
-    number: int
-    """Position among the events of its record."""
-    at: int
-    kind: str
-    queue: str
-    id: int | None = None
-    uuid: str | None = None
-    pushed_at: int | None = None
-    first_leased_at: int | None = None
-    leased_at: int | None = None
-    until: int | None = None
-    attempts: int = 0
-    priority: int = 0
-    marks: list[str] = []
-    details: dict[str, Any] = {}
-    payload: Any = None
-    encoding: str | None = None
-
-
-class EventPage(Struct):
-    events: list[EventView]
-    next: int
-
-
-class JournalView(Struct):
-    uid: str
-    """The same for as long as offsets mean the same events; empty before the first."""
-    first: int
-    next: int
-    bytes: int
-    segments: int
-    consumers: list[ConsumerView]
 
 
 class Journal(WaitableLog, Protocol):
@@ -192,26 +154,3 @@ class JournalApi:
     async def forget(self, request: Request) -> Response:
         await self._call(partial(self.reader.forget, request.params["consumer"]))
         return reply(Done())
-
-
-def event_view(event: Event) -> EventView:
-    payload, encoding = (None, None) if event.body is None else show(event.body, event.content or Content.BYTES)
-    return EventView(
-        offset=event.offset,
-        number=event.number,
-        at=event.at,
-        kind=event.kind,
-        queue=event.queue,
-        id=event.id,
-        uuid=event.uuid,
-        pushed_at=event.pushed_at,
-        first_leased_at=event.first_leased_at,
-        leased_at=event.leased_at,
-        until=event.until,
-        attempts=event.attempts,
-        priority=event.priority,
-        marks=event.marks,
-        details=event.details,
-        payload=payload,
-        encoding=encoding,
-    )

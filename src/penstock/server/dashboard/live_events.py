@@ -72,7 +72,7 @@ class LiveEvent(Struct, omit_defaults=True):
     """Where to resume after a reconnect; events of the same record are repeated."""
 
 
-class EventPage(Struct):
+class EventFrames(Struct):
     frames: list[bytes]
     next: int
     bytes: int
@@ -88,12 +88,12 @@ class Feed:
         self.changed: set[str] = set()
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
-        self._pages: dict[int, asyncio.Future[EventPage]] = {}
+        self._pages: dict[int, asyncio.Future[EventFrames]] = {}
 
     async def end(self) -> int:
         return await asyncio.to_thread(self._reader.next_offset)
 
-    async def page(self, offset: int) -> EventPage:
+    async def page(self, offset: int) -> EventFrames:
         """Return the page at this offset; concurrent callers share it."""
         reading = self._pages.get(offset)
         if reading is None:
@@ -103,25 +103,25 @@ class Feed:
                 del self._pages[next(iter(self._pages))]
         return await asyncio.shield(reading)
 
-    def _keep(self, offset: int, reading: asyncio.Future[EventPage]) -> None:
+    def _keep(self, offset: int, reading: asyncio.Future[EventFrames]) -> None:
         failed = reading.cancelled() or reading.exception() is not None
         if (failed or reading.result().next == offset) and self._pages.get(offset) is reading:
             del self._pages[offset]
         while len(self._pages) > 1 and sum(map(_bytes, self._pages.values())) > PAGES_BYTES_KEPT:
             del self._pages[next(iter(self._pages))]
 
-    def _read(self, offset: int) -> EventPage:
+    def _read(self, offset: int) -> EventFrames:
         with self._lock:
             page = self._reader.read(offset, limit=PAGE_RECORDS)
             frames: list[bytes] = []
             size = 0
             for offset, events in groupby(page.events, attrgetter("offset")):
                 if size >= PAGE_BYTES:
-                    return EventPage(frames, offset, size)
+                    return EventFrames(frames, offset, size)
                 encoded = [_encode(each) for each in self._live_events(list(events), offset + 1)]
                 size += sum(map(len, encoded))
                 frames += encoded
-        return EventPage(frames, page.next, size)
+        return EventFrames(frames, page.next, size)
 
     def _live_events(self, events: Sequence[Event], end: int) -> Iterator[LiveEvent]:
         for position, event in enumerate(events):
@@ -286,7 +286,7 @@ class Dashboard:
                 self._feed.log_waiters.wake(NAME)
 
 
-def _bytes(reading: asyncio.Future[EventPage]) -> int:
+def _bytes(reading: asyncio.Future[EventFrames]) -> int:
     return reading.result().bytes if reading.done() and not reading.cancelled() and not reading.exception() else 0
 
 

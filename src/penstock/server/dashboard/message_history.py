@@ -17,10 +17,11 @@ from penstock.broker.broker import Broker
 from penstock.journal.events import Event, head_of, ids_of
 from penstock.journal.reader import events_of
 from penstock.log.model import LogRecord
-from penstock.server.api.journal import EventView, Journal, event_view
+from penstock.server.api.journal import Journal
 from penstock.server.api.queues.mapping import message_id
 from penstock.server.http.messages import Request, Response, reply
 from penstock.server.routing import Route
+from penstock.wire.journal import EventView, event_view
 from penstock.wire.queue_views import message_view
 from penstock.wire.queues import MessageView
 
