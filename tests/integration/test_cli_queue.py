@@ -78,6 +78,7 @@ def test_all_options_are_flags(queues: Queues) -> None:
         *("--delay-ms", "5", "--window-ms", "6", "--ttl-ms", "7000", "--priority", "-8", "--max-size", "9"),
         *("--push-rate", "1.5", "--push-burst", "10", "--no-dlq", "--archive-ms", "none"),
         *("--dedupe-ms", "11", "--journal", "off", "--require-lease-token"),
+        *("--max-age-alert-ms", "12"),
     )
     assert made["created"] is True
     assert made["options"] == {
@@ -99,6 +100,7 @@ def test_all_options_are_flags(queues: Queues) -> None:
         "archive_ms": None,
         "dedupe_ms": 11,
         "journal": "off",
+        "max_age_alert_ms": 12,
     }
 
 

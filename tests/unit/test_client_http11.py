@@ -34,6 +34,21 @@ def test_an_answer_may_come_in_pieces(step: int) -> None:
             assert answer.body in (b"hello, 10 bytes", b"hello")
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, 7])
+def test_a_chunked_body_can_be_taken_while_it_arrives(step: int) -> None:
+    reader = ResponseParser()
+    parts = []
+    for start in range(0, len(CHUNKED), step):
+        answer = reader.feed(CHUNKED[start : start + step])
+        part = answer or reader.take_part()
+        if part is not None:
+            assert part.status == 201
+            parts.append(part.body)
+    assert parts[0] == b"hello"
+    assert b"".join(parts) == b"hello, 10 bytes"
+    assert not reader.begun
+
+
 def test_an_interim_answer_is_skipped() -> None:
     answer = ResponseParser().feed(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
     assert answer is not None

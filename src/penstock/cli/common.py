@@ -253,7 +253,7 @@ def open_server(url: str | None, token: str | None, timeout: float = TIMEOUT_SEC
     from penstock.client._sync.client import connect
 
     url, token = server_of(url, token)
-    if not url.startswith(("http://", "https://")):
+    if not url.lower().startswith(("http://", "https://")):
         from penstock.core.redact import without_password
 
         raise InvalidInput(f"{without_password(url)!r} is not a server URL", field="url", hint="use http://host:port")

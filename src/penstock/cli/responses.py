@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from penstock.client._sync.http_session import Session
 from penstock.client.http11 import HttpResponse, encode_request
@@ -20,9 +20,15 @@ def stream(session: Session, path: str) -> Iterator[HttpResponse]:
         raise Unreachable(f"{session.where} is unreachable: {failure}", maybe_done=False) from None
 
 
+def whole(parts: Iterable[HttpResponse]) -> HttpResponse:
+    found = list(parts)
+    return found[-1]._replace(body=b"".join(part.body for part in found))
+
+
 def stream_body(session: Session, path: str) -> Iterator[bytes]:
     """Yield the body in parts; raise an error response."""
-    for part in stream(session, path):
+    parts = stream(session, path)
+    for part in parts:
         if part.status >= 400:
-            raise error_of(part, None)
+            raise error_of(whole([part, *parts]), None)
         yield part.body

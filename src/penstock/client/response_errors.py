@@ -46,7 +46,8 @@ def error_of(answer: HttpResponse, queue: str | None) -> errors.PenstockError:
         problem = _problem.decode(answer.body)
     except msgspec.MsgspecError:
         kind = BY_STATUS.get(answer.status, errors.ServerFault)
-        problem = Problem(f"the server answered {answer.status}", kind.code)
+        text = " ".join(answer.body[:1_000].decode("utf-8", "replace").split())[:200]
+        problem = Problem(f"the server answered {answer.status} {text}".rstrip(), kind.code)
     kind = CLASSES.get(problem.code) or BY_STATUS.get(answer.status, errors.ServerFault)
     # The response carries the error's text, not the arguments of its constructor.
     error = kind.__new__(kind)
