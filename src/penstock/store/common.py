@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from penstock.core.commands import SettleItem
-from penstock.core.ids import ID_MAX
+from penstock.core.ids import ID_MAX, QUEUE_SHIFT
 from penstock.core.model import (
     DAY_MS,
     LEASE_BYTES_MAX,
@@ -20,7 +20,7 @@ from penstock.core.model import (
     StoredMessage,
     Totals,
 )
-from penstock.errors import InvalidInput, LeaseTokenRequired, QueueFull, RateLimited
+from penstock.errors import InvalidInput, InvariantBroken, LeaseTokenRequired, QueueFull, RateLimited
 
 GAUGES = ("ready", "scheduled", "leased", "dead", "archived")
 TOTALS = ("pushed", "leased", "acked", "nacked", "lapsed", "dead", "expired", "redriven", "removed")
@@ -243,3 +243,11 @@ def add_tracebacks(message: StoredMessage, rows: Iterable[Sequence[Any]]) -> Non
     tracebacks = {(attempt, at): traceback for attempt, at, traceback in rows}
     for failure in message.errors:
         failure.traceback = tracebacks.get((failure.attempt, failure.at))
+
+
+def check_lease(queue_id: int, message_id: int, row_key: int) -> None:
+    """Check that a lease belongs to the message whose row it names."""
+    if row_key >> QUEUE_SHIFT != queue_id or row_key & ID_MAX != message_id:
+        raise InvariantBroken(
+            f"the lease of message {message_id} names message {row_key & ID_MAX} of queue {row_key >> QUEUE_SHIFT}"
+        )

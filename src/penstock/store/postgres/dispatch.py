@@ -37,7 +37,7 @@ from penstock.core.commands import (
     TransactOutcome,
 )
 from penstock.core.ids import DLQ_SUFFIX
-from penstock.errors import LeaseLost, PenstockError, UnknownMessage
+from penstock.errors import InvariantBroken, LeaseLost, PenstockError, UnknownMessage
 from penstock.postgres.pipeline import Statement
 from penstock.store.postgres import access, lease, push, settle
 from penstock.store.postgres.admin import purge, redrive, remove
@@ -136,6 +136,8 @@ def execute(tx: PostgresTransaction, in_runs: Sequence[Run], *, final: bool = Tr
             tx.first = []
             try:
                 outcomes.append(HANDLERS[type(command)](tx, command))
+            except InvariantBroken:
+                raise
             except PenstockError as error:
                 outcomes.append(error)
     return outcomes

@@ -147,7 +147,7 @@ def lease_share(tx: PostgresTransaction, heads: Heads, command: Lease) -> list[D
     for row in rows:
         if len(row) == PLAIN_COLUMNS:
             heads.leases.append((row[0], until, token, 1, None, None, worker))
-            queue.cursor, queue.cursor_moved = row[0], True
+            queue.move_cursor(row[0])
         else:
             heads.leases.append((row[4], until, token, row[5] + 1, row[6], row[7], worker))
         messages.append(leased_message(row, queue.name, tx.store_id, until, shown))
@@ -240,7 +240,7 @@ def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> N
     plain = [row for row in rows if len(row) == PLAIN_COLUMNS]
     indexed = [row for row in rows if len(row) != PLAIN_COLUMNS]
     if plain:
-        queue.cursor, queue.cursor_moved = plain[-1][0], True
+        queue.move_cursor(plain[-1][0])
     # Rows of id, row key, attempts so far, and time of the first lease.
     taken: list[tuple[Any, ...]] = [(row[0] & ID_MAX, row[0], 0, None) for row in plain]
     taken += [(row[3], row[4], row[5], row[6]) for row in indexed]

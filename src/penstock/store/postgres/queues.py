@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.ids import ID_BITS, QUEUE_SHIFT
+from penstock.core.ids import ID_BITS, ID_MAX, QUEUE_SHIFT
 from penstock.core.model import QueueInfo, QueueOptions, Totals, decode_options
+from penstock.errors import InvariantBroken
 from penstock.store.common import GAUGES, NEVER, TOTALS
 
 COUNTED = (*GAUGES, *(f"n_{name}" for name in TOTALS))
@@ -69,6 +70,12 @@ class PostgresQueue:
         self.changes: dict[str, int] = {}
         self.cursor_moved = False
         self.pushed_to = False
+
+    def move_cursor(self, row_key: int) -> None:
+        """Move the cursor to a plain message that is leased or taken, which lies behind all that were before."""
+        if not self.cursor < row_key < self.plain_end:
+            raise InvariantBroken(f"{self.name!r}: message {row_key & ID_MAX} was leased before")
+        self.cursor, self.cursor_moved = row_key, True
 
     def row_key(self, message_id: int, *, plain: bool) -> int:
         return (self.plain_start if plain else self.plain_end) | message_id

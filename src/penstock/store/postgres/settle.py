@@ -21,6 +21,7 @@ from penstock.store.common import (
     RELEASED,
     SETTLED_MINUTES,
     TOKEN_BYTES,
+    check_lease,
     check_tokens,
     nacked_into,
     settled_since,
@@ -93,7 +94,10 @@ def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll
     by_queue: dict[int, list[EndedLease]] = {queue.id: [] for _, queue in known}
     missing: list[tuple[PostgresQueue, SettleItem]] = []
     for command, queue in known:
-        by_queue[queue.id] += [ended[item.id] for item in command.items if item.id in ended]
+        found_here = [ended[item.id] for item in command.items if item.id in ended]
+        for lease in found_here:
+            check_lease(queue.id, lease.id, lease.row_key)
+        by_queue[queue.id] += found_here
         missing += [(queue, item) for item in command.items if item.id not in ended]
     finish(tx, {queue.id: queue for _, queue in known}, by_queue)
     for queue_id, leases in by_queue.items():
@@ -297,7 +301,10 @@ def _find_items(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[S
 def _end(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]) -> list[EndedLease]:
     found = _find_items(tx, queue, items)
     rows = tx.fetch("settle.end", *_columns(found), queue.is_journalled) if found else []
-    return [EndedLease._make(row) for row in rows]
+    ended = [EndedLease._make(row) for row in rows]
+    for lease in ended:
+        check_lease(queue.id, lease.id, lease.row_key)
+    return ended
 
 
 # Queue, message and token.

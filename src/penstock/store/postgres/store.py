@@ -30,7 +30,16 @@ from penstock.core.model import (
     Window,
     WorkerInfo,
 )
-from penstock.errors import PenstockError, StoreBusy, StoreError, StoreUnreachable, TryLater, Unsupported, WrongType
+from penstock.errors import (
+    InvariantBroken,
+    PenstockError,
+    StoreBusy,
+    StoreError,
+    StoreUnreachable,
+    TryLater,
+    Unsupported,
+    WrongType,
+)
 from penstock.group_commit.interface import PreparedBatch
 from penstock.journal.postgres_outbox import JournalOutbox
 from penstock.postgres.connection import (
@@ -191,8 +200,8 @@ class PostgresStore:
             if len(commands) == 1 or (error.sqlstate or "")[:2] not in OF_ONE_COMMAND:
                 raise translate(error, self.target) from error
         except PenstockError as error:
-            # Only the command that waits for an application's transaction fails.
-            if len(commands) == 1 or not isinstance(error, TryLater):
+            # Only the command that waits for an application's transaction, or finds damaged data, fails.
+            if len(commands) == 1 or not isinstance(error, (TryLater, InvariantBroken)):
                 raise
         except Exception:
             # An unexpected error of one command must not fail the rest of the batch.
@@ -207,6 +216,8 @@ class PostgresStore:
             if (error.sqlstate or "")[:2] in OF_ONE_COMMAND:
                 return translate(error, self.target)
             raise translate(error, self.target) from error
+        except InvariantBroken as error:
+            return error
         except StoreError:
             raise
         except Exception as error:

@@ -48,6 +48,7 @@ def push_autocommit(tx: SqliteTransaction, command: Push) -> PushOutcome | None:
     if not queue.may_push_uncounted(now) or not tx.journal.can_wait(queue.id, len(payload)):
         return None
     message_id = tx.last_id + 1
+    queue.check_new_ids(message_id, 1)
     content = 0 if message.content is Content.BYTES else CONTENT_CODES[message.content]
     row_key = queue.plain_start | message_id
     if not tx.execute(PUSH, (row_key, now, content, payload, tx.writer)).rowcount:
@@ -82,6 +83,7 @@ def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
         if row is None:
             return None
     row_key: int = row[0]
+    queue.check_next(row_key)
     message_id, worker = row_key & ID_MAX, command.worker
     until = now + (options.lease_ms if command.lease_ms is None else command.lease_ms)
     token = new_token(until)

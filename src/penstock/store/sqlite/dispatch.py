@@ -38,7 +38,7 @@ from penstock.core.commands import (
     Transact,
     TransactOutcome,
 )
-from penstock.errors import LeaseLost, PenstockError, UnknownMessage
+from penstock.errors import InvariantBroken, LeaseLost, PenstockError, UnknownMessage
 from penstock.store.sqlite import access
 from penstock.store.sqlite.admin import purge, redrive, remove, sweep
 from penstock.store.sqlite.configure import configure, drop, pause
@@ -64,6 +64,8 @@ def execute_batch(tx: SqliteTransaction, commands: Sequence[Command[Any]]) -> li
         for command in alike:
             try:
                 outcomes.append(HANDLERS[type(command)](tx, command))
+            except InvariantBroken:
+                raise
             except PenstockError as error:
                 outcomes.append(error)
     return outcomes

@@ -63,6 +63,7 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
         shares.append(share)
         workers += [worker] * len(share)
     if leases:
+        queue.check_next(leases[0][1])
         tx.connection.executemany(LEASE_ONE, leases)
         queue.count_leased(leases[-1][1], len(leases), min(untils))
         tx.touch(queue, LEASED)
@@ -144,6 +145,7 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
         tx.execute(SQL["unfile"], (queue.id, *through))
     if plain:
         last = plain[-1][0]
+        queue.check_next(last)
         tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
         for row in plain:
             tx.remember(row[0] & ID_MAX, (until, token, tx.now, row[1]))
@@ -167,6 +169,7 @@ def _lease_next(
     if row is None:
         return []
     row_key: int = row[0]
+    queue.check_next(row_key)
     message_id, now = row_key & ID_MAX, tx.now
     tx.execute(LEASE_ONE, (message_id, row_key, queue.id, token, now, until, now, worker))
     tx.remember(message_id, (until, token, now, row[1]))
@@ -268,6 +271,7 @@ def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], 
         tx.execute(SQL["unfile"], through)
     if plain:
         last = plain[-1][0]
+        queue.check_next(last)
         if keep:
             tx.execute(SQL["archive_plain"], (*archive_of, queue.cursor, last))
         else:

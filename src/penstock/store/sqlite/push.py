@@ -151,6 +151,7 @@ def insert(tx: SqliteTransaction, queue: SqliteQueue, space: int, messages: Sequ
     in_order_at = max(now, queue.newest_at)
     moved_at = None if in_order_at == now else in_order_at
     message_id = tx.next_ids(len(messages))
+    queue.check_new_ids(message_id, len(messages))
     default_delay, default_ttl = queue.options.delay_ms, queue.options.ttl_ms
     plain_start, store_id = queue.plain_start, tx.store_id
     rows, ready, scheduled, keys, receipts = [], [], [], [], []

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from penstock.core.ids import ID_BITS, QUEUE_SHIFT
+from penstock.core.ids import ID_BITS, ID_MAX, QUEUE_SHIFT
 from penstock.core.model import QueueInfo, QueueOptions, Totals, decode_options
 from penstock.core.sql_files import load_sql
+from penstock.errors import InvariantBroken
 from penstock.store.common import GAUGES, TOTALS
 
 # Most pushes, and most leases, that a process has to count when it loads a queue.
@@ -168,6 +169,21 @@ class SqliteQueue:
     def undone(self) -> int:
         return int(self.ready + self.scheduled + self.leased)
 
+    def check_next(self, row_key: int) -> None:
+        """Check that a plain message that is about to be leased or taken lies behind all that were before."""
+        if not self.cursor < row_key < self.plain_end:
+            raise InvariantBroken(f"{self.name!r}: message {row_key & ID_MAX} was leased before")
+
+    def check_new_ids(self, first: int, count: int) -> None:
+        """Check that new ids are higher than all ids of the queue, and fit into a row key."""
+        if not self.last_id < first <= ID_MAX - count + 1:
+            raise InvariantBroken(f"{self.name!r}: the new id {first} does not follow {self.last_id}")
+
+    def _check_counts(self) -> None:
+        if self.ready < 0 or self.leased < 0 or self.archived < 0:
+            counts = f"{self.ready} ready, {self.leased} leased and {self.archived} archived messages"
+            raise InvariantBroken(f"{self.name!r} would have {counts}")
+
     def count_leased(self, cursor: int, count: int, until: int) -> None:
         """Count leases of plain messages up to the cursor."""
         self.cursor = cursor
@@ -230,6 +246,9 @@ class SqliteQueue:
             self.changed |= PUSHED
         if self.uncounted_leases:
             self.changed |= LEASED
+        # A sweep goes through all queues, and one with wrong counters must not stop it.
+        if self.changed < ANYTHING:
+            self._check_counts()
         update, values = _STATEMENTS[self.changed]
         connection.execute(update, values(self))
         self.all_counted()
@@ -242,6 +261,7 @@ class SqliteQueue:
 
     def counts(self) -> tuple[int, ...]:
         """Return the counters that plain pushes, leases and acks change, sorted by name, and the queue's id."""
+        self._check_counts()
         return _STATEMENTS[PUSHED | LEASED | SETTLED][1](self)
 
     def all_counted(self) -> None:

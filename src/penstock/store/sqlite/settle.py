@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,16 @@ from penstock.core.ids import ID_MAX
 from penstock.core.latency import SERVICE, TOTAL
 from penstock.core.model import State, backoff_ms
 from penstock.journal.events import EventFlag, Kind
-from penstock.store.common import ACKED, NACKED, NACKED_INTO, RELEASED, check_tokens, nacked_into, token_bytes
+from penstock.store.common import (
+    ACKED,
+    NACKED,
+    NACKED_INTO,
+    RELEASED,
+    check_lease,
+    check_tokens,
+    nacked_into,
+    token_bytes,
+)
 from penstock.store.sqlite.journal import error_details, pushed_times
 from penstock.store.sqlite.queues import SETTLED, SqliteQueue
 from penstock.store.sqlite.settled_tokens import recall, remember
@@ -299,10 +309,16 @@ def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: li
         rows = tx.execute(SQL["end_range"], (queue.id, until, first, last, raw))
     else:
         rows = tx.execute(SQL["end_many"], (queue.id, until, msgspec.json.encode(ids).decode(), raw))
-    ended = [_remembered(tx, EndedLeaseRow(*row), raw) for row in rows.fetchall()]
+    ended = [_remembered(tx, _of_queue(queue, row), raw) for row in rows.fetchall()]
     # A lease extended to the same expiry time is found here too.
     tx.connection.executemany(SQL["forget_extension"], [(lease.id,) for lease in ended if lease.extended])
     return ended
+
+
+def _of_queue(queue: SqliteQueue, row: tuple[Any, ...]) -> EndedLeaseRow:
+    lease = EndedLeaseRow(*row)
+    check_lease(queue.id, lease.id, lease.row_key)
+    return lease
 
 
 def _remembered(tx: SqliteTransaction, lease: EndedLeaseRow, token: bytes) -> EndedLeaseRow:
@@ -348,7 +364,7 @@ def _end_lease(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> E
             row = tx.execute(LEASE_AT, (queue.id, until, item.id, token)).fetchone()
             if row:
                 tx.execute(END_LEASE, (queue.id, until, item.id))
-                lease = EndedLeaseRow(*row)._replace(token=token)
+                lease = _of_queue(queue, row)._replace(token=token)
                 if lease.extended:
                     tx.execute(SQL["forget_extension"], (lease.id,))
                 return lease

@@ -18,7 +18,15 @@ from typing import Any, Literal
 from penstock.core import fork_safety
 from penstock.core.commands import Command, ForgetJournal, Push, PushOutcome, SwitchJournal
 from penstock.core.model import Clock, Progress, PushReceipt, system_clock
-from penstock.errors import InvalidInput, PenstockError, StoreBusy, StoreError, StoreUnreachable, WrongType
+from penstock.errors import (
+    InvalidInput,
+    InvariantBroken,
+    PenstockError,
+    StoreBusy,
+    StoreError,
+    StoreUnreachable,
+    WrongType,
+)
 from penstock.group_commit.interface import SingleLane
 from penstock.store.request_dedup import RequestWindow
 from penstock.store.sqlite.autocommit import AUTOCOMMIT, AutocommitHandler, prepare_acks
@@ -316,7 +324,8 @@ class SqliteStore(ReadMixin, SingleLane):
             return None
         except BaseException as error:
             self._lock.release()
-            if isinstance(error, StoreError) or (len(commands) == 1 and not isinstance(error, NotAsRemembered)):
+            is_of_all = isinstance(error, StoreError) and not isinstance(error, InvariantBroken)
+            if is_of_all or (len(commands) == 1 and not isinstance(error, NotAsRemembered)):
                 raise
             return None
         self._held = True
