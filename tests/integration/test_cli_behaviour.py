@@ -367,3 +367,19 @@ print(*{"asyncio", "uvicorn", "prometheus_client", "rich", "sqlite3", "penstock.
 """
     done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True)
     assert done.stdout.strip() == ""
+
+
+def test_commands_on_a_file_start_without_the_server_the_streams_and_http(file: Queues) -> None:
+    code = f"""
+import sys
+sys.argv = ["penstock", "queue", "list", *{file.flags!r}]
+from penstock.cli import main
+try:
+    main()
+except SystemExit as leaving:
+    assert leaving.code == 0
+needless = ("asyncio", "rich", "ssl", "penstock.server", "penstock.log.streams", "penstock.client._sync.http_session")
+print(*{{*needless}} & {{*sys.modules}}, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
