@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import uuid
 from collections.abc import Iterator
 from functools import lru_cache
@@ -91,6 +90,8 @@ def topics(queue: str) -> Iterator[str]:
 
 
 def new_store_id() -> int:
+    import secrets  # Slow to import, and only a new store needs it.
+
     return secrets.randbits(STORE_ID_BITS)
 
 
