@@ -94,22 +94,6 @@ def _configure(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}").fetchall()
 
 
-@contextmanager
-def as_we_read(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read rows as plain tuples and text as str, whatever factories the caller has set on its connection."""
-    chosen = connection.row_factory, connection.text_factory
-    connection.row_factory, connection.text_factory = None, str
-    try:
-        yield
-    finally:
-        connection.row_factory, connection.text_factory = chosen
-
-
-def commits_itself(connection: sqlite3.Connection) -> bool:
-    """Return True if the caller's connection is in autocommit mode, which Python 3.12 can set in two ways."""
-    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
-
-
 def retry_while_busy(step: Callable[[], T], busy_ms: int) -> T:
     """Run a step that takes a lock, and retry for up to `busy_ms` while another process holds it."""
     try:

@@ -19,24 +19,21 @@ from penstock.core import fork_safety
 from penstock.core.commands import Command, ForgetJournal, Push, PushOutcome, SwitchJournal
 from penstock.core.model import Clock, Progress, PushReceipt, system_clock
 from penstock.errors import (
-    InvalidInput,
     InvariantBroken,
     PenstockError,
     StoreBusy,
     StoreError,
     StoreUnreachable,
-    WrongType,
 )
 from penstock.group_commit.interface import SingleLane
 from penstock.store.request_dedup import RequestWindow
 from penstock.store.sqlite.autocommit import AUTOCOMMIT, AutocommitHandler, prepare_acks
 from penstock.store.sqlite.backup import backup
+from penstock.store.sqlite.caller_transaction import joined
 from penstock.store.sqlite.connection import (
     JOURNAL_WAL_PAGES,
     MEMORY,
     WAL_PAGES,
-    as_we_read,
-    commits_itself,
     connect,
     full_path,
     is_busy,
@@ -57,8 +54,6 @@ BUSY_MS = 30_000
 LOCKED_OUT = "another process holds the write lock of the file"
 JOURNAL_BACKLOG_BYTES = 2 << 20
 UNSYNCED_MAX = 1_000
-SQLITE_DRIVERS = "use one of sqlite3 or aiosqlite, or of SQLAlchemy or Django over them"
-TAKE_WRITE_LOCK = "UPDATE penstock_counter SET last_id = last_id WHERE queue_id = 0"
 
 
 class SqliteStore(ReadMixin, SingleLane):
@@ -375,43 +370,13 @@ class SqliteStore(ReadMixin, SingleLane):
     def apply_on(self, connection: sqlite3.Connection, commands: Sequence[Command[Any]]) -> list[Any]:
         """Execute commands in the transaction of the caller's connection to this file."""
         self._check_open()
-        if not isinstance(connection, sqlite3.Connection):
-            raise WrongType(
-                f"conn: expected a SQLite connection, got {type(connection).__name__}",
-                field="conn",
-                hint=SQLITE_DRIVERS,
-            )
-        with mapping_errors(self.path), as_we_read(connection):
-            self._check_same_file(connection)
-            alone = not connection.in_transaction
-            # Take the write lock first, so that what is read here is still true when it is written.
-            connection.execute("BEGIN IMMEDIATE" if alone else TAKE_WRITE_LOCK)
-            connection.execute("SAVEPOINT penstock")
-            try:
-                tx = SqliteTransaction(connection, self.store_id, self._past_requests)
-                tx.start(self._clock())
-                outcomes = [execute(tx, command) for command in commands]
-                tx.finish()
-                self._transaction.journal_bytes += tx.journal_bytes
-                connection.execute("RELEASE penstock")
-                if alone and commits_itself(connection):
-                    with mapping_errors(self.path, committing=True):
-                        connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    for undo in ("ROLLBACK",) if alone else ("ROLLBACK TO penstock", "RELEASE penstock"):
-                        connection.execute(undo)
-                raise
+        with joined(connection, self.path):
+            tx = SqliteTransaction(connection, self.store_id, self._past_requests)
+            tx.start(self._clock())
+            outcomes = [execute(tx, command) for command in commands]
+            tx.finish()
+            self._transaction.journal_bytes += tx.journal_bytes
             return outcomes
-
-    def _check_same_file(self, connection: sqlite3.Connection) -> None:
-        (file,) = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
-        if not file or not Path(file).samefile(self.path):
-            raise InvalidInput(
-                f"conn is open on {file or 'a database in memory'}, not on {self.path}",
-                field="conn",
-                hint="open it with sqlite3.connect on the queue's own file",
-            )
 
     def write_obstacle(self) -> str | None:
         if self.path == MEMORY:
