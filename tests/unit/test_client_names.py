@@ -17,6 +17,7 @@ from penstock import aio, errors
 from penstock.client import payloads, queue_json, response_errors, stream_json, types
 from penstock.client.http11 import HttpResponse
 from penstock.client.urls import ServerUrl, parse, request_headers
+from penstock.wire.queues import Stats
 
 
 def _is_decoder(value: object) -> bool:
@@ -86,6 +87,14 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
 )
 def test_a_response_of_a_newer_server_may_have_unknown_fields(decoder: msgspec.json.Decoder[Any]) -> None:
     assert not decoder.type.__struct_config__.forbid_unknown_fields
+
+
+def test_the_statistics_of_a_server_of_0_1_0_are_understood() -> None:
+    """It knows neither `head_age_ms` nor `age_alert`."""
+    sent = {"queue": "q", "paused": False, "ready": 1, "scheduled": 0, "leased": 0, "dead": 0, "dlq": 0, "archived": 0}
+    sent |= {"oldest_age_ms": 5, "rates": {}, "error_rate": 0.0, "latency": {}, "totals": {}}
+    stats = msgspec.json.decode(msgspec.json.encode(sent), type=Stats)
+    assert (stats.oldest_age_ms, stats.head_age_ms, stats.age_alert) == (5, None, False)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ class Stats(Struct, kw_only=True):
     dead: int
     dlq: int
     archived: int
-    head_age_ms: int | None
+    head_age_ms: int | None = None
     """Age, since its push, of the ready message that would be leased next."""
     oldest_age_ms: int | None
     """Age, since its push, of the oldest ready message, whatever its priority."""
