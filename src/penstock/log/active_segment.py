@@ -45,10 +45,11 @@ class ActiveSegment:
         """Create the files durably; remove them again if one fails."""
         paths = [folder / file_name(first, suffix) for suffix in (LOG, INDEX, SUMS)]
         opened: list[int] = []
+        uid, start = identity.uid, identity.start_of(first)
+        # Outside the `try`, whose handler removes the files.
+        if paths[0].exists() and paths[0].stat().st_size > start:
+            raise InvariantBroken(f"a new segment would overwrite the records in {paths[0].name}")
         try:
-            uid, start = identity.uid, identity.start_of(first)
-            if paths[0].exists() and paths[0].stat().st_size > start:
-                raise InvariantBroken(f"a new segment would overwrite the records in {paths[0].name}")
             for path in paths:
                 opened.append(files.open(path))
                 files.truncate(opened[-1], 0)

@@ -94,7 +94,7 @@ class Segment:
         self.header: IndexHeader | None = None
         # In memory if the file is missing or wrong, or if this is the writer's own segment, which is still growing.
         self.rebuilt: array[int] | None = ends
-        # The index of a segment that is not sealed grows. Entries that were read once are never read again.
+        # Entries read so far of the index of a segment that is not sealed. A read compares them with the file.
         self._seen = array("I")
         self._seen_lock = threading.Lock()
         self._index: Handle | None = None
@@ -202,7 +202,7 @@ class Segment:
     def ends(self, start: int, stop: int) -> array[int]:
         """Return where record `start` begins, followed by the ends of records `start` to `stop - 1`."""
         low = max(start - 1, 0)
-        if self._vetted is not None and self._vetted != self._stamp():
+        if self.rebuilt is None and self._vetted is not None and self._vetted != self._stamp():
             assert self.header is not None
             self._check_sealed(self.header)
         if self.rebuilt is not None:
@@ -211,21 +211,27 @@ class Segment:
             assert self._index is not None
             ends = read_ends(self._index.fd, low, stop)
         else:
-            ends = self._growing_ends(stop)[low:stop]
+            ends = self._growing_ends(low, stop)
         if not start:
             ends.insert(0, self.start)
         self._check_head()
-        if self.misplaced and start < stop:
+        if start < stop and (self.misplaced or len(ends) < 2):
             raise CorruptRecord(self.stream, self.first + start, self.path.name, None)
         return ends
 
-    def _growing_ends(self, stop: int) -> array[int]:
-        """Return the ends of at least the first `stop` records of a segment that is being written."""
+    def _growing_ends(self, low: int, stop: int) -> array[int]:
+        """Return the ends of records `low` to `stop - 1` of a segment that is being written."""
         assert self._index is not None
         with self._seen_lock:
+            seen = self._seen[low:stop]
+            if read_ends(self._index.fd, low, low + len(seen)) != seen:
+                # The writer undid an append that was read here, or a program overwrote the index: the records decide.
+                hints = self._all_ends()
+                view = self.log.map()[: max(hints, default=self.start)]
+                self._seen = locate(view, self.start, hints).ends[: len(hints)]
             if stop > len(self._seen):
                 self._seen.extend(read_ends(self._index.fd, len(self._seen), stop))
-            return self._seen
+            return self._seen[low:stop]
 
     def read(self, start: int, stop: int, bytes_max: int) -> list[LogRecord]:
         """Return verified records, at least one, and no more once `bytes_max` is reached."""

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.core.model import system_clock
-from penstock.errors import OffsetBeyondEnd
+from penstock.errors import DiskFull, OffsetBeyondEnd
 from penstock.log import record
 from penstock.log.arrow import batches
 from penstock.log.check import check, repair
 from penstock.log.check_report import DamageKind
 from penstock.log.consumers import CommitPosition, Consumers
-from penstock.log.files import DISK
+from penstock.log.files import DISK, Files
 from penstock.log.reader import LogReader
-from penstock.log.record import encode_event
-from penstock.log.segment import INDEX, SUMS, firsts_in
+from penstock.log.record import HEADER_BYTES, encode_event
+from penstock.log.segment import INDEX, SUMS, Segment, firsts_in
 from penstock.log.writer import Log
 from tests.unit.log.support import (
     SMALL,
     assert_true,
     fill,
+    flip,
     index_of,
     log_of,
     make,
@@ -117,6 +121,55 @@ def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
         for offset in (50, 100, 200, 250):
             assert [record.data for record in log.read(offset, 1).records] == [truth[offset]]
             assert [batch["data"].to_pylist() for batch in batches(log, offset, offset + 1)] == [[truth[offset]]]
+
+
+def test_an_index_that_was_damaged_while_it_is_open_is_rebuilt_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuilds: list[int] = []
+
+    def counting(self: Segment, expected: int, log_bytes: int | None) -> None:
+        rebuilds.append(self.first)
+        rebuild(self, expected, log_bytes)
+
+    rebuild = Segment._rebuild
+    monkeypatch.setattr(Segment, "_rebuild", counting)
+    with LogReader(make(tmp_path / "s")) as log:
+        log.read(0, 1)
+        flip(segment_files(tmp_path / "s", INDEX)[0], 8 * (64 + 4 * 30))
+        served = {record.offset: record.data for offset in range(0, 60, 3) for record in log.read(offset, 3).records}
+    assert_true(served)
+    assert (len(served), rebuilds) == (60, [0])
+
+
+class FullAtIndex(Files):
+    """A disk that becomes full when the index is written, and `then` is called before the writer learns of it."""
+
+    index: Path
+    then: Callable[[], object] | None = None
+
+    def write(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        super().write(fd, data, position)
+        if self.then is not None and os.path.samestat(os.fstat(fd), self.index.stat()):
+            self.then()
+            self.then = None
+            raise OSError(errno.ENOSPC, "disk full")
+
+
+def test_a_reader_that_saw_an_undone_append_serves_the_records_after_it(tmp_path: Path) -> None:
+    """Two small records end where an undone one did, so the entries that the reader saw fit the records after them."""
+    files = FullAtIndex()
+    with Log.create(tmp_path / "s", "s", files=files) as log, LogReader(tmp_path / "s") as reader:
+        log.append([b"%0100d" % offset for offset in range(10)])
+        files.index = index_of(tmp_path / "s", 0)
+        files.then = lambda: reader.read(10)
+        with pytest.raises(DiskFull):
+            log.append([b"%0100d" % number for number in range(4)])
+        small = (100 - HEADER_BYTES) // 2
+        sizes = [small, small, 100, 100, 100]
+        log.append([b"%d" % offset + bytes(size - 2) for offset, size in enumerate(sizes, start=10)])
+        for offset in range(10, 15):
+            assert [record.data[:2] for record in reader.read(offset, 1).records] == [b"%d" % offset]
 
 
 @pytest.mark.parametrize("damaged", [10, COUNT - 1])
