@@ -376,6 +376,7 @@ class KeyView(Struct, omit_defaults=True, kw_only=True):
     rights: list[str]
     created_at: int
     key: str | None = None
+    """The key itself; only in the response that creates it."""
 
     @classmethod
     def of(cls, key: ApiKey, secret: str | None = None) -> KeyView:
@@ -388,8 +389,6 @@ class KeyView(Struct, omit_defaults=True, kw_only=True):
             created_at=key.created_at,
             key=secret,
         )
-
-    """The key itself; only in the response that creates it."""
 
 
 class KeyList(Struct):
