@@ -169,6 +169,17 @@ def test_a_stream_shows_segments_consumers_and_records_at_an_offset(
     expect(dashboard.tile("records")).to_have_text("51")
 
 
+def test_a_row_keeps_the_focus_while_its_figures_change(dashboard: Dashboard, client: Client, name: str) -> None:
+    client.post("/streams", {"name": name})
+    page = dashboard.go("streams")
+    row = page.get_by_role("row").filter(has_text=name)
+    row.get_by_role("link").focus()
+    for records in ("1", "2"):
+        client.post(f"/streams/{name}/records", {"records": [1]})
+        expect(row.get_by_role("cell").nth(1)).to_have_text(records)
+    expect(row.get_by_role("link")).to_be_focused()
+
+
 def test_the_pipeline_says_how_to_start_it(dashboard: Dashboard) -> None:
     page = dashboard.go("pipeline")
     expect(page.get_by_text("There is no lake yet")).to_be_visible()

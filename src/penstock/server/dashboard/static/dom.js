@@ -10,7 +10,8 @@ const SVG = 'http://www.w3.org/2000/svg'
  * @param {Props} props
  */
 export function set(element, props) {
-  for (const [name, value] of Object.entries(props)) {
+  for (const name in props) {
+    const value = props[name]
     if (name.startsWith('on')) element.addEventListener(name.slice(2), value)
     else if (name === 'text') element.textContent = String(value ?? '')
     else if (name === 'value') /** @type {HTMLInputElement} */ (element).value = value ?? ''
@@ -79,15 +80,15 @@ export function say(node, text) {
 }
 
 /**
- * Update rows from items, reusing the rows of items that stay, which keeps focus and scroll position.
+ * Update rows from items. The row of an item that stays is kept, and so are its cells that did not change,
+ * which keeps focus and scroll position.
  * @template T
  * @param {Element} parent
  * @param {T[]} items
  * @param {(item: T) => string} keyOf
- * @param {(item: T) => Element} make
- * @param {(element: any, item: T) => void} update
+ * @param {(item: T) => Element} make builds a row; its own attributes and the number of its cells depend on the key alone
  */
-export function rows(parent, items, keyOf, make, update) {
+export function rows(parent, items, keyOf, make) {
   /** @type {Map<string, Element>} */
   const there = new Map()
   for (const element of [...parent.children]) there.set(element.getAttribute('data-key') ?? '', element)
@@ -95,18 +96,28 @@ export function rows(parent, items, keyOf, make, update) {
   let at = parent.firstElementChild
   for (const item of items) {
     const key = keyOf(item)
-    let element = there.get(key)
-    if (element === undefined) {
-      element = make(item)
-      element.setAttribute('data-key', key)
-    } else {
-      there.delete(key)
-    }
-    update(element, item)
+    const made = make(item)
+    const element = there.get(key) ?? made
+    if (element === made) made.setAttribute('data-key', key)
+    else replaceCells(element, made)
+    there.delete(key)
     if (element === at) at = at.nextElementSibling
     else parent.insertBefore(element, at)
   }
   for (const element of there.values()) element.remove()
+}
+
+/**
+ * Replace the cells of a row that differ from those of a new one.
+ * @param {Element} row
+ * @param {Element} made
+ */
+function replaceCells(row, made) {
+  // From the last to the first: a cell that moves into the row leaves the places of those before it unchanged.
+  for (let n = made.children.length - 1; n >= 0; n--) {
+    const cell = made.children[n]
+    if (!cell.isEqualNode(row.children[n])) row.children[n].replaceWith(cell)
+  }
 }
 
 /**

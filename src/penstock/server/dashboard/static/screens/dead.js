@@ -26,9 +26,9 @@ function byQueue(app, signal) {
   const none = h('div')
   const draw = () => {
     const found = [...app.catalog.queues.values()].filter((entry) => entry.dead > 0).sort((a, b) => b.dead - a.dead || (a.name < b.name ? -1 : 1)).slice(0, 500)
-    rows(list.body, found, (entry) => entry.name, (entry) => h('tr', { class: 'link', onclick: () => go(to('dead', [entry.name])) },
-      h('td', { class: 'main clip' }, h('a', { href: to('dead', [entry.name]), text: entry.name })), h('td', { class: 'num bad' }), h('td', { class: 'num' }), h('td', { class: 'num' })),
-      (row, entry) => [entry.dead, entry.ready, entry.leased].forEach((value, n) => say(row.children[n + 1], short(value))))
+    rows(list.body, found, ({ name }) => name, ({ name, dead, ready, leased }) => h('tr', { class: 'link', onclick: () => go(to('dead', [name])) },
+      h('td', { class: 'main clip' }, h('a', { href: to('dead', [name]), text: name })), h('td', { class: 'num bad', text: short(dead) }),
+      h('td', { class: 'num', text: short(ready) }), h('td', { class: 'num', text: short(leased) })))
     list.element.hidden = found.length === 0
     fill(none, app.catalog.error ? problem(app.catalog.error) : found.length === 0 && (app.catalog.complete
       ? empty('No dead letters', 'Messages that fail all their attempts are listed here, with every error.')

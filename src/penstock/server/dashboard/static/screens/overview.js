@@ -14,7 +14,7 @@ const SPANS = [
   ['5m', '5 min', 5, 1], ['1h', '1 h', 60, 1], ['6h', '6 h', 360, 5], ['24h', '24 h', 1440, 15], ['7d', '7 d', 10_080, 120], ['30d', '30 d', 43_200, 480],
 ]
 const REFRESH_MS = 4000
-const WIDE = ['failed', 'deadLetter']
+const FAILURES = ['failed', 'deadLetter']
 const LIVE_SECONDS = 300
 const WINDOW_MS = 10_000
 
@@ -81,7 +81,7 @@ export function overview(app, place, signal) {
     for (const kind of /** @type {('wait' | 'service')[]} */ (['wait', 'service'])) {
       charts[kind].set(times, ['p50', 'p95', 'p99'].map((name) => points.map((point) => point[kind][name])))
     }
-    rows(busiest.body, found.busiest, (each) => each.queue, makeRow, showRow)
+    rows(busiest.body, found.busiest, (each) => each.queue, row)
   }
   /** @param {Digest} digest */
   const tell = (digest) => {
@@ -200,21 +200,11 @@ function latest(list, app) {
 }
 
 /** @param {any} each */
-function makeRow(each) {
-  const cells = ['pushed', 'completed', 'failed', 'pending', 'deadLetter'].map((name) => h('td', { class: WIDE.includes(name) ? 'num wide' : 'num', 'data-cell': name }))
-  return h('tr', { class: 'link', onclick: () => go(to('queue', [each.queue])) },
-    h('td', { class: 'main clip' }, h('a', { href: to('queue', [each.queue]), text: each.queue })), cells)
-}
-
-/**
- * @param {Element} row
- * @param {any} each
- */
-function showRow(row, each) {
-  for (const cell of row.querySelectorAll('[data-cell]')) {
-    const name = cell.getAttribute('data-cell') ?? ''
-    say(cell, short(each[name]))
-    cell.classList.toggle('zero', each[name] === 0)
-    cell.classList.toggle('bad', each[name] > 0 && (name === 'failed' || name === 'deadLetter'))
-  }
+function row(each) {
+  const address = to('queue', [each.queue])
+  const cells = ['pushed', 'completed', 'failed', 'pending', 'deadLetter'].map((name) => {
+    const [width, tone] = FAILURES.includes(name) ? ['wide', 'bad'] : ['', '']
+    return h('td', { class: `num ${width} ${each[name] > 0 ? tone : 'zero'}`, 'data-cell': name, text: short(each[name]) })
+  })
+  return h('tr', { class: 'link', onclick: () => go(address) }, h('td', { class: 'main clip' }, h('a', { href: address, text: each.queue })), cells)
 }

@@ -1,5 +1,5 @@
 /** Pipeline: the lag of the lake's tables, the readers of the journal, and how to start it. */
-import { every, fill, h, rows, say } from '../dom.js'
+import { every, fill, h, rows } from '../dom.js'
 import { ago, bytes, count } from '../format.js'
 import { card, command, empty, facts, head, problem, table, tag } from '../parts.js'
 
@@ -34,13 +34,12 @@ export function pipeline(app, place, signal) {
     const now = Date.now()
     const start = app.server.store === 'sqlite' ? '--data ./penstock-data' : '--store "$PENSTOCK_STORE"'
     fill(state, found.exists && tag(found.running ? 'ok' : 'scheduled', found.running ? 'running' : 'not running'))
-    rows(tables.body, found.tables, (/** @type {any} */ each) => each.table, (/** @type {any} */ each) => h('tr', { title: each.about }, h('td', { class: 'main clip mono' }), ['num', 'num', 'num', 'num wide', 'num wide'].map((kind) => h('td', { class: kind }))), (row, each) => {
-      [each.table, count(each.rows), ago(each.newest_ms, now), each.lag === null ? '–' : count(each.lag), count(each.files), bytes(each.bytes)].forEach((text, n) => say(row.children[n], text))
-      row.children[3].classList.toggle('warn', each.lag > 0)
-    })
-    rows(readers.body, found.readers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip mono' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td', { class: 'wide' }), h('td', { class: 'wide' })), (row, each) => {
-      [each.consumer, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), ago(each.seen_at, now), each.kind].forEach((text, n) => say(row.children[n], text))
-    })
+    rows(tables.body, found.tables, (/** @type {any} */ each) => each.table, (each) => h('tr', { title: each.about },
+      h('td', { class: 'main clip mono', text: each.table }), h('td', { class: 'num', text: count(each.rows) }), h('td', { class: 'num', text: ago(each.newest_ms, now) }),
+      h('td', { class: each.lag > 0 ? 'num warn' : 'num', text: count(each.lag) }), h('td', { class: 'num wide', text: count(each.files) }), h('td', { class: 'num wide', text: bytes(each.bytes) })))
+    rows(readers.body, found.readers, (/** @type {any} */ each) => each.consumer, (each) => h('tr', {},
+      h('td', { class: 'main clip mono', text: each.consumer }), h('td', { class: 'num', text: each.offset === null ? 'none yet' : count(each.offset) }), h('td', { class: 'num', text: count(each.lag) }),
+      h('td', { class: 'wide', text: ago(each.seen_at, now) }), h('td', { class: 'wide', text: each.kind })))
     fill(body, !found.installed && h('div', { class: 'card' }, empty('The tables cannot be read', 'The packages that read them are not installed on this server.', `pip install 'penstock-mq[spark]'`)),
       found.installed && !found.exists && h('div', { class: 'card' }, empty('There is no lake yet', 'The pipeline turns everything that passed through the queues into tables, with Spark. If it is killed, the next run continues where it stopped.',
         `penstock pipeline run ${start}`, `penstock pipeline run ${start} --continuous`)),

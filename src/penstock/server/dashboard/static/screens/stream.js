@@ -1,6 +1,6 @@
 /** One stream: its segments, its consumers with their lag, and its records from any offset. */
 import { confirmByName } from '../dialog.js'
-import { every, fill, h, rows, say } from '../dom.js'
+import { every, fill, h, rows } from '../dom.js'
 import { ago, bytes, count, exact, when } from '../format.js'
 import { jsonView, preview } from '../json_view.js'
 import { card, empty, head, problem, table, tiles } from '../parts.js'
@@ -44,11 +44,10 @@ export function stream(app, place, signal) {
       figures.set.lag(count(Math.max(0, ...info.consumers.map((/** @type {any} */ each) => each.lag))))
       before = { at: now, next: info.next }
       drawSegments(segments, info.segments)
-      rows(consumers.body, info.consumers, (/** @type {any} */ each) => each.consumer, () => h('tr', {}, h('td', { class: 'main clip' }), h('td', { class: 'num' }), h('td', { class: 'num' }), h('td')), (row, each) => {
-        const name = each.kind === 'consumer' ? each.consumer : `${each.consumer} (${each.kind})`
-        const seen = ago(each.seen_at, now);
-        [name, each.offset === null ? 'none yet' : count(each.offset), count(each.lag), each.expired ? `${seen}, expired` : seen].forEach((text, n) => say(row.children[n], text))
-      })
+      rows(consumers.body, info.consumers, (/** @type {any} */ each) => each.consumer, (each) => h('tr', {},
+        h('td', { class: 'main clip', text: each.kind === 'consumer' ? each.consumer : `${each.consumer} (${each.kind})` }),
+        h('td', { class: 'num', text: each.offset === null ? 'none yet' : count(each.offset) }), h('td', { class: 'num', text: count(each.lag) }),
+        h('td', { text: ago(each.seen_at, now) + (each.expired ? ', expired' : '') })))
       consumers.element.hidden = info.consumers.length === 0
       fill(none, info.consumers.length === 0 && empty('There are no consumers', 'A consumer continues at its committed offset, even after a restart.', `curl '${app.client.baseUrl}/streams/${encodeURIComponent(name)}/next?consumer=me'`))
     } catch (error) {

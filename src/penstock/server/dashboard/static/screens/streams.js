@@ -1,6 +1,6 @@
 /** Streams: logs with any number of readers. */
 import { ask } from '../dialog.js'
-import { every, fill, h, rows, say } from '../dom.js'
+import { every, fill, h, rows } from '../dom.js'
 import { bytes, count, short } from '../format.js'
 import { icon } from '../icons.js'
 import { card, empty, field, head, problem, table } from '../parts.js'
@@ -24,7 +24,7 @@ export function streams(app, place, signal) {
     try {
       const page = await app.client.streams({ limit: SHOWN_MAX })
       if (signal.aborted) return
-      rows(list.body, page.streams, (each) => each.name, make, update)
+      rows(list.body, page.streams, (each) => each.name, row)
       list.element.hidden = page.streams.length === 0
       fill(none, page.streams.length === 0 && empty('There are no streams yet', 'A stream keeps its records, so that any number of consumers can read all of them in order.',
         'penstock stream create clicks', `penstock stream append clicks --record '{"page": "/"}'`))
@@ -38,18 +38,11 @@ export function streams(app, place, signal) {
 }
 
 /** @param {any} each */
-function make(each) {
-  const cells = Array.from({ length: 5 }, () => h('td', { class: 'num' }))
-  return h('tr', { class: 'link', onclick: () => go(to('stream', [each.name])) }, h('td', { class: 'main clip' }, h('a', { href: to('stream', [each.name]), text: each.name })), cells)
-}
-
-/**
- * @param {Element} row
- * @param {any} each
- */
-function update(row, each) {
+function row(each) {
+  const address = to('stream', [each.name])
   const values = [count(each.next - each.first), count(each.next), bytes(each.bytes), count(each.segment_count), short(each.consumer_count)]
-  values.forEach((value, n) => say(row.children[n + 1], value))
+  return h('tr', { class: 'link', onclick: () => go(address) }, h('td', { class: 'main clip' }, h('a', { href: address, text: each.name })),
+    values.map((text) => h('td', { class: 'num', text })))
 }
 
 /** @param {App} app */

@@ -36,17 +36,12 @@ export function workers(app, place, signal) {
     const now = Date.now()
     const mine = all.filter((each) => each.kind === 'server')
     const theirs = all.filter((each) => each.kind === 'consumer')
-    const keyOf = (/** @type {any} */ each) => `${each.name} ${each.server ?? ''} ${each.started_at}`
-    const cells = (/** @type {string[]} */ ...kinds) => () => h('tr', {}, kinds.map((kind) => h('td', { class: kind || null })))
-    rows(servers.body, mine, keyOf, cells('main clip', '', 'num wide', 'wide', 'wide', ''), (row, each) => {
-      tell(row, [each.name, each.host ?? '–', String(each.pid ?? '–'), each.version ?? '–', ago(each.started_at, now)])
-      heartbeat(row.children[5], each, now)
-    })
-    rows(consumers.body, theirs, keyOf, cells('main clip', 'wide', 'wide', 'num', 'wide wrap', ''), (row, each) => {
-      tell(row, [each.name, each.server ?? 'the store itself', [each.host, each.pid].filter((part) => part !== null).join(' · ') || '–', count(each.leases)])
-      fill(row.children[4], each.queues.slice(0, 6).map((/** @type {any} */ held) => [h('a', { href: to(held.queue.endsWith('/') ? 'queues' : 'queue', held.queue.endsWith('/') ? [] : [held.queue], held.queue.endsWith('/') ? { filter: held.queue } : {}), text: held.queue }), held.leases > 0 ? ` ${held.leases} ` : ' ']))
-      heartbeat(row.children[5], each, now)
-    })
+    rows(servers.body, mine, keyOf, (each) => h('tr', {}, h('td', { class: 'main clip', text: each.name }), h('td', { text: each.host ?? '–' }),
+      h('td', { class: 'num wide', text: each.pid ?? '–' }), h('td', { class: 'wide', text: each.version ?? '–' }),
+      h('td', { class: 'wide', text: ago(each.started_at, now) }), h('td', {}, heartbeat(each, now))))
+    rows(consumers.body, theirs, keyOf, (each) => h('tr', {}, h('td', { class: 'main clip', text: each.name }), h('td', { class: 'wide', text: each.server ?? 'the store itself' }),
+      h('td', { class: 'wide', text: [each.host, each.pid].filter((part) => part !== null).join(' · ') || '–' }), h('td', { class: 'num', text: count(each.leases) }),
+      h('td', { class: 'wide wrap' }, each.queues.slice(0, 6).map(link)), h('td', {}, heartbeat(each, now))))
     servers.element.hidden = mine.length === 0
     consumers.element.hidden = theirs.length === 0
     say(said, `${plural(mine.length, 'server')}, ${plural(theirs.length, 'consumer')}`)
@@ -57,18 +52,20 @@ export function workers(app, place, signal) {
   return h('div', {}, head('Workers', { after: said }), card('Consumers', h('div', {}, consumers.element, noConsumers)), card('Servers', h('div', {}, servers.element, noServers)))
 }
 
-/**
- * @param {Element} row
- * @param {string[]} texts
- */
-const tell = (row, texts) => texts.forEach((text, n) => say(row.children[n], text))
+/** @param {any} each */
+const keyOf = (each) => `${each.name} ${each.server ?? ''} ${each.started_at}`
+
+/** @param {{queue: string, leases: number}} held the name of a queue, or of a namespace, which ends with a slash */
+function link({ queue, leases }) {
+  const address = queue.endsWith('/') ? to('queues', [], { filter: queue }) : to('queue', [queue])
+  return [h('a', { href: address, text: queue }), leases > 0 ? ` ${leases} ` : ' ']
+}
 
 /**
- * @param {Element} cell
  * @param {any} each
  * @param {number} now
  */
-function heartbeat(cell, each, now) {
+function heartbeat(each, now) {
   const late = now > (each.seen_at + each.stale_at) / 2
-  fill(cell, tag(late ? 'lapsed' : 'ok', ago(each.seen_at, now)))
+  return tag(late ? 'lapsed' : 'ok', ago(each.seen_at, now))
 }
