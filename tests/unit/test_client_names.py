@@ -57,7 +57,7 @@ def test_talking_to_a_server_needs_no_more_than_the_basic_install() -> None:
 def test_every_error_travels(kind: type[errors.PenstockError]) -> None:
     body = {"error": "queue 'q' still holds 7 messages: a, b", "code": kind.code, "hint": "do this", "field": "f"}
     answer = HttpResponse(422, {b"retry-after": b"3"}, msgspec.json.encode(body))
-    error = response_errors.error_of(answer, "q")
+    error = response_errors.error_of(answer, "q", "http://h")
     assert type(error) is kind
     assert error.code == kind.code
     assert str(error) == str(copy.copy(error)) == f"{body['error']} (do this)"
@@ -75,11 +75,16 @@ def test_codes_that_only_a_server_knows_become_the_nearest_class() -> None:
         (429, "too_many_polls", errors.TryLater),
         (500, "internal_error", errors.ServerFault),
     ):
-        error = response_errors.error_of(
-            HttpResponse(status, {}, msgspec.json.encode({"error": "e", "code": code})), None
-        )
+        answer = HttpResponse(status, {}, msgspec.json.encode({"error": "e", "code": code}))
+        error = response_errors.error_of(answer, None, "http://h")
         assert type(error) is kind
         assert error.code == code
+
+
+def test_an_answer_that_is_not_a_servers_is_shown_with_the_address_it_came_from() -> None:
+    answer = HttpResponse(502, {}, b"<h1>Bad\n  gateway</h1>")
+    error = response_errors.error_of(answer, None, "http://h")
+    assert (type(error), str(error)) == (errors.ServerFault, "http://h answered 502 <h1>Bad gateway</h1>")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def command(session: Session, out: Output) -> None:
     # A server that is not ready answers 503, with the same report.
     answer = whole(stream(session, "/readyz"))
     if answer.status >= 400 and answer.status != 503:
-        raise error_of(answer, None)
+        raise error_of(answer, None, session.where)
     health = session.read(DATA_DECODER, answer)
     out.show(health, lambda: out.fields({"ready": health["ready"], **health["checks"]}))
     if not health["ready"]:

@@ -30,5 +30,5 @@ def stream_body(session: Session, path: str) -> Iterator[bytes]:
     parts = stream(session, path)
     for part in parts:
         if part.status >= 400:
-            raise error_of(whole([part, *parts]), None)
+            raise error_of(whole([part, *parts]), None, session.where)
         yield part.body

@@ -39,7 +39,8 @@ def command(client: Client, out: Output, queue: str | None) -> None:
 
 
 def show_stats(out: Output, stats: Data) -> None:
-    shown: Data = {name: value for name, value in stats.items() if not isinstance(value, dict)}
+    # `dlq` is another name for `dead`.
+    shown: Data = {name: value for name, value in stats.items() if name != "dlq" and not isinstance(value, dict)}
     shown["error_rate"] = f"{stats['error_rate']:.1%}"
     for name, percentiles in stats["latency"].items():
         shown[name] = "  ".join(f"{point} {'-' if value is None else value}" for point, value in percentiles.items())

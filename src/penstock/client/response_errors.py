@@ -40,14 +40,14 @@ _STREAM_ERRORS = (
 _problem = msgspec.json.Decoder(Problem)
 
 
-def error_of(answer: HttpResponse, queue: str | None) -> errors.PenstockError:
-    """Return the exception for an error response."""
+def error_of(answer: HttpResponse, queue: str | None, where: str) -> errors.PenstockError:
+    """Return the exception for an error response of the server at `where`."""
     try:
         problem = _problem.decode(answer.body)
     except msgspec.MsgspecError:
         kind = BY_STATUS.get(answer.status, errors.ServerFault)
         text = " ".join(answer.body[:1_000].decode("utf-8", "replace").split())[:200]
-        problem = Problem(f"the server answered {answer.status} {text}".rstrip(), kind.code)
+        problem = Problem(f"{where} answered {answer.status} {text}".rstrip(), kind.code)
     kind = CLASSES.get(problem.code) or BY_STATUS.get(answer.status, errors.ServerFault)
     # The response carries the error's text, not the arguments of its constructor.
     error = kind.__new__(kind)

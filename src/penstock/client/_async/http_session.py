@@ -96,7 +96,7 @@ class Session:
             self._is_lost = False
             if answer.status < 400:
                 return answer, repeated
-            error = error_of(answer, queue)
+            error = error_of(answer, queue, self.where)
             if error.maybe_done:
                 repeated = True
                 if not repeatable:
