@@ -156,7 +156,7 @@ def test_batches_are_halved_until_a_server_takes_them(url: str, tmp_path: Path) 
     assert queues.json("message", "enqueue", "--queue", name, "--file", str(file))["added"] == 300
 
 
-def test_what_the_server_refuses_half_way_can_be_mended_and_gone_on_with(url: str, tmp_path: Path) -> None:
+def test_lines_that_the_server_refused_can_be_corrected_and_enqueued_again(url: str, tmp_path: Path) -> None:
     queues = Queues(("--url", url), "http")
     name = next(names)
     queues.ok("queue", "add", "--name", name)

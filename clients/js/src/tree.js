@@ -36,7 +36,7 @@ export function createQueenClient({ baseUrl, ...options }) {
 
 /** @param {Http} http */
 export function createTree(http) {
-  const pushes = { true: pushJoiner(http, true), false: pushJoiner(http, false) }
+  const pushes = { true: pushBatcher(http, true), false: pushBatcher(http, false) }
   /** @type {Batcher<shapes.Acknowledgment, shapes.Acknowledged>} */
   const acks = new Batcher((entries) => sendOrSplit(entries, (some) => settle(http, some), refused), {
     weigh: ({ error }) => String(error ?? '').length + OVERHEAD_BYTES,
@@ -173,7 +173,7 @@ function pushEntry(items) {
  * @param {boolean} autoCreate
  * @returns {Batcher<PushEntry, shapes.TreePushedItem[]>}
  */
-function pushJoiner(http, autoCreate) {
+function pushBatcher(http, autoCreate) {
   /** @param {PushEntry[]} entries @param {boolean} share */
   const send = (entries, share) => pushAll(http, entries, { autoCreate }, share)
   return new Batcher(
