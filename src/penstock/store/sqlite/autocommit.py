@@ -1,4 +1,4 @@
-"""Fast path: a push, lease or ack of one plain message as a single statement that commits itself.
+"""Runs a push, lease or ack of one plain message as a single statement that commits itself.
 
 In a transaction most of the cost would be around the command: begin, check for other writers, write counters, commit.
 Here the statement itself checks that this process is still the last writer of the file, and has no effect otherwise. A

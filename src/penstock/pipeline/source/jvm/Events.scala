@@ -176,10 +176,10 @@ final class Events(schema: StructType, chunk: Chunks) extends Decoder {
   private class Uuids extends Filler {
     override val column = new Texts
     override def fill(row: Int): Unit = {
-      val salt = chunk.buffer.getInt(at + 32) & 0xffffffffL
+      val storeId = chunk.buffer.getInt(at + 32) & 0xffffffffL
       for (number <- 0 until count) {
         val id = eachOf(0, number)
-        column.values(row + number) = if (id == 0) null else Uuid.text(id, eachOf(1, number), salt)
+        column.values(row + number) = if (id == 0) null else Uuid.text(id, eachOf(1, number), storeId)
       }
     }
   }
@@ -240,9 +240,9 @@ object Events {
 object Uuid {
   private val Digits = "0123456789abcdef".getBytes("ASCII")
 
-  def text(id: Long, createdMs: Long, salt: Long): UTF8String = {
+  def text(id: Long, createdMs: Long, storeId: Long): UTF8String = {
     val high = createdMs << 16 | 0x7000 | id >> 32 & 0xfff
-    val low = (id & 0xffffffffL) << 30 | salt | 1L << 63
+    val low = (id & 0xffffffffL) << 30 | storeId | 1L << 63
     val text = new Array[Byte](36)
     var digit, place = 0
     while (digit < 32) {
