@@ -272,7 +272,7 @@ def test_a_queue_may_require_the_lease_token(client: Client, name: str) -> None:
 
 def test_a_queue_that_is_not_there_is_empty(client: Client, name: str) -> None:
     assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q").status == 204
-    assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q.dlq?wait=true").status == 204
+    assert client.get(f"/api/v1/pop/ns/{name}/task/t/queue/q.dlq?wait=true&timeout=100").status == 204
 
 
 # Settling
