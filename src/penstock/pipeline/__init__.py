@@ -1,1 +1,1 @@
-"""What passed through the queues, as tables: Spark computes, Delta Lake keeps. Needs `penstock-mq[spark]`."""
+"""Turns the journal into tables, computed by Spark and stored with Delta Lake. Needs `penstock-mq[spark]`."""

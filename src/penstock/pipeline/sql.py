@@ -56,10 +56,8 @@ def tables_for(query: str, spark: SparkSession, lake: Lake, live: LiveTables) ->
     every = {*known, *LIVE}
     named = {name for name in every if name in text}
     if not named:
-        named, live = (
-            every,
-            LiveTables(None),
-        )  # A query without a known table can only list tables, so skip the live data.
+        # A query without a known table can only list tables, so skip the live data.
+        named, live = every, LiveTables(None)
     # Spark resolves relative paths in its warehouse.
     folder = Path(tempfile.mkdtemp(prefix="sql-", dir=lake.folder.absolute()))
     try:
