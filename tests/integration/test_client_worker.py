@@ -87,6 +87,74 @@ def test_a_worker_works_off_a_queue(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
+def test_acks_in_the_background_are_done_when_a_run_ends(sdk: Sdk, url: str, name: str) -> None:
+    handled: list[int] = []
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            await queue.push_many([{"n": number} for number in range(500)])
+
+            async def work(message: Any) -> None:
+                handled.append(message.payload["n"])
+
+            worker = queue.worker()(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await until(lambda: len(handled) == 500)
+            worker.stop()
+            await running
+            info = await queue.info()
+            assert (info.totals.acked, info.ready, info.leased) == (500, 0, 0)
+            assert handled == list(range(500))
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_becomes_slow_does_not_hold_back_other_messages(sdk: Sdk, url: str, name: str) -> None:
+    handled: list[int] = []
+    is_slow, go_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with sdk.connect(url) as client:
+            queue = await client.create_queue(name)
+            await queue.push_many([{"n": number} for number in range(100)])
+
+            async def work(message: Any) -> None:
+                if message.payload["n"] == 20:
+                    is_slow.set()
+                    while not go_on.is_set():
+                        await asyncio.sleep(0.01)
+                handled.append(message.payload["n"])
+
+            worker = queue.worker()(sdk.handler(work))
+            running = asyncio.ensure_future(sdk.run(worker))
+            await until(is_slow.is_set)
+            others: list[Any] = []
+            async with asyncio.timeout(20):
+                while len(others) < 79:
+                    others += await queue.lease(100, wait=1)
+            assert sorted(message.payload["n"] for message in others) == list(range(21, 100))
+            assert {message.attempts for message in others} == {1}
+            assert await queue.ack_many(others) == []
+            go_on.set()
+            await until(lambda: len(handled) == 21)
+            worker.stop()
+            await running
+            info = await queue.info()
+            assert (info.totals.acked, info.ready, info.leased) == (100, 0, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("prefetch", [-1, 10_001, True, "many"])
+def test_an_invalid_prefetch_is_refused(prefetch: Any, tmp_path: Path) -> None:
+    with (
+        penstock.connect(f"sqlite:///{tmp_path}/tasks.db") as client,
+        pytest.raises(penstock.PenstockError, match="prefetch"),
+    ):
+        client.create_queue("q").worker(prefetch=prefetch)(print)
+
+
 def test_a_message_that_takes_too_long_is_nacked(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:

@@ -227,6 +227,7 @@ class Queue:
         lease: Seconds | None = None,
         time_limit: Seconds | None = None,
         grace: Seconds = 30,
+        prefetch: int = 100,
     ) -> Callable[[Callable[[LeasedMessage], Awaitable[object]]], Worker]: ...
 
     def worker(
@@ -238,6 +239,7 @@ class Queue:
         lease: Seconds | None = None,
         time_limit: Seconds | None = None,
         grace: Seconds = 30,
+        prefetch: int = 100,
     ) -> Worker | Callable[[Callable[[LeasedMessage], Awaitable[object]]], Worker]:
         """Turn a function into a worker of the queue, with options or as plain `@queue.worker`::
 
@@ -247,7 +249,8 @@ class Queue:
 
             await send.run()  # until SIGTERM, SIGINT or send.stop()
 
-        Returning acks the message; an exception nacks it with its text and the queue's backoff.
+        Returning acks the message in the background; an exception nacks it with its text and the queue's backoff. If
+        handlers are fast, up to `prefetch` messages are leased ahead; 0 leases only what starts at once.
         """
 
         from penstock.client._async.worker import Worker
@@ -256,7 +259,14 @@ class Queue:
             if not callable(handler):
                 raise WrongType(f"handler: expected a function, got {type(handler).__name__}", field="handler")
             return Worker(
-                self, self._client, handler, concurrency=concurrency, lease=lease, time_limit=time_limit, grace=grace
+                self,
+                self._client,
+                handler,
+                concurrency=concurrency,
+                lease=lease,
+                time_limit=time_limit,
+                grace=grace,
+                prefetch=prefetch,
             )
 
         return make if handler is None else make(handler)

@@ -65,6 +65,11 @@ class LeasedMessage:
         return self._payload
 
     @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return len(self._lease.payload)
+
+    @property
     def priority(self) -> int:
         return self._lease.priority
 

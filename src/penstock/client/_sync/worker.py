@@ -12,7 +12,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.client._sync.acknowledger import Acknowledger
 from penstock.client._sync.message import LeasedMessage
+from penstock.client._sync.prefetcher import Prefetcher
 from penstock.client._concurrency_threads import (
     CAN_CANCEL,
     HANDLES_SIGNALS,
@@ -24,6 +26,8 @@ from penstock.client._concurrency_threads import (
 from penstock.client.signals import on_signals
 from penstock.client.stop import StopSignal
 from penstock.client.types import Seconds, milliseconds
+from penstock.core.limits import check_range
+from penstock.core.model import BATCH_MAX
 from penstock.errors import (
     DeadLetter,
     Discard,
@@ -47,13 +51,15 @@ RELEASE_SECONDS = 1.0
 SIGNAL_SECONDS = 1.0
 KEEP_SECONDS_MAX = 86_400.0
 CONCURRENCY_MAX = 10_000
+PREFETCH = 100
 
 
 class Worker:
     """A worker, created by `queue.worker`. Calling it calls the function itself, for tests.
 
     `time_limit`: a message that takes longer is nacked; an async function is cancelled, a thread goes on, but its
-    result is ignored. `grace`: how long a stop waits for messages in progress before it releases them.
+    result is ignored. `grace`: how long a stop waits for messages in progress before it releases them. `prefetch`: how
+    many messages may be leased ahead; a slow handler gets fewer, and messages that were not started are released.
     """
 
     def __init__(
@@ -66,11 +72,14 @@ class Worker:
         lease: Seconds | None,
         time_limit: Seconds | None,
         grace: Seconds,
+        prefetch: int = PREFETCH,
     ) -> None:
         if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidInput(
                 f"concurrency must be an int from 1 to {CONCURRENCY_MAX}, got {concurrency!r}", field="concurrency"
             )
+        check_range("prefetch", prefetch, 0, BATCH_MAX)
+        self._prefetch = prefetch
         self.queue = queue
         self.handler = handler
         self._client = client
@@ -122,15 +131,25 @@ class Worker:
         wake = self._wake
         self._error = None
         at_work = set(range(self._concurrency))
+        prefetcher = Prefetcher(
+            lambda limit, wait: self._lease_messages(limit, LEASE_WAIT_SECONDS if wait else 0, stop),
+            self._release_all,
+            lanes=self._concurrency,
+            lease_ms=self._lease_ms,
+            prefetch=self._prefetch,
+        )
+        acknowledger = Acknowledger(self._client)
 
         def work(number: int) -> None:
             try:
-                self._lane(stop)
+                self._guarded(stop, lambda: self._lane(prefetcher, acknowledger))
             finally:
                 at_work.discard(number)
                 wake.set()
 
         name = f"penstock-{self.queue.name}"
+        fetching = BackgroundTasks(lambda: self._guarded(stop, lambda: prefetcher.run(stop)), f"{name}-prefetcher")
+        acking = BackgroundTasks(lambda: self._guarded(stop, acknowledger.run), f"{name}-acknowledger")
         lanes = [BackgroundTasks(partial(work, number), f"{name}-{number}") for number in range(self._concurrency)]
         try:
             while not self._stopping:
@@ -138,6 +157,9 @@ class Worker:
         finally:
             stop.set()
             self._finish(lanes, at_work, wake)
+            acknowledger.close()
+            for task in (fetching, acking):
+                task.join(RELEASE_SECONDS if self._is_forced else self._grace + RELEASE_SECONDS)
         if self._error is not None:
             raise self._error
 
@@ -163,36 +185,37 @@ class Worker:
             for lane in late:
                 lane.join(1 + (0 if self._is_forced else self._grace))
 
-    def _lane(self, stop: StopSignal) -> None:
+    def _guarded(self, stop: StopSignal, work: Callable[[], None]) -> None:
         try:
-            while not stop.is_set:
-                self._next(stop)
+            work()
         except BaseException as error:
             # Cancellation after a stop is expected; any other end of this task must end the whole worker.
             if stop is self._stop and (isinstance(error, Exception) or not stop.is_set):
                 self._error = error
                 self.stop()
 
-    def _next(self, stop: StopSignal) -> None:
+    def _lane(self, prefetcher: Prefetcher, acknowledger: Acknowledger) -> None:
+        while (message := prefetcher.take()) is not None:
+            began = time.monotonic()
+            self._work(message, acknowledger)
+            prefetcher.finished(message, time.monotonic() - began)
+
+    def _lease_messages(self, limit: int, wait: float, stop: StopSignal) -> list[LeasedMessage]:
         try:
             leases = self._client.transport.lease(
-                self.queue.name, 1, self._lease_ms, LEASE_WAIT_SECONDS, stop, self._client.worker_name
+                self.queue.name, limit, self._lease_ms, wait, stop, self._client.worker_name
             )
         except (Unreachable, TryLater, StoreError, ServerFault) as error:
             if self._client.closed and not stop.is_set:
                 raise
             log.warning("cannot lease messages of %r, retrying: %s", self.queue.name, error)
             sleep(TROUBLE_SECONDS)
-            return
-        for lease in leases:
-            message = LeasedMessage(self._client, lease)
-            if stop.is_set:
-                self._release(message)
-            else:
-                self._work(message)
+            return []
+        return [LeasedMessage(self._client, lease) for lease in leases]
 
-    def _work(self, message: LeasedMessage) -> None:
+    def _work(self, message: LeasedMessage, acknowledger: Acknowledger) -> None:
         self._in_progress.add(message)
+        is_ack_pending = False
         limit = self._time_limit
         timeout_error = None if CAN_CANCEL or limit is None else f"TimeoutError: took longer than {limit:g} s"
         self._client.lease_renewer.keep(
@@ -210,9 +233,13 @@ class Worker:
             self._release(message)
             raise
         else:
-            self._settle(message, None)
+            # The renewer keeps the lease until the ack is answered.
+            is_ack_pending = not message.settled and acknowledger.add(message)
+            if not is_ack_pending:
+                self._settle(message, None)
         finally:
-            self._client.lease_renewer.forget(message)
+            if not is_ack_pending:
+                self._client.lease_renewer.forget(message)
             self._in_progress.discard(message)
 
     def _settle(self, message: LeasedMessage, error: Exception | None) -> None:
