@@ -28,19 +28,29 @@ RENEWALS = 3
 
 
 class Renewal:
-    __slots__ = ("due", "item", "lease_ms", "queue", "ref", "timeout_error", "until")
+    __slots__ = ("due", "is_held", "item", "lease_ms", "queue", "ref", "timeout_error", "until")
 
-    def __init__(self, message: LeasedMessage, lease_ms: int, until: float, timeout_error: str | None) -> None:
+    def __init__(
+        self,
+        message: LeasedMessage,
+        lease_ms: int,
+        until: float,
+        timeout_error: str | None = None,
+        *,
+        is_held: bool = False,
+    ) -> None:
         self.ref = weakref.ref(message)
         self.queue = message.queue
         self.item: SettleItem = message.item()
         self.lease_ms = lease_ms
         self.until = until
         self.timeout_error = timeout_error
+        # True if the message was leased ahead, and is released at `until` instead of renewed.
+        self.is_held = is_held
         self.due = self.next_due(time.monotonic())
 
     def next_due(self, now: float) -> float:
-        return min(now + self.lease_ms / 1000 / RENEWALS, self.until)
+        return self.until if self.is_held else min(now + self.lease_ms / 1000 / RENEWALS, self.until)
 
 
 class LeaseRenewer:
@@ -63,21 +73,30 @@ class LeaseRenewer:
         self._closed = False
         self._background: BackgroundTasks | None = None
 
-    def keep(self, message: LeasedMessage, lease_ms: int, seconds_max: float, timeout_error: str | None = None) -> None:
+    def keep(self, message: LeasedMessage, lease_ms: int, seconds_max: float, timeout_error: str | None = None) -> bool:
         """Extend the message's lease until it is settled, dropped, or `seconds_max` have passed.
 
-        With `timeout_error`, the message is then nacked with this text.
+        With `timeout_error`, the message is then nacked with this text. Returns False if the lease is already lost.
         """
-        renewal = Renewal(message, lease_ms, time.monotonic() + seconds_max, timeout_error)
+        return self._add(Renewal(message, lease_ms, time.monotonic() + seconds_max, timeout_error), message)
+
+    def hold(self, message: LeasedMessage, lease_ms: int, seconds: float) -> None:
+        """Release a message that was leased ahead, unless `keep` is called for it in time."""
+        self._add(Renewal(message, lease_ms, time.monotonic() + seconds, is_held=True), message)
+
+    def _add(self, renewal: Renewal, message: LeasedMessage) -> bool:
         with self._mutex:
+            if message.lost:
+                return False
             if self._closed:
-                return
+                return True
             self._renewals[message.id, message.token] = renewal
             if self._background is None or not self._background.running:
                 self._wakes_at = renewal.due
                 self._background = BackgroundTasks(self._run, "penstock-lease-renewer")
             elif renewal.due < self._wakes_at:
                 self._slot.set()
+        return True
 
     def end(self, message: LeasedMessage) -> None:
         """Mark the message as settled and stop renewing its lease."""
@@ -121,10 +140,14 @@ class LeaseRenewer:
 
     async def _renew(self, due: list[Renewal], now: float) -> None:
         groups: dict[tuple[str, int], list[Renewal]] = {}
+        held: dict[str, list[SettleItem]] = {}
         for renewal in due:
             message = renewal.ref()
             if message is None or message.settled or message.lost:
                 self._drop(renewal, message)
+            elif renewal.is_held:
+                if self._give_back(renewal, message):
+                    held.setdefault(renewal.queue, []).append(renewal.item)
             elif renewal.until <= now:
                 await self._give_up(renewal, message)
             else:
@@ -132,6 +155,25 @@ class LeaseRenewer:
             del message
         for (queue, lease_ms), group in groups.items():
             await self._extend(queue, lease_ms, group)
+        for queue, items in held.items():
+            await self._release(queue, items)
+
+    def _give_back(self, renewal: Renewal, message: LeasedMessage) -> bool:
+        """Take a held message away from its consumer, unless the consumer has just started it."""
+        with self._mutex:
+            key = (renewal.item.id, str(renewal.item.token))
+            if self._renewals.get(key) is not renewal:
+                return False
+            del self._renewals[key]
+            message.lost = True
+            return True
+
+    async def _release(self, queue: str, items: list[SettleItem]) -> None:
+        try:
+            await self._transport.settle("release", queue, items, retry_for=JOIN_SECONDS)
+        except PenstockError as error:
+            if not self._closed:
+                log.warning("cannot release %d messages of %r: %s", len(items), queue, error)
 
     async def _extend(self, queue: str, lease_ms: int, group: list[Renewal]) -> None:
         try:

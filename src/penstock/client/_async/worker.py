@@ -23,6 +23,7 @@ from penstock.client._concurrency_async import (
     sleep,
     within,
 )
+from penstock.client.handler_pace import AHEAD_MAX
 from penstock.client.signals import on_signals
 from penstock.client.stop import StopSignal
 from penstock.client.types import Seconds, milliseconds
@@ -51,7 +52,6 @@ RELEASE_SECONDS = 1.0
 SIGNAL_SECONDS = 1.0
 KEEP_SECONDS_MAX = 86_400.0
 CONCURRENCY_MAX = 10_000
-PREFETCH = 100
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
         lease: Seconds | None,
         time_limit: Seconds | None,
         grace: Seconds,
-        prefetch: int = PREFETCH,
+        prefetch: int = AHEAD_MAX,
     ) -> None:
         if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidInput(

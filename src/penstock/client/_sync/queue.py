@@ -5,12 +5,14 @@ Made by tools/unasync.py from the asynchronous twin: change that.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from penstock.client._sync.message import LeasedMessage, check_leased
 from penstock.client._sync.transaction import Transaction
+from penstock.client.handler_pace import AHEAD_MAX, HandlerPace
 from penstock.client.types import (
     NewMessage,
     Options,
@@ -103,7 +105,7 @@ class Queue:
     def consume(
         self,
         *,
-        batch: int = 1,
+        batch: int | None = None,
         lease: Seconds | None = None,
         idle: Seconds | None = None,
         keep_alive_for: Seconds = 3600,
@@ -112,34 +114,46 @@ class Queue:
 
         Messages are not acked automatically: use each one in a `with` block, or ack or nack it. Until then, and while
         you hold a reference to it, its lease is extended in the background, for `keep_alive_for` seconds at most.
-        Leaving the loop releases messages that were leased ahead (`batch`) and not yielded.
+
+        If your loop is fast, messages are leased ahead, about a tenth of a second of work; those that you have not
+        reached after a second go back to the queue. `batch` leases this many at a time instead and keeps them. Leaving
+        the loop releases messages that were leased ahead.
         """
-        _check_limit(batch, BATCH_MAX)
+        _check_limit(1 if batch is None else batch, BATCH_MAX)
         lease_ms = self.lease_ms(lease)
         wait = CONSUME_WAIT_SECONDS if idle is None else milliseconds("idle", idle) / 1000
         keep_seconds = milliseconds("keep_alive_for", keep_alive_for, 1) / 1000
+        renewer = self._client.lease_renewer
+        pace = HandlerPace(lease_ms)
         ahead: deque[LeasedMessage] = deque()
         try:
             while True:
                 for each in self._transport.lease(
-                    self.name, batch, lease_ms, wait, None, self._client.worker_name
+                    self.name, batch or 1 + pace.ahead(), lease_ms, wait, None, self._client.worker_name
                 ):
                     leased = LeasedMessage(self._client, each)
-                    self._client.lease_renewer.keep(leased, lease_ms, keep_seconds)
+                    if batch is None:
+                        renewer.hold(leased, lease_ms, pace.hold_seconds)
+                    else:
+                        renewer.keep(leased, lease_ms, keep_seconds)
                     ahead.append(leased)
                     del leased
                 if not ahead and idle is not None:
                     return
                 while ahead:
-                    if ahead[0].lost:
+                    if not renewer.keep(ahead[0], lease_ms, keep_seconds):
                         ahead.popleft()
-                    else:
-                        yield ahead.popleft()
+                        continue
+                    size, began = ahead[0].size, time.monotonic()
+                    # Not kept here: a message that the caller drops is no longer renewed.
+                    yield ahead.popleft()
+                    pace.finished(size, time.monotonic() - began)
         finally:
-            for message in ahead:
-                self._client.lease_renewer.end(message)
-            if ahead:
-                self._transport.settle("release", self.name, [message.item() for message in ahead])
+            left = [message for message in ahead if not message.lost]
+            for message in left:
+                renewer.end(message)
+            if left:
+                self._transport.settle("release", self.name, [message.item() for message in left])
 
     def lease_ms(self, lease: Seconds | None) -> int:
         """Return the lease time: the given one, or the queue's."""
@@ -227,7 +241,7 @@ class Queue:
         lease: Seconds | None = None,
         time_limit: Seconds | None = None,
         grace: Seconds = 30,
-        prefetch: int = 100,
+        prefetch: int = AHEAD_MAX,
     ) -> Callable[[Callable[[LeasedMessage], object]], Worker]: ...
 
     def worker(
@@ -239,7 +253,7 @@ class Queue:
         lease: Seconds | None = None,
         time_limit: Seconds | None = None,
         grace: Seconds = 30,
-        prefetch: int = 100,
+        prefetch: int = AHEAD_MAX,
     ) -> Worker | Callable[[Callable[[LeasedMessage], object]], Worker]:
         """Turn a function into a worker of the queue, with options or as plain `@queue.worker`::
 
