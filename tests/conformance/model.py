@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.core import commands as c
-from penstock.core.ids import DLQ_SUFFIX, message_uuid
+from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import Delivery, Failure, PushItem, PushReceipt, State, backoff_ms
 from penstock.errors import KeyTaken, LeaseLost, PenstockError, QueueFull, UnknownMessage, UnknownQueue
 from penstock.store.common import SETTLED_MINUTES
@@ -195,7 +195,7 @@ class Model(Operators):
     def _leased(self, e: Entry, queue: str, until: int, token: str) -> Delivery:
         return Delivery(
             id=e.id,
-            uuid=message_uuid(e.id, e.created_at, self.store_id),
+            store_id_or_uuid=self.store_id,
             queue=queue,
             payload=e.new.payload,
             content=e.new.content,

@@ -65,7 +65,7 @@ def settle_one(item: SettleItem, queue: str | None = None) -> wire.TransactSettl
 def delivery(message: wire.PolledMessage, queue: str) -> Delivery:
     return Delivery(
         id=message.id,
-        uuid=message.uuid,
+        store_id_or_uuid=message.uuid,
         queue=queue,
         payload=_payload_bytes(message),
         content=message.content,

@@ -190,7 +190,8 @@ class Delivery(Struct, kw_only=True):
     """A message leased to one consumer until `leased_until`. A taken message is already done and has no token."""
 
     id: int
-    uuid: str
+    store_id_or_uuid: int | str
+    """A store sets its own id, because most consumers never read the UUID. A server's response has the UUID."""
     queue: str
     payload: bytes
     content: Content
@@ -201,6 +202,11 @@ class Delivery(Struct, kw_only=True):
     token: str
     key: str | None = None
     headers: dict[str, str] | None = None
+
+    @property
+    def uuid(self) -> str:
+        known = self.store_id_or_uuid
+        return known if isinstance(known, str) else message_uuid(self.id, self.created_at, known)
 
 
 class QueueInfo(Struct, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.commands import CatchUp, Lease, Leased, Take
-from penstock.core.ids import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.core.ids import DLQ_SUFFIX, ID_MAX
 from penstock.core.latency import WAIT
 from penstock.core.model import LEASE_BYTES_MAX, Delivery
 from penstock.errors import PenstockError
@@ -189,7 +189,7 @@ def _message(
     priority, content, key, headers, payload = body
     return Delivery(
         id=message_id,
-        uuid=message_uuid(message_id, created_at, store_id),
+        store_id_or_uuid=store_id,
         queue=queue,
         payload=payload,
         content=CONTENTS[content],

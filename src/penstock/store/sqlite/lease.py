@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.commands import CatchUp, Lease, Leased, Take
-from penstock.core.ids import DLQ_SUFFIX, ID_MAX, message_uuid
+from penstock.core.ids import DLQ_SUFFIX, ID_MAX
 from penstock.core.latency import WAIT
 from penstock.core.model import Delivery
 from penstock.core.sql_files import load_sql
@@ -243,7 +243,7 @@ def _from_row(message_id: int, attempts: int, row: Row, queue: str, store_id: in
     created_at, priority, content, key, headers, payload = row
     return Delivery(
         id=message_id,
-        uuid=message_uuid(message_id, created_at, store_id),
+        store_id_or_uuid=store_id,
         queue=queue,
         payload=payload,
         content=CONTENTS[content],
