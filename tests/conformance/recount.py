@@ -12,7 +12,7 @@ from penstock.store.sqlite.queues import UNCOUNTED_MAX
 
 COUNTED = {
     "scheduled": "SELECT count(*) FROM penstock_scheduled WHERE queue_id = ?",
-    "leased": "SELECT count(*) FROM penstock_lease WHERE queue_id = ?",
+    "leased": "SELECT count(*) FROM {leased} WHERE queue_id = ?",
     "dead": "SELECT count(*) FROM penstock_dead WHERE NOT leased AND queue_id = ?",
     "archived": "SELECT count(*) FROM penstock_archive WHERE queue_id = ?",
 }
@@ -20,7 +20,7 @@ COUNTED = {
 STATE_ROWS = """
 SELECT place, queue_id, id FROM penstock_ready UNION ALL
 SELECT place, queue_id, id FROM penstock_scheduled UNION ALL
-SELECT place, queue_id, id FROM penstock_lease UNION ALL
+SELECT place, queue_id, id FROM {leased} UNION ALL
 SELECT place, queue_id, id FROM penstock_dead WHERE NOT leased UNION ALL
 SELECT place, queue_id, id FROM penstock_archive"""
 
@@ -62,6 +62,11 @@ def _counts_later(db: Database) -> bool:
     return isinstance(db, sqlite3.Connection)
 
 
+def _leased(db: Database) -> str:
+    """The table of every leased message; in a file, ranges have it as a view."""
+    return "penstock_leased" if isinstance(db, sqlite3.Connection) else "penstock_lease"
+
+
 def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
     """What no counter knows of yet: few pushes and leases, of plain messages, in the one queue that may have some."""
     lane = queue_id * 2 << ID_BITS
@@ -99,7 +104,9 @@ def _recount(db: Database, queue_id: int, cursor: int) -> dict[str, int]:
         "SELECT count(*) FROM penstock_message WHERE place > ? AND place < ?", (cursor, plain_end)
     ).fetchone()
     (filed,) = db.execute("SELECT count(*) FROM penstock_ready WHERE queue_id = ?", (queue_id,)).fetchone()
-    counted = {gauge: db.execute(sql, (queue_id,)).fetchone()[0] for gauge, sql in COUNTED.items()}
+    counted = {
+        gauge: db.execute(sql.format(leased=_leased(db)), (queue_id,)).fetchone()[0] for gauge, sql in COUNTED.items()
+    }
     return {"ready": plain + filed, **counted}
 
 
@@ -109,7 +116,7 @@ def _check_places(db: Database, queues: dict[int, str]) -> None:
     if _counts_later(db):
         cursors = {queue_id: _uncounted_leases(db, queue_id, cursor)[1] for queue_id, cursor in stored}
     states: dict[int, int] = {}
-    for place, queue_id, message_id in db.execute(STATE_ROWS):
+    for place, queue_id, message_id in db.execute(STATE_ROWS.format(leased=_leased(db))):
         assert place & ID_MAX == message_id
         assert place >> ID_BITS + 1 == queue_id
         states[place] = states.get(place, 0) + 1

@@ -116,11 +116,12 @@ def test_long_leases_do_not_hide_one_from_before_for_long(store: StoreUnderTest,
     assert set(store.do(Ack(queue="q", items=[SettleItem(m.id, m.token) for m in long])).results) == {Settled.OK}
 
 
-def test_what_a_lease_costs_does_not_grow_with_long_leases(on_file: StoreUnderTest, clock: Clock) -> None:
+@pytest.mark.parametrize("limit", [1, 2])
+def test_what_a_lease_costs_does_not_grow_with_long_leases(on_file: StoreUnderTest, clock: Clock, limit: int) -> None:
     work: list[int] = []
     for count in (400, 4_000):
         on_file.push(*map(str, range(count)))
-        while on_file.lease(limit=1_000, lease_ms=12 * HOUR_MS):
+        while on_file.lease(limit=limit, lease_ms=12 * HOUR_MS):
             clock.advance(1_000)
         steps = 0
 

@@ -137,5 +137,14 @@ def record_leased(
     tx.journal.note_columns(Kind.LEASED, queue, len(ids), columns, marks, worker_details(workers))
 
 
+def record_leased_plain(
+    tx: JournalTransaction, queue: Named, ids: Sequence[int], pushed: Sequence[int], until: int, worker: str | None
+) -> None:
+    """Record the first lease of messages that one consumer gets until the same time."""
+    columns = (ids, pushed, tx.now, tx.now, until, 1, 0, 0)
+    details = None if worker is None else worker_details([worker] * len(ids))
+    tx.journal.note_columns(Kind.LEASED, queue, len(ids), columns, 0, details)
+
+
 def worker_details(workers: Sequence[str | None]) -> list[bytes] | None:
     return [encode_detail(worker=worker) for worker in workers] if any(workers) else None

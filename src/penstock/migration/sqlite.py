@@ -32,6 +32,7 @@ from penstock.store.request_dedup import RequestWindow
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.connection import connect, mapping_errors, translate
 from penstock.store.sqlite.journal import record_depths
+from penstock.store.sqlite.lease_ranges import expand_all
 from penstock.store.sqlite.probe import check_penstock_database
 from penstock.store.sqlite.queues import LAST_ID, SQL, SqliteQueue
 from penstock.store.sqlite.schema import has_journal, migrate
@@ -64,6 +65,10 @@ class SqliteEndpoint:
             self.streams = FileStreamEndpoint(streams_beside(path), source=source)
             with mapping_errors(self.shown):
                 self.store_id = migrate(self._connection, system_clock(), BUSY_MS, unfinished=not source)
+                if source:
+                    # Both stores have single leases in common.
+                    with self.step():
+                        expand_all(self._connection)
         except BaseException:
             self._connection.close()
             raise

@@ -203,7 +203,7 @@ def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]
     kept[0] += pushed - leased
     kept[2] += leased
     plain -= leased
-    tables = ("ready", "scheduled", "lease", "dead WHERE NOT leased", "archive")
+    tables = ("ready", "scheduled", "leased", "dead WHERE NOT leased", "archive")
     counted = [connection.execute(f"SELECT count(*) FROM penstock_{table}").fetchone()[0] for table in tables]
     counted[0] += plain
     shown = ", ".join(f"{count} {name}" for name, count in zip(GAUGES, counted, strict=True))
@@ -216,7 +216,7 @@ def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]
 def _leases(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]:
     now = system_clock()
     stuck = connection.execute(
-        "SELECT q.name, count(*), min(l.leased_until), max(l.worker) FROM penstock_lease l"
+        "SELECT q.name, count(*), min(l.leased_until), max(l.worker) FROM penstock_leased l"
         " JOIN penstock_queue q ON q.id = l.queue_id WHERE l.leased_until <= ? GROUP BY q.name",
         (now - OVERDUE_MS_HIGH,),
     ).fetchall()
@@ -228,9 +228,9 @@ def _leases(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]:
             f"queue {name!r}: {count} leases ran out, the oldest {_age(now - oldest)} ago{of}",
             "they come back with the next pop of that queue; is a consumer running?",
         )
-    long = connection.execute("SELECT count(*) FROM penstock_lease WHERE leased_until > ?", (now + DAY_MS,)).fetchone()[
-        0
-    ]
+    (long,) = connection.execute(
+        "SELECT count(*) FROM penstock_leased WHERE leased_until > ?", (now + DAY_MS,)
+    ).fetchone()
     if long:
         yield Diagnosis(
             "note",

@@ -85,6 +85,19 @@ class ByteBudget:
     def is_full(self) -> bool:
         return self.left <= 0
 
+    def fetch(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return rows while the budget lasts, without reading further ones. A row ends with its payload."""
+        fetched: list[tuple[Any, ...]] = []
+        left = self.left
+        if left > 0:
+            for row in rows:
+                fetched.append(row)
+                left -= len(row[-1])
+                if left <= 0:
+                    break
+        self.left = left
+        return fetched
+
     def take(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield rows while the budget lasts, without reading further ones. A row ends with its payload."""
         source = iter(rows)
@@ -159,6 +172,10 @@ class LeaseChecks:
         until, message_id = rows[-1][:2] if len(rows) == LEASE_CHECK_STEP else (0, 0)
         self._last[queue_id] = (now - LEASE_CHECK_MS if more else now, until, message_id)
         return over, more
+
+    def repeat(self, queue_id: int) -> None:
+        """Let the next check follow at once, because not all chosen leases could be ended."""
+        self._last.pop(queue_id, None)
 
     def skip(self, queue_id: int, now: int) -> None:
         """Record that the queue has no lease to check."""

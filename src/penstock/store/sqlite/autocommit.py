@@ -17,9 +17,9 @@ from penstock.core.latency import SERVICE, TOTAL, WAIT
 from penstock.core.model import Content, PushReceipt
 from penstock.core.sql_files import load_sql
 from penstock.journal.events import Kind
-from penstock.journal.recording import record_leased, record_pushed
+from penstock.journal.recording import record_leased_plain, record_pushed
 from penstock.store.common import CONTENT_CODES, new_token
-from penstock.store.sqlite.lease import PLAIN, from_plain
+from penstock.store.sqlite.lease import PLAIN, plain_deliveries
 from penstock.store.sqlite.transaction import FORGET_EVERY, SqliteTransaction
 
 SQL = load_sql("penstock.store.sqlite", "autocommit")
@@ -95,10 +95,9 @@ def lease_autocommit(tx: SqliteTransaction, command: Lease) -> Leased | None:
     queue.uncounted_leases += 1
     tx.defer_counts(queue)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
-    messages = [from_plain(row, queue.name, tx.store_id, until, token.hex())]
     if queue.is_journalled:
-        record_leased(tx, queue, messages, [worker], {})
-    return Leased(messages)
+        record_leased_plain(tx, queue, [message_id], [row[1]], until, worker)
+    return Leased(plain_deliveries([row], queue.name, tx.store_id, until, token.hex()))
 
 
 def ack_autocommit(tx: SqliteTransaction, command: Ack) -> SettledAll | None:

@@ -27,9 +27,10 @@ class LatencyCounters:
             number = bucket(ms)
             counts[number] = counts.get(number, 0) + many
 
-    def add_one(self, queue_id: int, kind: int, ms: int) -> None:
+    def add_one(self, queue_id: int, kind: int, ms: int, count: int = 1) -> None:
+        """Add one latency that `count` messages share."""
         counts, number = self._counts[queue_id, kind], bucket(ms)
-        counts[number] = counts.get(number, 0) + 1
+        counts[number] = counts.get(number, 0) + count
 
     def forget(self, queue_id: int) -> None:
         """Discard the counts of a dropped queue, whose id may be reused."""

@@ -15,10 +15,11 @@ from penstock.core.latency import WAIT
 from penstock.core.model import Delivery
 from penstock.core.sql_files import load_sql
 from penstock.journal.events import EventFlag, Kind
-from penstock.journal.recording import record_leased
+from penstock.journal.recording import record_leased, record_leased_plain
 from penstock.store.common import CONTENTS, ByteBudget, new_token, new_tokens
+from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.journal import error_details
-from penstock.store.sqlite.queues import ANYTHING, LEASED, SqliteQueue
+from penstock.store.sqlite.queues import ANYTHING, LEASED, LEASED_RANGE, SqliteQueue
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.transitions import SETTLE, advance, wake_at
 
@@ -48,29 +49,31 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
     ):
         return None
     wanted = sum(command.limit for command in commands)
-    rows = tx.room.take(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted)) if queue.ready else ())
+    rows = tx.room.fetch(tx.execute(PLAIN, (queue.cursor, queue.plain_end, wanted))) if queue.ready else []
     now, default_ms = tx.now, queue.options.lease_ms
     untils = [now + (default_ms if command.lease_ms is None else command.lease_ms) for command in commands]
     leases, shares, workers = [], [], []
+    taken = 0
     for command, until, token in zip(commands, untils, new_tokens(untils), strict=True):
-        text, worker, share = token.hex(), command.worker, []
-        for row in islice(rows, command.limit):
-            row_key: int = row[0]
-            message_id = row_key & ID_MAX
-            leases.append((message_id, row_key, queue.id, token, now, until, now, worker))
-            tx.remember(message_id, (until, token, now, row[1]))
-            share.append(from_plain(row, name, tx.store_id, until, text))
-        shares.append(share)
-        workers += [worker] * len(share)
-    if leases:
-        queue.check_next(leases[0][1])
+        part, worker = rows[taken : taken + command.limit], command.worker
+        taken += len(part)
+        shares.append(plain_deliveries(part, name, tx.store_id, until, token.hex()))
+        workers += [worker] * len(part)
+        if len(part) == 1:
+            row_key, pushed_at = part[0][:2]
+            leases.append((row_key & ID_MAX, row_key, queue.id, token, now, until, now, worker))
+            tx.remember(row_key & ID_MAX, (until, token, now, pushed_at))
+        elif part:
+            ids = [row[0] & ID_MAX for row in part]
+            lease_ranges.add(tx, queue, until, token, worker, ids, [row[1] for row in part])
+    if rows:
+        queue.check_next(rows[0][0])
         tx.connection.executemany(LEASE_ONE, leases)
-        queue.count_leased(leases[-1][1], len(leases), min(untils))
-        tx.touch(queue, LEASED)
-        messages = [message for share in shares for message in share]
-        tx.latencies.add(queue.id, WAIT, [now - message.created_at for message in messages])
+        queue.count_leased(rows[-1][0], len(rows), min(untils))
+        tx.touch(queue, LEASED if len(leases) == len(rows) else LEASED_RANGE)
+        tx.latencies.add(queue.id, WAIT, [now - row[1] for row in rows])
         if queue.is_journalled:
-            record_leased(tx, queue, messages, workers, {})
+            record_leased(tx, queue, [message for share in shares for message in share], workers, {})
     wake = wake_at(queue)
     return [Leased(share, more=tx.room.is_full, wake_at=None if share else wake) for share in shares]
 
@@ -138,26 +141,29 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
     plain, indexed, messages = _pick(tx, queue, limit, until, token.hex())
     if not messages:
         return messages
-    lease_of = (queue.id, token, tx.now, until, tx.now, command.worker)
+    now, worker = tx.now, command.worker
+    ids, pushed = [row[0] & ID_MAX for row in plain], [row[1] for row in plain]
+    if plain:
+        queue.check_next(plain[0][0])
+    if len(plain) == 1:
+        tx.execute(LEASE_ONE, (ids[0], plain[0][0], queue.id, token, now, until, now, worker))
+        tx.remember(ids[0], (until, token, now, pushed[0]))
+    elif plain:
+        lease_ranges.add(tx, queue, until, token, worker, ids, pushed)
     if indexed:
         through = indexed[-1][:3]
-        tx.execute(SQL["lease_filed"], (*lease_of, queue.id, *through))
+        tx.execute(SQL["lease_filed"], (queue.id, token, now, until, now, worker, queue.id, *through))
         tx.execute(SQL["unfile"], (queue.id, *through))
-    if plain:
-        last = plain[-1][0]
-        queue.check_next(last)
-        tx.execute(SQL["lease_plain"], (*lease_of, queue.cursor, last))
-        for row in plain:
-            tx.remember(row[0] & ID_MAX, (until, token, tx.now, row[1]))
-        queue.cursor = last
-    queue.ready -= len(messages)
-    queue.leased += len(messages)
-    queue.n_leased += len(messages)
-    queue.lease_expiry_at = min(queue.lease_expiry_at, until)
-    tx.touch(queue, ANYTHING if indexed else LEASED)
+    queue.count_leased(plain[-1][0] if plain else queue.cursor, len(messages), until)
+    tx.touch(queue, ANYTHING if indexed else LEASED_RANGE if len(plain) > 1 else LEASED)
+    if indexed:
+        pushed = [each.created_at for each in messages if each.attempts == 1]
     if queue.is_journalled:
-        record_leased(tx, queue, messages, [command.worker] * len(messages), _first_leased(indexed))
-    tx.latencies.add(queue.id, WAIT, [tx.now - each.created_at for each in messages if each.attempts == 1])
+        if indexed:
+            record_leased(tx, queue, messages, [worker] * len(messages), _first_leased(indexed))
+        else:
+            record_leased_plain(tx, queue, ids, pushed, until, worker)
+    tx.latencies.add(queue.id, WAIT, [now - pushed_at for pushed_at in pushed])
     return messages
 
 
@@ -177,10 +183,9 @@ def _lease_next(
     tx.touch(queue, LEASED)
     tx.latencies.add_one(queue.id, WAIT, now - row[1])
     tx.room.left -= len(row[-1])
-    messages = [from_plain(row, queue.name, tx.store_id, until, token.hex())]
     if queue.is_journalled:
-        record_leased(tx, queue, messages, [worker], {})
-    return messages
+        record_leased_plain(tx, queue, [message_id], [row[1]], until, worker)
+    return plain_deliveries([row], queue.name, tx.store_id, until, token.hex())
 
 
 def _first_leased(indexed: list[Row]) -> dict[int, int]:
@@ -210,33 +215,46 @@ def _pick(
     """Return the first messages of a queue: plain rows, rows of the ready table, and both in order as deliveries."""
     name, store_id = queue.name, tx.store_id
     indexed = (
-        list(ByteBudget(tx.room.left).take(tx.execute(SQL["indexed"], (queue.id, limit))))
-        if queue.has_indexed_rows
-        else []
+        ByteBudget(tx.room.left).fetch(tx.execute(SQL["indexed"], (queue.id, limit))) if queue.has_indexed_rows else []
     )
     plain_rows = tx.execute(PLAIN, (queue.cursor, queue.plain_end, limit))
     if not indexed:
         queue.has_indexed_rows = False
-        plain = list(tx.room.take(plain_rows))
-        return plain, indexed, [from_plain(row, name, store_id, until, token) for row in plain]
-    plain = list(ByteBudget(tx.room.left).take(plain_rows))
+        plain = tx.room.fetch(plain_rows)
+        return plain, indexed, plain_deliveries(plain, name, store_id, until, token)
+    plain = ByteBudget(tx.room.left).fetch(plain_rows)
     keyed_plain = [((0, row[1] if row[2] is None else row[2], row[0] & ID_MAX), row) for row in plain]
     merged = (row for _, row in heapq.merge(keyed_plain, ((row[:3], row) for row in indexed)))
     taken_plain, taken_indexed, messages = [], [], []
     for row in islice(tx.room.take(merged), limit):
         if len(row) == 8:
             taken_plain.append(row)
-            messages.append(from_plain(row, name, store_id, until, token))
+            messages += plain_deliveries([row], name, store_id, until, token)
         else:
             taken_indexed.append(row)
             messages.append(_from_row(row[2], row[4] + 1, row[6:], name, store_id, until, token))
     return taken_plain, taken_indexed, messages
 
 
-def from_plain(row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
-    row_key, created_at, _, priority, content, key, headers, payload = row
-    body = (created_at, priority, content, key, headers, payload)
-    return _from_row(row_key & ID_MAX, 1, body, queue, store_id, until, token)
+def plain_deliveries(rows: Sequence[Row], queue: str, store_id: int, until: int, token: str) -> list[Delivery]:
+    """Return the deliveries of plain messages in their first lease, in one pass."""
+    return [
+        Delivery(
+            id=row_key & ID_MAX,
+            store_id_or_uuid=store_id,
+            queue=queue,
+            payload=payload,
+            content=CONTENTS[content],
+            priority=priority,
+            attempts=1,
+            created_at=created_at,
+            leased_until=until,
+            token=token,
+            key=key,
+            headers=None if headers is None else msgspec.json.decode(headers),
+        )
+        for row_key, created_at, _, priority, content, key, headers, payload in rows
+    ]
 
 
 def _from_row(message_id: int, attempts: int, row: Row, queue: str, store_id: int, until: int, token: str) -> Delivery:
@@ -273,7 +291,7 @@ def _finish_picked(tx: SqliteTransaction, queue: SqliteQueue, plain: list[Row], 
         last = plain[-1][0]
         queue.check_next(last)
         if keep:
-            tx.execute(SQL["archive_plain"], (*archive_of, queue.cursor, last))
+            tx.execute(SETTLE["archive_plain"], (*archive_of, queue.cursor + 1, last))
         else:
             tx.execute(SETTLE["delete_range"], (queue.cursor + 1, last))
         queue.cursor = last
@@ -289,7 +307,7 @@ def _lease_dead(tx: SqliteTransaction, queue: SqliteQueue, command: Lease) -> Le
     """Lease dead letters, oldest first. They use no attempts, and return to the dead letters if not acknowledged."""
     if advance(tx, queue).more or tx.room.is_full:
         return Leased([], more=True)
-    rows = list(tx.room.take(tx.execute(SQL["dead"], (queue.id, command.limit))))
+    rows = tx.room.fetch(tx.execute(SQL["dead"], (queue.id, command.limit)))
     if not rows:
         return Leased([], wake_at=wake_at(queue))
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)

@@ -139,7 +139,7 @@ class SqliteQueries:
 
     def _page(self, statement: str, *values: int) -> list[Row]:
         """Return rows up to the size of one page."""
-        return list(ByteBudget(self._page_bytes).take(self._execute(SQL[statement], values)))
+        return ByteBudget(self._page_bytes).fetch(self._execute(SQL[statement], values))
 
     def _peek_scheduled(self, queue: SqliteQueue, limit: int, after: str | None) -> Page:
         at, message_id = position(after, (-1, -1))
@@ -161,7 +161,9 @@ class SqliteQueries:
 
     def _peek_leased(self, queue: SqliteQueue, limit: int, after: str | None) -> Page:
         at, message_id = position(after, (-1, -1))
-        rows = self._page("leased", queue.id, at, message_id, limit)
+        pages = [self._page(name, queue.id, at, message_id, limit) for name in ("leased", "leased_in_ranges")]
+        # No id occurs twice, so the comparison never reaches the columns after it.
+        rows = list(islice(ByteBudget(self._page_bytes).take(heapq.merge(*pages)), limit))
         return [self._leased(queue, row[:7], row[7:]) for row in rows], next_page(rows, limit, self._page_bytes)
 
     def _peek_dead(self, queue: SqliteQueue, limit: int, after: str | None) -> Page:
@@ -214,7 +216,8 @@ class SqliteQueries:
                 scheduled or self._execute(SQL["ready_of"], (queue.id, -priority, available_at, message_id)).fetchone()
             )
         if indexed is None:
-            lease = self._execute(SQL["lease_of"], (queue.id, message_id)).fetchone()
+            here = (queue.id, message_id)
+            lease = self._execute(SQL["range_of"], here).fetchone() or self._execute(SQL["lease_of"], here).fetchone()
             return self._leased(queue, lease, body_with_time)
         attempts, first_leased_at, expires_at = indexed
         return self._message(

@@ -25,6 +25,8 @@ KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minu
 # What a transaction changed in a queue, so that only these counters are written. PUSHED and LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
 COUNTED_LATER = PUSHED | LEASED
+# A lease of a range is counted at once: deferred leases are counted by their rows.
+LEASED_RANGE = LEASED | SETTLED
 _COLUMNS = {
     PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
     LEASED: ("ready", "leased", "n_leased", "cursor"),
@@ -56,6 +58,7 @@ class SqliteQueue:
         "due_at",
         "expiry_at",
         "has_indexed_rows",
+        "has_ranges",
         "id",
         "journals",
         "last_id",
@@ -147,6 +150,8 @@ class SqliteQueue:
         self.due_at = self.lease_expiry_at = self.expiry_at = 0
         # True if the ready table may hold rows of this queue.
         self.has_indexed_rows = True
+        # True if leases of this queue may be stored as ranges.
+        self.has_ranges = True
         # Row of the only ready message, if this process has just pushed it.
         self.only: tuple[Any, ...] | None = None
         self.changed = 0

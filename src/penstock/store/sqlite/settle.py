@@ -11,6 +11,7 @@ from penstock.core.commands import Ack, Extend, Nack, Release, Settled, SettledA
 from penstock.core.ids import ID_MAX
 from penstock.core.latency import SERVICE, TOTAL
 from penstock.core.model import State, backoff_ms
+from penstock.errors import InvariantBroken
 from penstock.journal.events import EventFlag, Kind
 from penstock.store.common import (
     ACKED,
@@ -22,10 +23,11 @@ from penstock.store.common import (
     nacked_into,
     token_bytes,
 )
+from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.journal import error_details, pushed_times
 from penstock.store.sqlite.queues import SETTLED, SqliteQueue
-from penstock.store.sqlite.settled_tokens import recall, remember
-from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.settled_tokens import recall, remember, remember_range
+from penstock.store.sqlite.transaction import NotAsRemembered, RecentRange, SqliteTransaction
 from penstock.store.sqlite.transitions import (
     SETTLE,
     EndedLeaseRow,
@@ -45,10 +47,14 @@ OK = Settled.OK
 def ack(tx: SqliteTransaction, command: Ack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
-    if len(command.items) > 1 and (ended := _end_recent(tx, queue, command.items)):
-        results = [OK] * len(ended)
-    else:
-        results, ended = _end_leases(tx, queue, command.items)
+    if len(command.items) > 1:
+        if whole := lease_ranges.end_recent(tx, queue, command.items):
+            _finish_range(tx, queue, whole)
+            return SettledAll([OK] * len(whole.ids))
+        if recent := _end_recent(tx, queue, command.items):
+            finish(tx, queue, recent)
+            return SettledAll([OK] * len(recent))
+    results, ended = _end_leases(tx, queue, command.items)
     if ended:
         finish(tx, queue, ended)
     return SettledAll(results)
@@ -63,10 +69,6 @@ def ack_together(tx: SqliteTransaction, name: str, commands: Sequence[Ack]) -> l
         return None
     finish(tx, queue, ended)
     return [SettledAll([OK] * len(command.items)) for command in commands]
-
-
-class NotAsRemembered(Exception):
-    """Raised when the cached leases turned out to be outdated; the batch is rolled back and run without the cache."""
 
 
 def _end_recent(tx: SqliteTransaction, queue: SqliteQueue, items: Sequence[SettleItem]) -> list[EndedLeaseRow] | None:
@@ -115,10 +117,34 @@ def finish(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLease
             tx.execute(SQL["forget_failures"], (lease.id,))
         if lease.from_dead:
             tx.execute(SQL["forget_dead"], (lease.id,))
-    queue.leased -= len(ended)
-    queue.n_acked += len(ended)
-    tx.touch(queue, SETTLED)
     tx.latencies.add(queue.id, SERVICE, [tx.now - lease.leased_at for lease in ended])
+    _count_acked(tx, queue, len(ended), pushed)
+
+
+def _finish_range(tx: SqliteTransaction, queue: SqliteQueue, ended: RecentRange) -> None:
+    """Archive or delete the messages of a whole range, as `finish` does, without handling each of them."""
+    ids, leased_at = ended.ids, ended.leased_at
+    keep = queue.options.archive_ms != 0
+    remember_range(tx, queue, ended.token, ids, ACKED)
+    if queue.is_journalled:
+        columns = (ids, ended.pushed, leased_at, leased_at, 0, 1, 0, 0)
+        tx.journal.note_columns(Kind.ACKED, queue, len(ids), columns, EventFlag.KEPT if keep else 0)
+    first, last = queue.plain_start | ids[0], queue.plain_start | ids[-1]
+    if keep:
+        done = tx.execute(SQL["archive_plain"], (queue.id, tx.now, leased_at, leased_at, first, last)).rowcount
+        queue.archived += done
+    else:
+        done = tx.execute(DELETE_RANGE, (first, last)).rowcount
+    if done != len(ids):
+        raise InvariantBroken(f"{queue.name!r}: a lease of {len(ids)} messages holds {done}")
+    tx.latencies.add_one(queue.id, SERVICE, tx.now - leased_at, done)
+    _count_acked(tx, queue, done, ended.pushed)
+
+
+def _count_acked(tx: SqliteTransaction, queue: SqliteQueue, count: int, pushed: Sequence[int]) -> None:
+    queue.leased -= count
+    queue.n_acked += count
+    tx.touch(queue, SETTLED)
     tx.latencies.add(queue.id, TOTAL, [tx.now - pushed_at for pushed_at in pushed])
 
 
@@ -160,6 +186,7 @@ def delete_messages(tx: SqliteTransaction, row_keys: list[int]) -> None:
 def nack(tx: SqliteTransaction, command: Nack) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
+    lease_ranges.separate(tx, queue, command.items)
     results: list[Settled] = []
     states: list[State | None] = []
     for item in command.items:
@@ -224,6 +251,7 @@ def extend(tx: SqliteTransaction, command: Extend) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
+    lease_ranges.separate(tx, queue, command.items)
     results = [_extend_one(tx, queue, item, until) for item in command.items]
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     return SettledAll(results, leased_until=until)
@@ -247,6 +275,7 @@ def _extend_one(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem, unt
 def release(tx: SqliteTransaction, command: Release) -> SettledAll:
     queue = tx.home(command.queue)
     check_tokens(queue.name, queue.options, command.items)
+    lease_ranges.separate(tx, queue, command.items)
     results = []
     for item in command.items:
         lease = _end_lease(tx, queue, item)
@@ -274,11 +303,12 @@ def _end_leases(
     """End each item's lease; one statement for all items that share a token."""
     if len(items) == 1:
         item = items[0]
-        lease = _end_lease(tx, queue, item)
+        lease = _end_only(tx, queue, item)
         return ([OK], [lease]) if lease else ([_result(tx, queue, item, ACKED)], [])
     ids = {item.id for item in items}
     tokens = {item.token for item in items}
     if len(ids) < len(items) or None in tokens:
+        lease_ranges.separate(tx, queue, items)
         return _end_one_by_one(tx, queue, items)
     ended: list[EndedLeaseRow] = []
     for token in tokens:
@@ -298,7 +328,32 @@ def _end_leases(
     return results, ended
 
 
+def _end_only(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> EndedLeaseRow | None:
+    if queue.has_ranges and item.id not in tx.recent_leases:
+        if item.token is None:
+            lease_ranges.separate(tx, queue, [item])
+        elif ended := _end_in_ranges(tx, queue, item.token, [item.id]):
+            return ended[0]
+    return _end_lease(tx, queue, item)
+
+
 def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: list[int]) -> list[EndedLeaseRow]:
+    if queue.has_ranges and (ended := _end_in_ranges(tx, queue, token, ids)):
+        # Messages that were leased before, or that have a priority, share the token but have rows of their own.
+        rest = set(ids).difference(lease.id for lease in ended)
+        return ended + _end_rows(tx, queue, token, list(rest)) if rest else ended
+    return _end_rows(tx, queue, token, ids)
+
+
+def _end_in_ranges(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: list[int]) -> list[EndedLeaseRow]:
+    raw, start = token_bytes(token), queue.plain_start
+    return [
+        EndedLeaseRow(each, start | each, 1, leased_at, leased_at, None, 0, 0, pushed_at, raw)
+        for each, pushed_at, leased_at in lease_ranges.end(tx, queue, token, ids)
+    ]
+
+
+def _end_rows(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: list[int]) -> list[EndedLeaseRow]:
     raw = token_bytes(token)
     until = int.from_bytes(raw[:6], "big")
     ids = [message_id for message_id in ids if 0 < message_id <= ID_MAX]

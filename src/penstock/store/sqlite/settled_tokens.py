@@ -22,27 +22,41 @@ FORGET_STEP = 2 * FORGET_EVERY
 
 def remember(tx: SqliteTransaction, queue: SqliteQueue, ended: Sequence[EndedLeaseRow], how: int) -> None:
     """Store how the tokens of these leases settled their messages."""
-    minute = tx.now // 60_000
     if len(ended) == 1:
         lease = ended[0]
-        tx.execute(REMEMBER, (minute, lease.token, lease.id, lease.id, queue.id, how))
+        tx.execute(REMEMBER, (tx.now // 60_000, lease.token, lease.id, lease.id, queue.id, how))
         tx.remembered += 1
     else:
         by_token: dict[bytes, list[int]] = {}
         for lease in ended:
             by_token.setdefault(lease.token, []).append(lease.id)
-        rows = [
-            (minute, token, first, last, queue.id, how) for token, ids in by_token.items() for first, last in _runs(ids)
-        ]
-        tx.connection.executemany(REMEMBER, rows)
-        tx.remembered += len(rows)
+        for token, ids in by_token.items():
+            ids.sort()
+            _remember_runs(tx, queue, token, ids, how)
     if tx.remembered >= FORGET_EVERY:
         forget(tx)
 
 
+def remember_range(tx: SqliteTransaction, queue: SqliteQueue, token: bytes, ids: list[int], how: int) -> None:
+    """Store how one token settled these messages, which are in the order of their ids."""
+    _remember_runs(tx, queue, token, ids, how)
+    if tx.remembered >= FORGET_EVERY:
+        forget(tx)
+
+
+def _remember_runs(tx: SqliteTransaction, queue: SqliteQueue, token: bytes, ids: list[int], how: int) -> None:
+    minute = tx.now // 60_000
+    if ids[-1] - ids[0] == len(ids) - 1:
+        tx.execute(REMEMBER, (minute, token, ids[0], ids[-1], queue.id, how))
+        tx.remembered += 1
+        return
+    rows = [(minute, token, first, last, queue.id, how) for first, last in _runs(ids)]
+    tx.connection.executemany(REMEMBER, rows)
+    tx.remembered += len(rows)
+
+
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of each run of consecutive ids."""
-    ids.sort()
+    """Yield the first and last of each run of consecutive ids, which are in order."""
     first = last = ids[0]
     for each in ids[1:]:
         if each != last + 1:

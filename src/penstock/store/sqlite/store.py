@@ -45,8 +45,7 @@ from penstock.store.sqlite.dispatch import execute, execute_batch
 from penstock.store.sqlite.fsync_recovery import FsyncFailure
 from penstock.store.sqlite.reads import ReadMixin
 from penstock.store.sqlite.schema import has_journal, migrate
-from penstock.store.sqlite.settle import NotAsRemembered
-from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.transaction import NotAsRemembered, SqliteTransaction
 
 log = logging.getLogger("penstock.store")
 Durability = Literal["full", "relaxed"]

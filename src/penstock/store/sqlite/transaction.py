@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from typing import NamedTuple
 
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import LEASE_BYTES_MAX
@@ -18,11 +19,28 @@ from penstock.store.sqlite.queues import ANYTHING, COUNTED_LATER, LAST_ID, LOAD,
 
 # First lease of a plain message: expiry time, token, time of the lease, and time of the push.
 RecentLease = tuple[int, bytes, int, int]
+# Messages in cached leases, and as many again in cached ranges.
 RECENT_LEASES_MAX = 10_000
 # Rows about settled tokens after which old ones are deleted.
 FORGET_EVERY = 500
 
 JOURNAL = load_sql("penstock.store.sqlite", "journal")
+
+
+class NotAsRemembered(Exception):
+    """Raised when the cached leases turned out to be outdated; the batch is rolled back and run without the cache."""
+
+
+class RecentRange(NamedTuple):
+    """A range of plain messages as it was leased, with all that an ack of the whole range needs."""
+
+    queue_id: int
+    until: int
+    token: bytes
+    leased_at: int
+    ids: list[int]
+    pushed: list[int]
+    """Push times."""
 
 
 class SqliteTransaction:
@@ -32,6 +50,8 @@ class SqliteTransaction:
         "_changes_before",
         "_pushed_last",
         "_queues",
+        "_recent_in_ranges",
+        "_recent_ranges",
         "_touched",
         "_uncounted_in",
         "connection",
@@ -78,6 +98,9 @@ class SqliteTransaction:
         self._uncounted_in: int
         # First leases of plain messages given out by this process, by message id, which can be ended without a lookup.
         self.recent_leases: dict[int, RecentLease] = {}
+        # Ranges leased by this process that can be ended without a lookup, by token, and how many messages they have.
+        self._recent_ranges: dict[str, RecentRange] = {}
+        self._recent_in_ranges = 0
         self.forget()
 
     def start(self, now: int) -> None:
@@ -154,6 +177,19 @@ class SqliteTransaction:
         if len(self.recent_leases) >= RECENT_LEASES_MAX:
             self.recent_leases.clear()
         self.recent_leases[message_id] = lease
+
+    def remember_range(self, token: str, recent: RecentRange) -> None:
+        self._recent_in_ranges += len(recent.ids)
+        if self._recent_in_ranges > RECENT_LEASES_MAX:
+            self._recent_ranges.clear()
+            self._recent_in_ranges = len(recent.ids)
+        self._recent_ranges[token] = recent
+
+    def pop_recent_range(self, token: str | None) -> RecentRange | None:
+        recent = None if token is None else self._recent_ranges.pop(token, None)
+        if recent is not None:
+            self._recent_in_ranges -= len(recent.ids)
+        return recent
 
     def dropped(self, queue: SqliteQueue) -> None:
         self._queues.pop(queue.name, None)

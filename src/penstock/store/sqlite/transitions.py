@@ -8,6 +8,7 @@ from penstock.core.model import ERROR_TEXT_MAX
 from penstock.core.sql_files import load_sql
 from penstock.journal.events import EventFlag, Kind, encode_detail
 from penstock.store.common import LEASE_CHECK_STEP, NEVER, NO_TRANSITIONS, Transitions
+from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.journal import error_details, failures, pushed_times
 from penstock.store.sqlite.queues import SqliteQueue
 from penstock.store.sqlite.transaction import SqliteTransaction
@@ -83,6 +84,9 @@ def _expire_far_leases(tx: SqliteTransaction, queue: SqliteQueue, moved: Transit
     after = tx.lease_checks.start(queue.id, tx.now, queue.options.lease_ms)
     seen = tx.execute(SQL["far"], (queue.id, *after, LEASE_CHECK_STEP)).fetchall()
     over, more = tx.lease_checks.choose(queue.id, tx.now, seen)
+    if over and queue.has_ranges:
+        over, cut = _expand_far_ranges(tx, queue, over)
+        more |= cut
     rows = [tx.execute(SQL["lease"], (queue.id, *each)).fetchone() for each in over]
     for until, message_id in over:
         tx.execute(SETTLE["end_lease"], (queue.id, until, message_id))
@@ -93,7 +97,22 @@ def _expire_far_leases(tx: SqliteTransaction, queue: SqliteQueue, moved: Transit
     moved.more |= more
 
 
+def _expand_far_ranges(
+    tx: SqliteTransaction, queue: SqliteQueue, over: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], bool]:
+    """Return the ends and ids of single leases in place of the ranges among them, and True if there may be more."""
+    expanded: list[tuple[int, int]] = []
+    for until, first in over:
+        ids = lease_ranges.expand_at(tx, queue, until, first, LEASE_CHECK_STEP - len(expanded))
+        expanded += [(until, message_id) for message_id in ids or (first,)]
+        if len(expanded) >= LEASE_CHECK_STEP:
+            tx.lease_checks.repeat(queue.id)
+            return expanded, True
+    return expanded, False
+
+
 def _expire_leases(tx: SqliteTransaction, queue: SqliteQueue, step: int, moved: Transitions) -> None:
+    lease_ranges.expand(tx, queue, step, until=tx.now)
     rows = tx.execute(SQL["lapsed"], (queue.id, tx.now, step)).fetchall()
     if rows:
         tx.execute(SQL["end_lapsed"], (queue.id, *rows[-1][:2]))

@@ -37,6 +37,7 @@ DELETE FROM penstock_ready WHERE queue_id = ?1;
 DELETE FROM penstock_scheduled WHERE queue_id = ?1;
 DELETE FROM penstock_extension WHERE id IN (SELECT id FROM penstock_lease WHERE queue_id = ?1 AND extended);
 DELETE FROM penstock_lease WHERE queue_id = ?1;
+DELETE FROM penstock_lease_range WHERE queue_id = ?1;
 DELETE FROM penstock_dead WHERE queue_id = ?1;
 DELETE FROM penstock_archive WHERE queue_id = ?1;
 DELETE FROM penstock_key WHERE space = ?1;

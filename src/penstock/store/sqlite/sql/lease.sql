@@ -27,10 +27,6 @@ SELECT d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
 INSERT INTO penstock_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
 VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)
 
--- :lease_plain
-INSERT INTO penstock_lease (id, place, queue_id, token, leased_at, leased_until, attempts, first_leased_at, worker)
-SELECT place & ID_MAX, place, ?, ?, ?, ?, 1, ?, ? FROM penstock_message WHERE place > ? AND place <= ?
-
 -- :lease_filed
 INSERT INTO penstock_lease (queue_id, token, leased_at, leased_until, first_leased_at, worker,
                             id, place, attempts, expires_at)
@@ -53,10 +49,6 @@ UPDATE penstock_dead SET leased = 1 WHERE queue_id = ? AND NOT leased AND (died_
 INSERT INTO penstock_archive (queue_id, archived_at, leased_at, first_leased_at, id, place, attempts)
 SELECT ?, ?, ?, ifnull(first_leased_at, ?), id, place, attempts + 1
   FROM penstock_ready WHERE queue_id = ? AND (rank, available_at, id) <= (?, ?, ?)
-
--- :archive_plain
-INSERT INTO penstock_archive (queue_id, archived_at, leased_at, first_leased_at, id, place, attempts)
-SELECT ?, ?, ?, ?, place & ID_MAX, place, 1 FROM penstock_message WHERE place > ? AND place <= ?
 
 -- :heads
 SELECT rank, available_at, id FROM penstock_ready WHERE queue_id = ? ORDER BY rank, available_at, id LIMIT ?

@@ -39,6 +39,14 @@ SELECT l.leased_until, l.id, l.attempts, l.first_leased_at, l.expires_at, l.leas
   FROM penstock_lease l CROSS JOIN penstock_message m ON m.place = l.place
  WHERE l.queue_id = ? AND (l.leased_until, l.id) > (?, ?) ORDER BY l.leased_until, l.id LIMIT ?
 
+-- :leased_in_ranges
+SELECT r.leased_until, m.place & ID_MAX, 1, r.leased_at, NULL, r.leased_at, r.worker,
+       m.created_at, ifnull(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
+  FROM penstock_lease_range r CROSS JOIN penstock_message m
+    ON m.place BETWEEN ?1 << QUEUE_SHIFT | CASE r.leased_until WHEN ?2 THEN max(r.first_id, ?3 + 1) ELSE r.first_id END
+                   AND ?1 << QUEUE_SHIFT | r.last_id
+ WHERE r.queue_id = ?1 AND r.leased_until >= ?2 ORDER BY r.leased_until, r.first_id, m.place LIMIT ?4
+
 -- :dead
 SELECT d.died_at, d.id, d.attempts, d.first_leased_at, d.reason,
        m.created_at, ifnull(m.available_at, m.created_at), m.priority, m.content, m.key, m.headers, m.payload
@@ -54,6 +62,10 @@ SELECT a.archived_at, a.id, a.attempts, a.first_leased_at, a.leased_at,
 -- :lease_of
 SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
   FROM penstock_lease WHERE queue_id = ? AND id = ?
+
+-- :range_of
+SELECT leased_until, ?2, 1, leased_at, NULL, leased_at, worker
+  FROM penstock_lease_range WHERE queue_id = ?1 AND first_id <= ?2 AND last_id >= ?2
 
 -- :dead_of
 SELECT died_at, id, attempts, first_leased_at, reason FROM penstock_dead WHERE id = ? AND queue_id = ? AND NOT leased

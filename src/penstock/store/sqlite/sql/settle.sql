@@ -57,6 +57,10 @@ DELETE FROM penstock_message WHERE place IN (SELECT value FROM json_each(?))
 INSERT INTO penstock_archive (id, place, queue_id, archived_at, attempts, first_leased_at, leased_at)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 
+-- :archive_plain
+INSERT INTO penstock_archive (queue_id, archived_at, leased_at, first_leased_at, id, place, attempts)
+SELECT ?, ?, ?, ?, place & ID_MAX, place, 1 FROM penstock_message WHERE place BETWEEN ? AND ?
+
 -- :forget_dead
 DELETE FROM penstock_dead WHERE id = ?
 

@@ -14,7 +14,10 @@ SELECT queue_id, rank, available_at, id, place, attempts, first_leased_at, expir
 DELETE FROM penstock_scheduled WHERE queue_id = ? AND (available_at, id) <= (?, ?)
 
 -- :first_lapse
-SELECT leased_until FROM penstock_lease WHERE queue_id = ? ORDER BY leased_until LIMIT 1
+SELECT min(leased_until) FROM (
+  SELECT * FROM (SELECT leased_until FROM penstock_lease WHERE queue_id = ?1 ORDER BY leased_until LIMIT 1)
+  UNION ALL
+  SELECT * FROM (SELECT leased_until FROM penstock_lease_range WHERE queue_id = ?1 ORDER BY leased_until LIMIT 1))
 
 -- :lapsed
 SELECT leased_until, id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended
@@ -46,9 +49,14 @@ DELETE FROM penstock_ready WHERE queue_id = ? AND rank = ? AND available_at = ? 
 DELETE FROM penstock_scheduled WHERE queue_id = ? AND available_at = ? AND id = ?
 
 -- :far
-SELECT l.leased_until, l.id, ifnull(e.extended_at, l.leased_at)
-  FROM penstock_lease l LEFT JOIN penstock_extension e ON l.extended AND e.id = l.id
- WHERE l.queue_id = ? AND (l.leased_until, l.id) > (?, ?) ORDER BY l.leased_until, l.id LIMIT ?
+-- A range counts as one lease, that of its first message.
+SELECT * FROM (SELECT l.leased_until, l.id, ifnull(e.extended_at, l.leased_at)
+                 FROM penstock_lease l LEFT JOIN penstock_extension e ON l.extended AND e.id = l.id
+                WHERE l.queue_id = ?1 AND (l.leased_until, l.id) > (?2, ?3) ORDER BY l.leased_until, l.id LIMIT ?4)
+UNION ALL
+SELECT * FROM (SELECT leased_until, first_id, leased_at FROM penstock_lease_range
+                WHERE queue_id = ?1 AND (leased_until, first_id) > (?2, ?3) ORDER BY leased_until, first_id LIMIT ?4)
+ ORDER BY 1, 2 LIMIT ?4
 
 -- :lease
 SELECT leased_until, id, place, attempts, first_leased_at, leased_at, expires_at, from_dead, extended

@@ -21,7 +21,7 @@ DELETE FROM penstock_worker WHERE kind = ?1 AND name = ?2 AND (kind = 'consumer'
 SELECT kind, name, stale_at FROM penstock_worker WHERE stale_at < ? ORDER BY kind, name LIMIT ?
 
 -- :holders
-SELECT worker, count(*) FROM (SELECT worker FROM penstock_lease WHERE leased_until > ? LIMIT ?) GROUP BY worker
+SELECT worker, count(*) FROM (SELECT worker FROM penstock_leased WHERE leased_until > ? LIMIT ?) GROUP BY worker
 
 -- :forget
 DELETE FROM penstock_worker WHERE kind = ? AND name = ?
@@ -36,6 +36,6 @@ SELECT kind, name, host, pid, version, server, started_at, seen_at, stale_at, qu
 -- :held
 SELECT l.worker, q.name, l.held FROM (
   SELECT worker, queue_id, count(*) AS held
-    FROM (SELECT worker, queue_id FROM penstock_lease WHERE leased_until > ? LIMIT ?)
+    FROM (SELECT worker, queue_id FROM penstock_leased WHERE leased_until > ? LIMIT ?)
    WHERE worker IS NOT NULL GROUP BY worker, queue_id) l
   JOIN penstock_queue q ON q.id = l.queue_id
