@@ -118,6 +118,12 @@ picked = st.lists(
     min_size=1,
     max_size=4,
 )
+# A verb, and which messages of a batch it settles.
+of_batch = st.tuples(
+    st.sampled_from([c.Ack, c.Ack, c.Ack, c.Nack, c.Extend, c.Release]),
+    st.lists(st.integers(0, 11), min_size=1, max_size=12, unique=True),
+    st.sampled_from(["right"] * 6 + ["any", "nonsense"]),
+)
 rarely = st.sampled_from([False] * 9 + [True])
 push = same(c.Push, queue=queue_names, messages=messages, create=st.just(OPTIONS), global_keys=rarely)
 lease = st.one_of(

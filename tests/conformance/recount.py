@@ -25,6 +25,12 @@ SELECT place, queue_id, id FROM penstock_dead WHERE NOT leased UNION ALL
 SELECT place, queue_id, id FROM penstock_archive"""
 
 
+EMPTY_RANGES = f"""
+SELECT * FROM penstock_lease_range r
+ WHERE NOT EXISTS (SELECT 1 FROM penstock_message m WHERE m.place BETWEEN r.queue_id << {ID_BITS + 1} | r.first_id
+                                                                      AND r.queue_id << {ID_BITS + 1} | r.last_id)"""
+
+
 class Database(Protocol):
     def execute(self, sql: str, params: Sequence[Any] = ..., /) -> Any: ...
 
@@ -126,6 +132,8 @@ def _check_places(db: Database, queues: dict[int, str]) -> None:
         plain_ready = not place >> ID_BITS & 1 and place > cursors[queue_id]
         assert states.pop(place, 0) + plain_ready == 1, f"message {place & ID_MAX} of {queues[queue_id]}"
     assert not states, "a state without its message"
+    if _counts_later(db):
+        assert not db.execute(EMPTY_RANGES).fetchall(), "a lease without messages"
     on_lease = {i for (i,) in db.execute("SELECT id FROM penstock_dead WHERE leased")}
     assert on_lease == {i for (i,) in db.execute("SELECT id FROM penstock_lease WHERE from_dead")}
     extended = "SELECT id, leased_until FROM penstock_lease WHERE extended ORDER BY id"

@@ -152,6 +152,29 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         queue=r.queue_names,
+        other=r.queue_names,
+        turns=st.lists(st.tuples(st.booleans(), st.integers(1, 4)), min_size=1, max_size=5),
+        settles=st.lists(r.of_batch, max_size=6),
+        ms=st.sampled_from([0, 0, 0, 3, 10]),
+    )
+    def settle_in_parts(
+        self, queue: str, other: str, turns: list[tuple[bool, int]], settles: list[Any], ms: int
+    ) -> None:
+        """Lease a batch, whose ids have gaps if another queue has some of them, and settle parts of it, some twice."""
+        for is_other, count in turns:
+            messages = [PushItem(payload=b"x")] * count
+            self.run(r.Same(c.Push, {"queue": other if is_other else queue, "messages": messages, "create": r.OPTIONS}))
+        before = len(self.leases)
+        self.run(r.Same(c.Lease, {"queue": queue, "limit": 12, "worker": "w"}))
+        count = len(self.leases) - before
+        for verb, numbers, token in settles if count else ():
+            self.run(r.Settle(verb, [(number % count, token) for number in numbers], False))
+            self.counters_are_right()
+        self.clock.advance(ms)
+        self.run(r.Same(c.CatchUp, {"queue": queue}))
+
+    @rule(
+        queue=r.queue_names,
         messages=r.messages,
         times=st.integers(1, 3),
         error=st.sampled_from(["e", "f", None]),
