@@ -92,7 +92,7 @@ def _count_the_rest(db: Database, queue_id: int, kept: dict[str, Any]) -> None:
 def _uncounted_leases(db: Database, queue_id: int, cursor: int) -> tuple[int, int]:
     """How many, and the cursor after them."""
     beyond = (cursor, queue_id, cursor, queue_id * 2 << ID_BITS | ID_MAX)
-    sql = "SELECT count(*), ifnull(max(place), ?) FROM penstock_lease WHERE queue_id = ? AND place > ? AND place <= ?"
+    sql = "SELECT count(*), ifnull(max(place), ?) FROM penstock_leased WHERE queue_id = ? AND place > ? AND place <= ?"
     count, last = db.execute(sql, beyond).fetchone()
     return int(count), int(last)
 

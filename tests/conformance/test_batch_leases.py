@@ -309,6 +309,20 @@ def test_all_of_a_batch_is_seen_page_by_page(store: StoreUnderTest) -> None:
         assert (found.state, found.attempts) == (State.LEASED, 1)
 
 
+def test_a_message_whose_id_lies_within_a_batch_has_its_own_lease(store: StoreUnderTest) -> None:
+    store.push("a")
+    (urgent,) = store.push("urgent", priority=1)
+    store.push("b")
+    assert store.lease_one(worker="first", lease_ms=LEASE_MS).id == urgent
+    assert texts(store.lease(limit=2, worker="second")) == ["a", "b"]
+    assert store.get("q", urgent).worker == "first"
+    assert {each.payload: each.worker for each in store.pages(State.LEASED)} == {
+        b"urgent": "first",
+        b"a": "second",
+        b"b": "second",
+    }
+
+
 def test_a_batch_counts_against_max_in_flight(store: StoreUnderTest, clock: Clock) -> None:
     store.make(max_in_flight=4)
     store.push(*"abcdefgh")

@@ -61,8 +61,7 @@ def test_the_third_push_in_a_row_writes_no_counter_and_everybody_counts_it(file:
         info = store.stats("q").info
         assert (info.ready, info.totals.pushed) == (5, 5)
         assert [each.ready for each in store.list_queues()] == [5]
-    for _ in range(2):
-        ours.apply([Lease(queue="q")])
+    ours.apply([Lease(queue="q", limit=2)])
     assert kept(file, "leased") == 0
     for store in (ours, theirs):
         info = store.stats("q").info
@@ -119,8 +118,7 @@ def test_a_lease_that_is_not_counted_still_lapses_in_the_sweep_of_another_proces
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(3):
             push(store)
-        for _ in range(3):
-            store.apply([Lease(queue="q", lease_ms=10)])
+        store.apply([Lease(queue="q", limit=3, lease_ms=10)])
     clock.now += 11
     with closing(SqliteStore(file, clock=clock)) as other:
         (swept,) = other.apply([Sweep()])

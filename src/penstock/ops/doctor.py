@@ -195,7 +195,7 @@ def _counters(connection: sqlite3.Connection, path: Path) -> Iterator[Diagnosis]
         connection.execute(beyond.format(table)).fetchone()[0]
         for table in (
             f"penstock_message ON place > (c.queue_id << {QUEUE_SHIFT} | c.last_id)",
-            "penstock_lease l ON l.queue_id = c.queue_id AND place > c.cursor",
+            "penstock_leased l ON l.queue_id = c.queue_id AND place > c.cursor",
             "penstock_message ON place > c.cursor",
         )
     )

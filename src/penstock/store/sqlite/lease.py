@@ -19,7 +19,7 @@ from penstock.journal.recording import record_leased, record_leased_plain
 from penstock.store.common import CONTENTS, ByteBudget, new_token, new_tokens
 from penstock.store.sqlite import lease_ranges
 from penstock.store.sqlite.journal import error_details
-from penstock.store.sqlite.queues import ANYTHING, LEASED, LEASED_RANGE, SqliteQueue
+from penstock.store.sqlite.queues import ANYTHING, LEASED, SqliteQueue
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.transitions import SETTLE, advance, wake_at
 
@@ -70,7 +70,7 @@ def lease_together(tx: SqliteTransaction, name: str, commands: Sequence[Lease]) 
         queue.check_next(rows[0][0])
         tx.connection.executemany(LEASE_ONE, leases)
         queue.count_leased(rows[-1][0], len(rows), min(untils))
-        tx.touch(queue, LEASED if len(leases) == len(rows) else LEASED_RANGE)
+        tx.touch(queue, LEASED)
         tx.latencies.add(queue.id, WAIT, [now - row[1] for row in rows])
         if queue.is_journalled:
             record_leased(tx, queue, [message for share in shares for message in share], workers, {})
@@ -155,7 +155,7 @@ def _lease_head(tx: SqliteTransaction, queue: SqliteQueue, limit: int, command: 
         tx.execute(SQL["lease_filed"], (queue.id, token, now, until, now, worker, queue.id, *through))
         tx.execute(SQL["unfile"], (queue.id, *through))
     queue.count_leased(plain[-1][0] if plain else queue.cursor, len(messages), until)
-    tx.touch(queue, ANYTHING if indexed else LEASED_RANGE if len(plain) > 1 else LEASED)
+    tx.touch(queue, ANYTHING if indexed else LEASED)
     if indexed:
         pushed = [each.created_at for each in messages if each.attempts == 1]
     if queue.is_journalled:

@@ -217,7 +217,9 @@ class SqliteQueries:
             )
         if indexed is None:
             here = (queue.id, message_id)
-            lease = self._execute(SQL["range_of"], here).fetchone() or self._execute(SQL["lease_of"], here).fetchone()
+            # Another lane may have the ids between those of a range.
+            in_range = self._execute(SQL["range_of"], here).fetchone() if row_key < queue.plain_end else None
+            lease = in_range or self._execute(SQL["lease_of"], here).fetchone()
             return self._leased(queue, lease, body_with_time)
         attempts, first_leased_at, expires_at = indexed
         return self._message(

@@ -25,8 +25,6 @@ KEPT = (*GAUGES, *(f"n_{name}" for name in TOTALS), "cursor", "newest_at", "minu
 # What a transaction changed in a queue, so that only these counters are written. PUSHED and LEASED: plain messages.
 PUSHED, LEASED, SETTLED, ANYTHING = 1, 2, 4, 8
 COUNTED_LATER = PUSHED | LEASED
-# A lease of a range is counted at once: deferred leases are counted by their rows.
-LEASED_RANGE = LEASED | SETTLED
 _COLUMNS = {
     PUSHED: ("ready", "n_pushed", "newest_at", "last_id"),
     LEASED: ("ready", "leased", "n_leased", "cursor"),

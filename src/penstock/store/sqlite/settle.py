@@ -330,7 +330,7 @@ def _end_leases(
 
 def _end_only(tx: SqliteTransaction, queue: SqliteQueue, item: SettleItem) -> EndedLeaseRow | None:
     if queue.has_ranges and item.id not in tx.recent_leases:
-        if item.token is None:
+        if item.token is None or tx.has_recent_range(item.token):
             lease_ranges.separate(tx, queue, [item])
         elif ended := _end_in_ranges(tx, queue, item.token, [item.id]):
             return ended[0]

@@ -295,6 +295,7 @@ class SqliteStore(ReadMixin, SingleLane):
 
     def _roll_back(self) -> None:
         self._transaction.forget()
+        self._transaction.forget_leases()
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 

@@ -185,6 +185,15 @@ class SqliteTransaction:
             self._recent_in_ranges = len(recent.ids)
         self._recent_ranges[token] = recent
 
+    def forget_leases(self) -> None:
+        """Discard cached leases, which a transaction that was rolled back may have changed."""
+        self.recent_leases.clear()
+        self._recent_ranges.clear()
+        self._recent_in_ranges = 0
+
+    def has_recent_range(self, token: str) -> bool:
+        return token in self._recent_ranges
+
     def pop_recent_range(self, token: str | None) -> RecentRange | None:
         recent = None if token is None else self._recent_ranges.pop(token, None)
         if recent is not None:

@@ -34,7 +34,7 @@ SELECT m.place, m.created_at, m.available_at, m.priority, m.content, m.key, m.he
 
 -- :uncounted_leases
 SELECT l.id, m.created_at, l.first_leased_at, l.leased_at, l.leased_until, l.attempts, l.worker
-  FROM penstock_counter c JOIN penstock_lease l ON l.queue_id = c.queue_id AND l.place > c.cursor
+  FROM penstock_counter c JOIN penstock_leased l ON l.queue_id = c.queue_id AND l.place > c.cursor
    AND l.place < (c.queue_id * 2 + 1) << ID_BITS JOIN penstock_message m ON m.place = l.place
  WHERE c.queue_id = ? ORDER BY l.place
 
