@@ -69,6 +69,19 @@ def test_a_counter_never_becomes_negative(on_file: StoreUnderTest) -> None:
     assert on_file.ack(leased) == [Settled.OK]
 
 
+def test_a_batch_whose_messages_are_not_all_there_is_not_acked(on_file: StoreUnderTest) -> None:
+    on_file.push(*"abc")
+    batch = on_file.lease(limit=3)
+    change(on_file, f"CREATE TABLE aside AS SELECT * FROM penstock_message WHERE payload = x'{b'b'.hex()}'")
+    change(on_file, f"DELETE FROM penstock_message WHERE payload = x'{b'b'.hex()}'")
+    with pytest.raises(InvariantBroken, match="a lease of 3 messages holds 2"):
+        on_file.ack(*batch)
+    change(on_file, "INSERT INTO penstock_message SELECT * FROM aside")
+    change(on_file, "DROP TABLE aside")
+    assert on_file.info().leased == 3
+    assert on_file.ack(*batch) == [Settled.OK] * 3
+
+
 def opened(store: StoreUnderTest) -> Any:
     """The transaction of a SQLite store, with its cache."""
     assert isinstance(store.store, SqliteStore)

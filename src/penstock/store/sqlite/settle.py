@@ -341,7 +341,8 @@ def _end_together(tx: SqliteTransaction, queue: SqliteQueue, token: str, ids: li
     if queue.has_ranges and (ended := _end_in_ranges(tx, queue, token, ids)):
         # Messages that were leased before, or that have a priority, share the token but have rows of their own.
         rest = set(ids).difference(lease.id for lease in ended)
-        return ended + _end_rows(tx, queue, token, list(rest)) if rest else ended
+        # No id occurs twice, so the comparison never reaches the columns after it.
+        return sorted(ended + _end_rows(tx, queue, token, list(rest))) if rest else ended
     return _end_rows(tx, queue, token, ids)
 
 
