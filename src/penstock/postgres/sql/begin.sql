@@ -31,6 +31,10 @@ SELECT set_config('lock_timeout', $1::text, true)
 -- :enter
 SELECT penstock.enter($1::bigint[])
 
+-- :verify
+SELECT penstock.verify($1::bigint[], $2::bigint, $3::bigint, $4::boolean, $5::boolean, $6::text[], $7::bigint[],
+                       $8::text[])
+
 -- :was_committed
 SELECT pg_xact_status(($1::text)::xid8)
 
@@ -72,3 +76,13 @@ SELECT penstock.now_ms()
 
 -- :notify
 SELECT pg_notify($1::text, $2::text)
+
+-- :claim_mark
+-- Waits for a push in progress with the same mark; one that arrives later fails.
+INSERT INTO penstock.mark (mark) VALUES ($1::bigint) ON CONFLICT DO NOTHING RETURNING 1
+
+-- :find_mark
+SELECT first_id FROM penstock.mark WHERE mark = $1::bigint
+
+-- :forget_marks
+DELETE FROM penstock.mark WHERE mark > $1::bigint AND mark < $2::bigint

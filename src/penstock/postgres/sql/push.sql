@@ -1,14 +1,16 @@
--- :take_ids
-SELECT penstock.take_ids($1::bigint)
-
--- :message
--- The ids were assigned just before in this transaction; `back` counts down from the last one.
-INSERT INTO penstock.message (place, created_at, available_at, priority, content, key, headers, payload)
-SELECT r.lane + currval('penstock.message_id') - r.back, r.created_at, r.available_at, coalesce(r.priority, 0),
-       coalesce(r.content, 0), r.key, r.headers, r.payload
-  FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[],
-              $8::text[], $9::bytea[])
-    AS r(lane, back, created_at, available_at, priority, content, key, headers, payload)
+-- :messages
+-- Assigns consecutive ids and returns the first. The mark, if any, tells later whether this was committed.
+WITH taken AS MATERIALIZED (SELECT penstock.take_ids($1::bigint) AS first_id),
+marked AS (
+  INSERT INTO penstock.mark (mark, first_id, at) SELECT $2::bigint, t.first_id, $3::bigint FROM taken t
+   WHERE $2::bigint IS NOT NULL),
+added AS (
+  INSERT INTO penstock.message (place, created_at, available_at, priority, content, key, headers, payload)
+  SELECT coalesce(r.lane, $4::bigint) + t.first_id + r.number - 1, $3::bigint, r.available_at, coalesce(r.priority, 0),
+         coalesce(r.content, 0), r.key, r.headers, r.payload
+    FROM taken t, unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::bytea[])
+      WITH ORDINALITY AS r(lane, available_at, priority, content, key, headers, payload, number))
+SELECT first_id FROM taken
 
 -- :ready
 INSERT INTO penstock.ready (queue_id, rank, available_at, id, place, attempts, expires_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.postgres.context import DatabaseContext
 from penstock.store.common import LeaseChecks
@@ -19,6 +20,18 @@ WIDE_SECONDS = 60.0
 # A query for the next expiring lease that takes longer is not repeated for a while.
 SLOW_SECONDS = 0.1
 QUEUES_KNOWN_MAX = 100_000
+
+
+class KnownQueue(NamedTuple):
+    """A queue as a transaction loaded it."""
+
+    name: str
+    id: int
+    options: str
+    paused: bool
+    created_at: int
+    checked_at: int
+    """When its due messages and expired leases were last searched for."""
 
 
 class StoreContext(DatabaseContext):
@@ -36,6 +49,8 @@ class StoreContext(DatabaseContext):
         self.past_requests = RequestWindow(monotonic)
         # Id of each queue by name; every transaction that uses one verifies it.
         self.ids: dict[str, int] = {}
+        # Queues as last loaded. A batch that uses one without loading it verifies it.
+        self.known: dict[str, KnownQueue] = {}
         # By queue: times up to which no message was left to become due, and no lease to expire.
         self.floors: dict[int, tuple[int, int]] = {}
         self.lease_checks = LeaseChecks()
@@ -52,13 +67,20 @@ class StoreContext(DatabaseContext):
         # Counter rows that this store has written since it last compacted them.
         self.uncompacted_counters = 0
         self.trimmed_minute = 0
+        # Marks of pushes up to this one were deleted.
+        self.marks_from = 0
         # Rows about settled tokens before this minute were deleted.
         self.settled_from = 0
 
     def learn(self, name: str, queue_id: int) -> None:
         if len(self.ids) >= QUEUES_KNOWN_MAX:
             self.ids.clear()
+            self.known.clear()
         self.ids[name] = queue_id
+
+    def forget(self, name: str) -> None:
+        self.ids.pop(name, None)
+        self.known.pop(name, None)
 
     def rescan_if_due(self) -> None:
         now = time.monotonic()

@@ -73,39 +73,22 @@ class Writing:
         tx, count = self.tx, self.count
         if not count:
             return
-        if not self.journalled:
-            tx.write("push.take_ids", count, then=self._number)
-        elif tx.final and last:
-            # The journal records get their ids later, together with their offsets, which saves a round trip.
-            tx.write("push.take_ids", count, then=self._number)
-            self._note(0, UNNUMBERED)
-            tx.unnumbered = count
-        else:
-            rows = tx.fetch("push.take_ids", count)
+        statement = ("push.messages", count, tx.mark, tx.now, *self._message_columns())
+        if self.journalled and not (tx.final and last):
+            rows = tx.fetch(*statement)
             self._number(rows)
             self._note(rows[0][0])
+        else:
+            tx.on_numbered = self._number
+            tx.write(*statement, then=self._number)
+            if self.journalled:
+                # The journal records get their ids later, together with their offsets, which saves a round trip.
+                self._note(0, UNNUMBERED)
+                tx.unnumbered = count
         back = count - 1
-
-        def columns(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-            return list(zip(*rows, strict=True))
-
-        if self.messages:
-            lanes, numbers, made, at, priorities, contents, keys, headers, payloads = columns(self.messages)
-            tx.write(
-                "push.message",
-                ints(lanes),
-                ints(back - number for number in numbers),
-                ints(made),
-                ints_or_nulls(at),
-                ints(priorities) if any(priorities) else ints(()),
-                ints(contents) if any(contents) else ints(()),
-                texts(keys),
-                texts(headers),
-                blobs(payloads),
-            )
         for name, rows in (("push.ready", self.ready), ("push.scheduled", self.scheduled)):
             if rows:
-                lanes, numbers, ranks, at, expiries = columns(rows)
+                lanes, numbers, ranks, at, expiries = zip(*rows, strict=True)
                 behind = ints(back - number for number in numbers)
                 tx.write(name, ints(lanes), behind, ints(ranks), ints(at), ints_or_nulls(expiries))
         tx.schedules |= bool(self.scheduled)
@@ -114,6 +97,20 @@ class Writing:
             self._write_keys(back)
         if self.busy:
             tx.write("push.busy", ints(self.busy), texts(list(self.busy.values())))
+
+    def _message_columns(self) -> tuple[Any, ...]:
+        """Return the columns of all messages; an array is empty if all its values are the default."""
+        lanes, _, _, at, priorities, contents, keys, headers, payloads = zip(*self.messages, strict=True)
+        return (
+            lanes[0],
+            ints(lanes) if lanes.count(lanes[0]) < len(lanes) else ints(()),
+            ints_or_nulls(at),
+            ints(priorities) if any(priorities) else ints(()),
+            ints(contents) if any(contents) else ints(()),
+            texts(keys),
+            texts(headers),
+            blobs(payloads),
+        )
 
     def _write_keys(self, back: int) -> None:
         replaced = self.old_keys & self.keys.keys()

@@ -35,7 +35,6 @@ from penstock.errors import (
     PenstockError,
     StoreBusy,
     StoreError,
-    StoreUnreachable,
     TryLater,
     Unsupported,
     WrongType,
@@ -43,7 +42,6 @@ from penstock.errors import (
 from penstock.group_commit.interface import PreparedBatch
 from penstock.journal.postgres_outbox import JournalOutbox
 from penstock.postgres.connection import (
-    OUTCOME_SECONDS,
     DatabaseTarget,
     Pool,
     connect,
@@ -57,6 +55,7 @@ from penstock.postgres.pipeline import PipelinedConnection, Restart, Statement
 from penstock.postgres.schema import has_journal, migrate
 from penstock.store.interface import PushStatement
 from penstock.store.postgres.access import api_key
+from penstock.store.postgres.assumptions import WRONG, assumed
 from penstock.store.postgres.caller_transaction import (
     NO_PENSTOCK,
     POSTGRES_DRIVERS,
@@ -67,9 +66,10 @@ from penstock.store.postgres.caller_transaction import (
 )
 from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
 from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
+from penstock.store.postgres.lost_commits import CommitLost, was_committed
 from penstock.store.postgres.queries import PostgresQueries
 from penstock.store.postgres.settle import forget_settled
-from penstock.store.postgres.sweep import compact_counters
+from penstock.store.postgres.sweep import compact_counters, forget_marks
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.workers import list_workers
 
@@ -86,22 +86,9 @@ UNCOMPACTED_MAX = 2_000
 FORGOTTEN_MAX = 10_000
 # Journalled transactions after which a store assigns their offsets itself, if no server does.
 SPOOLED_MAX = 2_000
-LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
-
-
-class CommitLost(Exception):
-    """Raised when the connection was lost between sending a commit and receiving its reply."""
-
-    def __init__(self, xid: str | None, server_start_id: str, outcomes: list[Any] | None, cause: psycopg.Error) -> None:
-        super().__init__(str(cause))
-        self.xid = xid
-        self.server_start_id = server_start_id
-        self.outcomes = outcomes
-        self.cause = cause
-
-
 # SQLSTATE classes of errors caused by one command: a value that cannot be stored or is too large.
 OF_ONE_COMMAND = ("22", "54")
+LANES: dict[type[Command[Any]], int] = {Push: 0, Lease: 1, CatchUp: 1, Release: 1, Ack: 2, Nack: 2, Extend: 2}
 
 
 class PostgresStore:
@@ -227,20 +214,21 @@ class PostgresStore:
         if not commands:
             return []
         last_error: Exception | None = None
+        may_assume = True
         for _ in range(TRIES):
             try:
                 with self._pool.wire() as wire:
                     tx = PostgresTransaction(wire, self._context)
-                    outcomes = self._run(tx, commands)
+                    outcomes = self._run(tx, commands, may_assume)
                     # The batch is committed: an error in maintenance must not reach its callers.
                     with suppress(psycopg.Error, StoreError):
                         self._maintain(wire)
                 return outcomes
             except CommitLost as lost:
                 self._pool.drop_idle()
-                if self._was_committed(lost):
+                if was_committed(lost, self._pool, self.target):
                     self._notifier.notify_later()
-                    if lost.outcomes is not None:
+                    if lost.is_complete:
                         return lost.outcomes
                     # The assigned ids were in the lost reply.
                     raise translate(psycopg.OperationalError(str(lost)), self.target, maybe_done=True) from lost
@@ -252,18 +240,25 @@ class PostgresStore:
                     raise in_use() from error
                 raise
             except psycopg.Error as error:
-                if not is_lost(error):
+                if error.sqlstate == WRONG:
+                    may_assume = False
+                elif is_lost(error):
+                    # Nothing was committed: retry on a new connection.
+                    self._pool.drop_idle()
+                else:
                     raise
-                # Nothing was committed: retry on a new connection.
-                self._pool.drop_idle()
                 last_error = error
         raise StoreBusy(f"{self.target.shown}: giving up after {TRIES} attempts: {last_error}") from last_error
 
-    def _run(self, tx: PostgresTransaction, commands: Sequence[Command[Any]]) -> list[Any]:
+    def _run(self, tx: PostgresTransaction, commands: Sequence[Command[Any]], may_assume: bool) -> list[Any]:
         wire, started = tx.wire, time.monotonic()
-        in_runs = runs(commands)
+        in_runs, needs = runs(commands), needs_of(commands)
+        known = assumed(self._context, commands, needs) if may_assume else None
         try:
-            tx.begin(needs_of(commands), durable=is_durable(commands), along=along(tx, in_runs[0]))
+            if known is not None:
+                tx.assume(known, needs)
+            else:
+                tx.begin(needs, durable=is_durable(commands), along=along(tx, in_runs[0]))
             outcomes = execute(tx, in_runs)
             notifies = bool(tx.wakes) and self._notifier.may_send_now()
             for payload in self._notifier.payloads(tx.wakes) if notifies else ():
@@ -275,8 +270,7 @@ class PostgresStore:
             tx.commit()
         except psycopg.Error as error:
             if is_lost(error) or wire.broken:
-                complete = None if tx.answers_with_commit else outcomes
-                raise CommitLost(tx.xid, wire.server_start_id, complete, error) from error
+                raise CommitLost(tx, outcomes, error) from error
             self._roll_back(wire)
             raise
         late = tx.schedules and time.monotonic() - started > SLACK_MS / 1000
@@ -288,30 +282,6 @@ class PostgresStore:
         with suppress(psycopg.Error):
             if not wire.broken and wire.in_transaction:
                 wire.run([Statement(self._context.sql["begin.rollback"])])
-
-    def _was_committed(self, lost: CommitLost) -> bool:
-        """Reconnect and query whether a transaction was committed.
-
-        After a crash the database may reuse the number of a transaction that had not reached the disk, so a commit
-        found after a restart proves nothing.
-        """
-        deadline = time.monotonic() + OUTCOME_SECONDS
-        while lost.xid is not None and time.monotonic() < deadline:
-            try:
-                with self._pool.wire() as wire:
-                    (((status,),),) = wire.run([Statement(self._context.sql["begin.was_committed"], (lost.xid,))])
-                if status == "aborted":
-                    return False
-                if status == "committed":
-                    if wire.server_start_id == lost.server_start_id:
-                        return True
-                    break
-            except psycopg.errors.InvalidParameterValue:
-                return False  # The number is not yet assigned: the transaction did not survive a crash.
-            except (StoreUnreachable, psycopg.Error):
-                pass
-            time.sleep(0.05)
-        raise translate(psycopg.OperationalError(str(lost.cause)), self.target, maybe_done=True) from lost.cause
 
     def _maintain(self, wire: PipelinedConnection) -> None:
         """Do the background work of a server, in case there is none."""
@@ -334,6 +304,7 @@ class PostgresStore:
             tx.begin({}, durable=False)
             compact_counters(tx, list(dict.fromkeys(self._context.ids.values())))
             forget_settled(tx, FORGOTTEN_MAX)
+            forget_marks(tx)
             tx.commit()
         except BaseException:
             self._roll_back(wire)

@@ -14,12 +14,14 @@ from penstock.store.postgres.busy_queues import rebuild_list
 from penstock.store.postgres.journal import record_removed
 from penstock.store.postgres.queues import PostgresQueue
 from penstock.store.postgres.settle import forget_settled
-from penstock.store.postgres.transaction import WHOLE, PostgresTransaction
+from penstock.store.postgres.transaction import MARK_BITS, WHOLE, PostgresTransaction
 from penstock.store.postgres.transitions import advance, check_far_leases, wakes
 from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS
 
 KEY_CHECK_MS = DAY_MS // 24
 QUEUES_AT_ONCE = 500
+# Longer than a push whose reply was lost tries to find out what happened.
+MARKS_KEPT_MS = 5 * 60_000
 
 
 def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
@@ -34,6 +36,7 @@ def sweep(tx: PostgresTransaction, command: Sweep) -> Swept:
     tx.write_counters()
     compact_counters(tx, [row[1] for row in queues if row[4] > 1])
     swept.more |= forget_settled(tx, SETTLED_PER_STEP * command.limit)
+    forget_marks(tx)
     _write_latencies(tx)
     _forget_minutes(tx, [row[1] for row in queues], tx.now // 60_000, command.minutes_kept)
     rebuild_list(tx, queues)
@@ -101,6 +104,15 @@ def compact_counters(tx: PostgresTransaction, queue_ids: Sequence[int]) -> None:
     if queue_ids:
         tx.write("counter.fold", ints(queue_ids))
         tx.context.uncompacted_counters = 0
+
+
+def forget_marks(tx: PostgresTransaction) -> None:
+    """Delete the marks of pushes that nobody can ask about any more. Starts after those deleted before."""
+    before = tx.now - MARKS_KEPT_MS << MARK_BITS
+    if before < tx.context.marks_from:
+        tx.context.marks_from = 0  # The clock was set back.
+    tx.write("begin.forget_marks", tx.context.marks_from, before)
+    tx.context.marks_from = before - 1
 
 
 def _write_latencies(tx: PostgresTransaction) -> None:

@@ -1,10 +1,12 @@
 """A running transaction: its time, its locks, its queues and its pending writes.
 
-Writes are sent together with the next query or with the commit, so a batch takes two round trips.
+Writes are sent together with the next query or with the commit, so a batch takes two round trips, or one if it begins
+with cached queues and reads nothing.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -14,10 +16,10 @@ from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import system_clock
 from penstock.errors import UnknownQueue
 from penstock.journal.recorder import Recorder
-from penstock.postgres.context import quoted
+from penstock.postgres.context import quoted, statements
 from penstock.postgres.pipeline import PipelinedConnection, Restart, Row, Rows, Statement, ints, ints_or_nulls, texts
 from penstock.store.common import ByteBudget
-from penstock.store.postgres.context import StoreContext
+from penstock.store.postgres.context import KnownQueue, StoreContext
 from penstock.store.postgres.queues import COUNTED, PostgresQueue
 
 # What a command needs of a queue: all its columns, and the exclusive right to push, to lease or to change it.
@@ -29,6 +31,11 @@ ALIVE, PUSHING, LEASING, CREATING = 0, 1, 2, 3
 CHANGE_WAIT_MS = 1_000
 # How long a push waits for an application's open transaction that pushed the same key. Other pushes wait behind it.
 KEY_WAIT_MS = 200
+# How far an assumed time may be from that of the database.
+CLOCK_ERROR_MS = 50
+# Random bits of a mark, behind its time.
+MARK_BITS = 20
+NOT_LOADED = (None,) * 7
 Needs = Mapping[str, int]
 
 
@@ -53,6 +60,10 @@ class PostgresTransaction:
         self.unnumbered = 0
         # Transaction id, loaded for durable batches to find out their outcome after a lost connection.
         self.xid: str | None = None
+        # Mark that pushes leave if the transaction id is not known before the commit.
+        self.mark: int | None = None
+        # Completes the receipts of the pushes, given the row of their first id.
+        self.on_numbered: Callable[[Rows], None] | None = None
         # Rows of the statements sent along with `begin`, for the first run only.
         self.first: list[Rows] = []
         # True inside Transact: only a current lease settles, not a repeated token, as other commands depend on it.
@@ -82,6 +93,29 @@ class PostgresTransaction:
         if not durable:
             start.append(self._statement("begin.without_waiting"))
         self._enter(start, needs, durable, along)
+
+    def assume(self, known: Sequence[KnownQueue], needs: Needs) -> None:
+        """Begin with cached queues and an estimated time, which the database verifies before the first statement."""
+        context = self.context
+        context.rescan_if_due()
+        self.now = self.journal.now = context.now()
+        self.write("begin.begin")
+        if context.clock is not None:
+            self.write("begin.move_clock", self.now)
+        keys = ints(self._lock_keys(needs))
+        pushes = any(flags & PUSH for flags in needs.values())
+        if pushes:
+            self.mark = self.now << MARK_BITS | secrets.randbits(MARK_BITS)
+        names, ids, options = zip(*(each[:3] for each in known), strict=True)
+        assumed = (self.now, CLOCK_ERROR_MS, context.journals, pushes, texts(names), ints(ids), texts(options))
+        self.write("begin.verify", keys, *assumed, then=self._verified, needed=False)
+        for each in known:
+            self._queues[each.name] = PostgresQueue((*each[:5], *NOT_LOADED, context.journals))
+        self._needs.update(needs)
+
+    def _verified(self, rows: Rows) -> None:
+        # The reply came later than the time in it, so the largest difference is the best estimate.
+        self.context.ahead_ms = max(self.context.ahead_ms, rows[0][0] - system_clock())
 
     def join(self, needs: Needs) -> None:
         """Do the same as `begin` inside an open transaction."""
@@ -160,15 +194,21 @@ class PostgresTransaction:
         for _, xid, name, queue_id, *rest in rows:
             self.xid = xid or self.xid
             if queue_id is None:
-                context.ids.pop(name, None)
+                context.forget(name)
                 self._queues[name] = None
                 continue
             if self._locked.get(name) != queue_id:
                 context.learn(name, queue_id)
                 moved = True
             queue = self._queues[name] = PostgresQueue((name, queue_id, *rest))
+            checked_at = 0
             if needs[name] & WHOLE:
                 context.raise_floor(queue_id, self.now, queue.due_at, queue.lease_expiry_at)
+                checked_at = self.now
+            elif name in context.known:
+                checked_at = context.known[name].checked_at
+            options, paused, created_at = rest[:3]
+            context.known[name] = KnownQueue(name, queue_id, options, paused, created_at, checked_at)
         self._needs.update(needs)
         if moved:
             raise Restart("a queue was locked under an outdated id")
@@ -211,7 +251,7 @@ class PostgresTransaction:
 
     def dropped(self, queue: PostgresQueue) -> None:
         self._queues[queue.name] = None
-        self.context.ids.pop(queue.name, None)
+        self.context.forget(queue.name)
 
     # Statements
 
@@ -279,31 +319,39 @@ class PostgresTransaction:
 
     def write_counters(self) -> None:
         """Write one row per changed queue, with the changed columns only."""
+        statement = self._counter_statement()
+        if statement is not None:
+            self._pending.append(statement)
+
+    def _counter_statement(self, *note: Any) -> Statement | None:
+        """Return the statement that writes the counters, together with a row of journal events if one is given."""
         changed = [queue for queue in self._queues.values() if queue is not None and queue.changes]
         if not changed:
-            return
+            return None
         names = tuple(name for name in COUNTED if any(queue.changes.get(name) for queue in changed))
         cursors = [queue.cursor if queue.cursor_moved else None for queue in changed]
         newest = [queue.newest_at if queue.pushed_to else None for queue in changed]
         columns = [ints(queue.changes.get(name, 0) for queue in changed) for name in names]
-        sql = counter_statement(self.context.schema, names)
+        sql = counter_statement(self.context.schema, names, noted=bool(note))
         ids = ints(queue.id for queue in changed)
-        params = (self.now // 60_000, ids, ints_or_nulls(cursors), ints_or_nulls(newest), *columns)
-        self._pending.append(Statement(sql, params))
+        params = (*note, self.now // 60_000, ids, ints_or_nulls(cursors), ints_or_nulls(newest), *columns)
         self.context.uncompacted_counters += len(changed)
         for queue in changed:
             queue.written()
+        return Statement(sql, params)
 
     def write_journal(self) -> None:
         """Write the journal events last, so that a transaction that saw this one's changes is recorded after it."""
         records = self.journal.take()
         if records:
-            self.write("journal.note", self.unnumbered, b"".join(records))
+            note = self.unnumbered, b"".join(records)
+            together = self._counter_statement(*note)
+            self._pending.append(together or self._statement("journal.note", *note))
             self.context.spooled += 1
 
     def commit(self) -> None:
-        self.write_counters()
         self.write_journal()
+        self.write_counters()
         self.write("begin.commit")
         pending, self._pending = self._pending, []
         self.answers_with_commit = any(statement.then and statement.needed for statement in pending)
@@ -314,13 +362,18 @@ class PostgresTransaction:
 
 
 @lru_cache(maxsize=256)
-def counter_statement(schema: str, names: tuple[str, ...]) -> bytes:
+def counter_statement(schema: str, names: tuple[str, ...], *, noted: bool) -> bytes:
+    """Return the statement that adds counter rows and, if `noted`, the journal events in its first two parameters."""
+    first = 3 if noted else 1
     columns = "".join(f", {name}" for name in names)
-    arrays = "".join(f", ${number}::bigint[]" for number in range(5, 5 + len(names)))
+    arrays = "".join(f", ${number}::bigint[]" for number in range(first + 4, first + 4 + len(names)))
     values = "".join(f", r.{name}" for name in names)
-    return (
+    insert = (
         f"INSERT INTO {quoted(schema)}.counter (minute, queue_id, cursor, newest_at{columns})\n"
-        f"SELECT $1::bigint, r.queue_id, r.cursor, r.newest_at{values}\n"
-        f"  FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]{arrays})\n"
+        f"SELECT ${first}::bigint, r.queue_id, r.cursor, r.newest_at{values}\n"
+        f"  FROM unnest(${first + 1}::bigint[], ${first + 2}::bigint[], ${first + 3}::bigint[]{arrays})\n"
         f"    AS r(queue_id, cursor, newest_at{columns})"
-    ).encode()
+    )
+    if noted:
+        insert = f"WITH counted AS (\n{insert})\n{statements(schema)['journal.note'].decode()}"
+    return insert.encode()
