@@ -33,6 +33,7 @@ class Tables:
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
         sql = sql.replace("penstock_counter", self._counter).replace("?", "%s")
+        sql = re.sub(r"\bpenstock_lease\b", "penstock_leased", sql)
         return self._connection.execute(re.sub(r"penstock_(\w+)", rf"{self._schema}.\1", sql).encode(), params)
 
     def last_id(self) -> int:
@@ -44,6 +45,16 @@ class Tables:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def check_ranges(tables: Tables) -> None:
+    """Ranges hold as many messages as they say, and no message is leased twice."""
+    counted = tables.execute(
+        "SELECT r.count, (SELECT count(*) FROM penstock_message m WHERE m.place BETWEEN (r.queue_id << 45) + r.first_id"
+        " AND (r.queue_id << 45) + r.last_id) FROM penstock_lease_range r"
+    ).fetchall()
+    assert all(count == held > 0 for count, held in counted)
+    assert not tables.execute("SELECT place FROM penstock_leased GROUP BY place HAVING count(*) > 1").fetchall()
 
 
 def check_journal(tables: Tables, url: str, schema: str, clock: Clock) -> None:
@@ -78,6 +89,7 @@ class PostgresUnderTest(StoreUnderTest):
     def check(self) -> None:
         tables = Tables(str(self.path), self.schema)
         check_tables(tables, busy_exactly=False)
+        check_ranges(tables)
         if self._journal:
             check_journal(tables, str(self.path), self.schema, self.clock)
         tables.close()

@@ -106,7 +106,7 @@ class PostgresEndpoint:
     # Reading
 
     def size(self, table: MigratedTable) -> int:
-        return int(self._all(f"SELECT count(*) FROM penstock.{table.name}")[0][0])
+        return int(self._all(f"SELECT count(*) FROM penstock.{_source(table)}")[0][0])
 
     def rows(self, table: MigratedTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
         # Compare text like SQLite.
@@ -114,7 +114,7 @@ class PostgresEndpoint:
         marks = ", ".join(["%s"] * len(table.key))
         where = "" if after is None else f"WHERE ({names}) > ({marks})"
         columns = ", ".join(f"{name}::integer" if name in table.flags else name for name in table.columns)
-        page = f"SELECT {columns} FROM penstock.{table.name} {where} ORDER BY {names} LIMIT %s"
+        page = f"SELECT {columns} FROM penstock.{_source(table)} {where} ORDER BY {names} LIMIT %s"
         if table is not MESSAGE:
             return self._all(page, *(after or ()), limit)
         before = "sum(octet_length(payload)) OVER (ORDER BY place) - octet_length(payload)"
@@ -181,7 +181,7 @@ class PostgresEndpoint:
             "SELECT (SELECT count(*) FROM penstock.message WHERE place > %s AND place < %s),"
             " (SELECT count(*) FROM penstock.ready WHERE queue_id = %s),"
             " (SELECT count(*) FROM penstock.scheduled WHERE queue_id = %s),"
-            " (SELECT count(*) FROM penstock.lease WHERE queue_id = %s),"
+            " (SELECT count(*) FROM penstock.leased WHERE queue_id = %s),"
             " (SELECT count(*) FROM penstock.dead WHERE queue_id = %s AND NOT leased),"
             " (SELECT count(*) FROM penstock.archive WHERE queue_id = %s)",
             *(book.cursor, (book.queue_id * 2 + 1) << ID_BITS, *[book.queue_id] * 5),
@@ -236,7 +236,7 @@ class PostgresEndpoint:
             limited = [(*row, int(is_limited(decode_options(row[options])))) for row in rows]
             self._copy(table.name, (*table.columns, "limited"), limited)
         else:
-            self._copy(table.name, table.columns, rows)
+            self._copy("single_lease" if table.name == "lease" else table.name, table.columns, rows)
 
     def write_books(self, books: Sequence[CounterHistory], kept_from: int, last_id: int) -> None:
         counters, minutes, latencies, buckets, busy = [], [], [], [], []
@@ -281,6 +281,11 @@ class PostgresEndpoint:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _source(table: MigratedTable) -> str:
+    """Return the table to read; leases that are ranges here are single rows for others."""
+    return "leased" if table.name == "lease" else table.name
 
 
 def _is_text(table: MigratedTable, name: str) -> bool:

@@ -9,7 +9,9 @@ from functools import lru_cache
 from penstock.core.model import system_clock
 from penstock.core.sql_files import load_sql
 
-VERBS = "begin push lease settle transitions counter admin access latency history queries stream journal worker"
+VERBS = (
+    "begin push lease lease_range settle transitions counter admin access latency history queries stream journal worker"
+)
 # Kind of lock for appends to a stream; queues use the lower kinds.
 STREAM_LOCK = 4
 # Beyond this number queues share locks: PostgreSQL has room for a few thousand locks in total.

@@ -47,7 +47,7 @@ DELETE FROM penstock.failure f USING penstock.message m
 DELETE FROM penstock.message WHERE place BETWEEN $1::bigint AND $2::bigint
 
 -- :forget_extension
-DELETE FROM penstock.extension e USING penstock.lease l
+DELETE FROM penstock.extension e USING penstock.single_lease l
  WHERE l.queue_id = $1::bigint AND l.extended AND e.id = l.id
 
 -- :forget_ready
@@ -56,8 +56,11 @@ DELETE FROM penstock.ready WHERE queue_id = $1::bigint
 -- :forget_scheduled
 DELETE FROM penstock.scheduled WHERE queue_id = $1::bigint
 
--- :forget_lease
-DELETE FROM penstock.lease WHERE queue_id = $1::bigint
+-- :forget_single_lease
+DELETE FROM penstock.single_lease WHERE queue_id = $1::bigint
+
+-- :forget_lease_range
+DELETE FROM penstock.lease_range WHERE queue_id = $1::bigint
 
 -- :forget_dead
 DELETE FROM penstock.dead WHERE queue_id = $1::bigint
@@ -110,7 +113,7 @@ DELETE FROM penstock.ready r USING unnest($2::bigint[], $3::bigint[], $4::bigint
  WHERE r.queue_id = $1::bigint AND r.rank = i.rank AND r.available_at = i.available_at AND r.id = i.id RETURNING r.id
 
 -- :remove_leased
-DELETE FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[]) RETURNING id, from_dead
+DELETE FROM penstock.single_lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[]) RETURNING id, from_dead
 
 -- :purge_plain
 WITH found AS MATERIALIZED (
@@ -135,9 +138,9 @@ RETURNING s.id, s.place, false
 
 -- :purge_leased
 WITH found AS MATERIALIZED (
-  SELECT queue_id, leased_until, id FROM penstock.lease
+  SELECT queue_id, leased_until, id FROM penstock.single_lease
    WHERE queue_id = $1::bigint AND id <= $2::bigint LIMIT $3::bigint FOR UPDATE SKIP LOCKED)
-DELETE FROM penstock.lease l USING found o
+DELETE FROM penstock.single_lease l USING found o
  WHERE l.queue_id = o.queue_id AND l.leased_until = o.leased_until AND l.id = o.id
 RETURNING l.id, l.place, l.from_dead
 

@@ -49,9 +49,13 @@ SELECT t.now, CASE WHEN $5::boolean THEN pg_current_xact_id()::text END, f.name,
        CASE WHEN f.whole THEN (SELECT s.available_at FROM penstock.scheduled s
          WHERE s.queue_id = q.id AND s.available_at > f.due_floor AND s.available_at <= t.now
          ORDER BY s.available_at LIMIT 1) END,
-       CASE WHEN f.whole THEN (SELECT l.leased_until FROM penstock.lease l
-         WHERE l.queue_id = q.id AND l.leased_until > f.lapse_floor AND l.leased_until <= t.now
-         ORDER BY l.leased_until LIMIT 1) END,
+       CASE WHEN f.whole THEN least(
+         (SELECT l.leased_until FROM penstock.single_lease l
+           WHERE l.queue_id = q.id AND l.leased_until > f.lapse_floor AND l.leased_until <= t.now
+           ORDER BY l.leased_until LIMIT 1),
+         (SELECT l.leased_until FROM penstock.lease_range l
+           WHERE l.queue_id = q.id AND l.leased_until > f.lapse_floor AND l.leased_until <= t.now
+           ORDER BY l.leased_until LIMIT 1)) END,
        CASE WHEN f.whole THEN least(
          (SELECT r.expires_at FROM penstock.ready r
            WHERE r.queue_id = q.id AND r.expires_at IS NOT NULL AND r.expires_at <= t.now

@@ -32,7 +32,7 @@ SELECT h.queue_id, h.rank, h.available_at, h.id, h.place, h.attempts, h.first_le
  ORDER BY h.queue_id, h.rank, h.available_at, h.id
 
 -- :lease
-INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at,
+INSERT INTO penstock.single_lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at,
                             expires_at, worker)
 SELECT r.place >> QUEUE_SHIFT, r.leased_until, r.place & ID_MAX, r.place, r.token, $1::bigint, coalesce(r.attempts, 1),
        coalesce(r.first_leased_at, $1::bigint), r.expires_at, r.worker
@@ -58,7 +58,7 @@ RETURNING d.died_at, d.id, d.place, d.attempts, d.first_leased_at,
           m.created_at, m.priority, m.content, m.key, m.headers, m.payload
 
 -- :lease_dead
-INSERT INTO penstock.lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at, worker,
+INSERT INTO penstock.single_lease (queue_id, leased_until, id, place, token, leased_at, attempts, first_leased_at, worker,
                             from_dead)
 SELECT r.place >> QUEUE_SHIFT, $2::bigint, r.place & ID_MAX, r.place, $3::bytea, $1::bigint, r.attempts,
        coalesce(r.first_leased_at, $1::bigint), $4::text, true

@@ -77,8 +77,24 @@ SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worke
        created_at, at, priority, content, key, headers, payload
   FROM (SELECT l.*, m.created_at, coalesce(m.available_at, m.created_at) AS at, m.priority, m.content, m.key, m.headers,
                m.payload, sum(octet_length(m.payload)) OVER (ORDER BY l.leased_until, l.id) AS bytes
-          FROM (SELECT * FROM penstock.lease l WHERE l.queue_id = $1::bigint
-                   AND (l.leased_until, l.id) > ($2::bigint, $3::bigint)
+          FROM (SELECT * FROM (
+                  (SELECT leased_until, id, place, attempts, first_leased_at, expires_at, leased_at, worker
+                     FROM penstock.single_lease l
+                    WHERE l.queue_id = $1::bigint AND (l.leased_until, l.id) > ($2::bigint, $3::bigint)
+                    ORDER BY l.leased_until, l.id LIMIT $4::bigint)
+                  UNION ALL
+                  -- As many ranges as fill the page; the one in which it begins may be read in part.
+                  (SELECT r.leased_until, m.place & ID_MAX, m.place, 1, r.leased_at, NULL, r.leased_at, r.worker
+                     FROM (SELECT r.*, sum(CASE WHEN (r.leased_until, r.first_id) > ($2::bigint, $3::bigint)
+                                                THEN r.count ELSE 0 END) OVER (ORDER BY r.leased_until, r.first_id) AS up_to
+                             FROM penstock.lease_range r
+                            WHERE r.queue_id = $1::bigint AND (r.leased_until, r.last_id) > ($2::bigint, $3::bigint)) r,
+                          LATERAL (SELECT m.place FROM penstock.message m
+                            WHERE m.place BETWEEN (r.queue_id << QUEUE_SHIFT) + r.first_id
+                                              AND (r.queue_id << QUEUE_SHIFT) + r.last_id
+                              AND (r.leased_until, m.place & ID_MAX) > ($2::bigint, $3::bigint)
+                            ORDER BY m.place LIMIT $4::bigint) m
+                    WHERE r.up_to - r.count < $4::bigint)) l
                  ORDER BY l.leased_until, l.id LIMIT $4::bigint) l
           JOIN penstock.message m ON m.place = l.place) p
  WHERE bytes - octet_length(payload) < $5::bigint ORDER BY leased_until, id
@@ -107,7 +123,10 @@ SELECT archived_at, id, attempts, first_leased_at, leased_at,
 
 -- :lease_of
 SELECT leased_until, id, attempts, first_leased_at, expires_at, leased_at, worker
-  FROM penstock.lease WHERE queue_id = $1::bigint AND id = $2::bigint
+  FROM penstock.single_lease WHERE queue_id = $1::bigint AND id = $2::bigint
+UNION ALL
+SELECT leased_until, $2::bigint, 1, leased_at, NULL, leased_at, worker
+  FROM penstock.lease_range WHERE queue_id = $1::bigint AND $2::bigint BETWEEN first_id AND last_id
 
 -- :dead_of
 SELECT died_at, id, attempts, first_leased_at, reason

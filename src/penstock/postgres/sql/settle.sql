@@ -1,8 +1,8 @@
 -- :end
 -- Each row is looked up by its token: with a join the planner may read all leases.
-DELETE FROM penstock.lease l WHERE l.ctid = ANY (ARRAY(
+DELETE FROM penstock.single_lease l WHERE l.ctid = ANY (ARRAY(
   SELECT o.ctid FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token),
-    LATERAL (SELECT o.ctid FROM penstock.lease o
+    LATERAL (SELECT o.ctid FROM penstock.single_lease o
       WHERE o.queue_id = i.queue_id AND o.id = i.id AND o.token = i.token
         AND o.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id),
                                       i.leased_until)
@@ -12,12 +12,16 @@ RETURNING l.id, l.place, l.attempts, l.first_leased_at, l.leased_at, l.expires_a
           l.leased_until, l.token
 
 -- :current
-SELECT id, token FROM penstock.lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[])
+SELECT id, token FROM penstock.single_lease WHERE queue_id = $1::bigint AND id = ANY($2::bigint[])
+UNION ALL
+SELECT i.id, r.token FROM penstock.lease_range r JOIN unnest($2::bigint[]) AS i(id) ON i.id BETWEEN r.first_id AND r.last_id
+ WHERE r.queue_id = $1::bigint
+   AND EXISTS (SELECT 1 FROM penstock.message m WHERE m.place = ($1::bigint << QUEUE_SHIFT) + i.id)
 
 -- :extend
-UPDATE penstock.lease l SET leased_until = $5::bigint, extended = true WHERE l.ctid = ANY (ARRAY(
+UPDATE penstock.single_lease l SET leased_until = $5::bigint, extended = true WHERE l.ctid = ANY (ARRAY(
   SELECT o.ctid FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) AS i(queue_id, leased_until, id, token),
-    LATERAL (SELECT o.ctid FROM penstock.lease o
+    LATERAL (SELECT o.ctid FROM penstock.single_lease o
       WHERE o.queue_id = i.queue_id AND o.id = i.id AND o.token = i.token
         AND o.leased_until = coalesce((SELECT e.leased_until FROM penstock.extension e WHERE e.id = i.id),
                                       i.leased_until)
@@ -100,7 +104,8 @@ SELECT i.queue_id, i.id, i.token, s.how
   FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS i(queue_id, id, token)
  CROSS JOIN generate_series($4::bigint, $5::bigint) AS r(minute),
     LATERAL (SELECT s.how FROM penstock.settled s WHERE s.minute = r.minute AND s.token = i.token
-                AND s.queue_id = i.queue_id AND i.id = ANY (s.ids) OFFSET 0) s
+                AND s.queue_id = i.queue_id
+                AND (i.id = ANY (s.ids) OR (s.ids[2] < 0 AND i.id BETWEEN s.ids[1] AND -s.ids[2])) OFFSET 0) s
 
 -- :forget_settled
 DELETE FROM penstock.settled s WHERE s.ctid = ANY (ARRAY(

@@ -30,8 +30,10 @@ SELECT kind, name, stale_at FROM penstock.worker WHERE stale_at < $1::bigint
  ORDER BY kind, name LIMIT $2::bigint FOR UPDATE SKIP LOCKED
 
 -- :holders
-SELECT worker, count(*) FROM (
-  SELECT worker FROM penstock.lease WHERE leased_until > $1::bigint LIMIT $2::bigint) l GROUP BY worker
+SELECT worker, sum(held)::bigint FROM (
+  (SELECT worker, 1 AS held FROM penstock.single_lease WHERE leased_until > $1::bigint LIMIT $2::bigint)
+  UNION ALL
+  (SELECT worker, count FROM penstock.lease_range WHERE leased_until > $1::bigint LIMIT $2::bigint)) l GROUP BY worker
 
 -- :forget
 DELETE FROM penstock.worker w USING unnest($1::text[], $2::text[]) AS p(kind, name)
@@ -46,7 +48,11 @@ SELECT kind, name, host, pid, version, server, started_at, seen_at, stale_at, qu
 
 -- :held
 SELECT l.worker, q.name, l.held FROM (
-  SELECT worker, queue_id, count(*) AS held
-    FROM (SELECT worker, queue_id FROM penstock.lease WHERE leased_until > penstock.now_ms() LIMIT $1::bigint) f
+  SELECT worker, queue_id, sum(f.held)::bigint AS held
+    FROM ((SELECT worker, queue_id, 1 AS held FROM penstock.single_lease
+            WHERE leased_until > penstock.now_ms() LIMIT $1::bigint)
+          UNION ALL
+          (SELECT worker, queue_id, count FROM penstock.lease_range
+            WHERE leased_until > penstock.now_ms() LIMIT $1::bigint)) f
    WHERE worker IS NOT NULL GROUP BY worker, queue_id) l
   JOIN penstock.queue q ON q.id = l.queue_id

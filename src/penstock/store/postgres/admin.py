@@ -40,13 +40,15 @@ def remove(tx: PostgresTransaction, command: Remove) -> Removed:
 def _remove_indexed(tx: PostgresTransaction, queue: PostgresQueue, rows: list[tuple[int, int, int]]) -> dict[int, int]:
     """Remove messages from all states; return the ids of those found, with the event flags of their state."""
     ranks, times, ids = (ints(column) for column in zip(*rows, strict=True))
-    dead, archived, scheduled, ready, leased = tx.fetch_all(
+    dead, archived, scheduled, ready, single, in_ranges = tx.fetch_all(
         ("admin.remove_dead", queue.id, ids),
         ("admin.remove_archived", queue.id, ids),
         ("admin.remove_scheduled", queue.id, times, ids),
         ("admin.remove_ready", queue.id, ranks, times, ids),
         ("admin.remove_leased", queue.id, ids),
+        ("lease_range.remove", queue.id, ids),
     )
+    leased = [*single, *in_ranges]
     if leased:
         tx.write("settle.forget_extensions", ints(row[0] for row in leased))
         tx.write("settle.forget_dead", ints(row[0] for row in leased))
@@ -99,8 +101,11 @@ def _purge_plain(tx: PostgresTransaction, queue: PostgresQueue, up_to: int, limi
 
 def _purge_indexed(tx: PostgresTransaction, queue: PostgresQueue, state: State, up_to: int, limit: int) -> int:
     rows = tx.fetch(f"admin.purge_{state}", queue.id, up_to, limit)
-    if state is State.LEASED and rows:
-        tx.write("settle.forget_extensions", ints(row[0] for row in rows))
+    if state is State.LEASED:
+        if rows:
+            tx.write("settle.forget_extensions", ints(row[0] for row in rows))
+        while len(rows) < limit and (more := tx.fetch("lease_range.purge", queue.id, up_to, limit - len(rows))):
+            rows += more
     if state is State.LEASED:
         for from_dead in (False, True):
             row_keys = [row_key for _, row_key, was_dead in rows if bool(was_dead) is from_dead]

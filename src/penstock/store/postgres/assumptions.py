@@ -6,11 +6,12 @@ The database verifies what was assumed. If it differs, the batch runs again with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from penstock.core.commands import Command, Push
+from penstock.core.commands import Ack, Command, Push
 from penstock.core.model import QueueOptions, decode_options
 from penstock.store.postgres.context import KnownQueue, StoreContext
+from penstock.store.postgres.recent_leases import RangePart
 from penstock.store.postgres.transaction import Needs
 
 # SQLSTATE of a wrong assumption.
@@ -19,18 +20,29 @@ WRONG = "PS001"
 CHECK_MS = 1_000
 
 
-def assumed(context: StoreContext, commands: Sequence[Command[Any]], needs: Needs) -> list[KnownQueue] | None:
-    """Return the cached queues that the batch may begin with, or None if it has to load them."""
-    if not all(type(command) is Push for command in commands):
+class Assumptions(NamedTuple):
+    queues: list[KnownQueue]
+    parts: list[RangePart] | None = None
+    """The leases that acks end."""
+
+
+def assumed(context: StoreContext, commands: Sequence[Command[Any]], needs: Needs) -> Assumptions | None:
+    """Return what the batch may begin with, or None if it has to load its queues."""
+    kind = type(commands[0])
+    if kind not in (Push, Ack) or any(type(command) is not kind for command in commands):
         return None
+    queues = [queue for name in needs if (queue := context.known.get(name)) is not None]
+    if len(queues) < len(needs):
+        return None
+    return _pushes(context, commands, queues) if kind is Push else _acks(context, commands, queues)
+
+
+def _pushes(context: StoreContext, commands: Sequence[Any], queues: list[KnownQueue]) -> Assumptions | None:
     now = context.now()
-    found: dict[str, KnownQueue] = {}
-    for name in needs:
-        queue = context.known.get(name)
-        if queue is None or abs(now - queue.checked_at) >= CHECK_MS or not _takes_pushes(decode_options(queue.options)):
+    for queue in queues:
+        if abs(now - queue.checked_at) >= CHECK_MS or not _takes_pushes(decode_options(queue.options)):
             return None
-        found[name] = queue
-    return list(found.values()) if all(map(_needs_nothing, commands)) else None
+    return Assumptions(queues) if all(map(_is_simple, commands)) else None
 
 
 def _takes_pushes(options: QueueOptions) -> bool:
@@ -38,7 +50,14 @@ def _takes_pushes(options: QueueOptions) -> bool:
     return options.max_size is None and options.push_rate is None and not options.delay_ms
 
 
-def _needs_nothing(command: Any) -> bool:
+def _is_simple(command: Push) -> bool:
     if command.request_key is not None:
         return False
     return all(message.key is None and not message.delay_ms for message in command.messages)
+
+
+def _acks(context: StoreContext, commands: Sequence[Any], queues: list[KnownQueue]) -> Assumptions | None:
+    if any(decode_options(queue.options).archive_ms != 0 for queue in queues):
+        return None
+    parts = context.recent_leases.parts(commands, context.now())
+    return Assumptions(queues, parts) if parts else None

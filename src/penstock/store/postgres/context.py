@@ -10,6 +10,7 @@ from typing import NamedTuple
 from penstock.postgres.context import DatabaseContext
 from penstock.store.common import LeaseChecks
 from penstock.store.postgres.latency import LatencyCounters
+from penstock.store.postgres.recent_leases import RecentLeases
 from penstock.store.request_dedup import RequestWindow
 
 BUSY_MS = 30_000
@@ -54,6 +55,7 @@ class StoreContext(DatabaseContext):
         # By queue: times up to which no message was left to become due, and no lease to expire.
         self.floors: dict[int, tuple[int, int]] = {}
         self.lease_checks = LeaseChecks()
+        self.recent_leases = RecentLeases()
         self.latencies = LatencyCounters(secrets.randbits(62))
         self.slow_seconds = SLOW_SECONDS
         # Until then the query for the next expiring lease is skipped, because it took too long.

@@ -23,6 +23,7 @@ from penstock.postgres.pipeline import Row, Rows, Statement, blobs, ints, ints_o
 from penstock.store.common import CONTENTS, NO_TRANSITIONS, ByteBudget, new_tokens
 from penstock.store.postgres.journal import error_details
 from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.recent_leases import RecentLease
 from penstock.store.postgres.settlement import forget, text
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.transitions import advance, wake_at
@@ -41,7 +42,10 @@ class Heads:
             in_order = (row for _, row in heapq.merge(keyed, ((row[1:4], row) for row in indexed)))
         self._left = room.take(in_order)
         self.taken: list[Row] = []
+        # Leases of plain messages, and of others.
+        self.ranges: list[RecentLease] = []
         self.leases: list[tuple[int, int, bytes, int, int | None, int | None, str | None]] = []
+        self.workers: list[str | None] = []
 
     def take(self, limit: int) -> list[Row]:
         rows = list(islice(self._left, limit))
@@ -143,14 +147,15 @@ def lease_share(tx: PostgresTransaction, heads: Heads, command: Lease) -> list[D
     until = now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     (token,) = new_tokens([until])
     shown, worker = token.hex(), None if command.worker is None else text(command.worker)
-    messages = []
+    plain: dict[int, int] = {}
     for row in rows:
         if len(row) == PLAIN_COLUMNS:
-            heads.leases.append((row[0], until, token, 1, None, None, worker))
-            queue.move_cursor(row[0])
+            plain[row[0] & ID_MAX] = row[1]
         else:
             heads.leases.append((row[4], until, token, row[5] + 1, row[6], row[7], worker))
-        messages.append(leased_message(row, queue.name, tx.store_id, until, shown))
+    if plain:
+        _lease_range(tx, heads, (until, token, worker), plain)
+    messages = [leased_message(row, queue.name, tx.store_id, until, shown) for row in rows]
     queue.count(ready=-len(rows), leased=len(rows), n_leased=len(rows))
     queue.lease_expiry_at = min(queue.lease_expiry_at, until)
     if queue.is_journalled:
@@ -160,15 +165,37 @@ def lease_share(tx: PostgresTransaction, heads: Heads, command: Lease) -> list[D
     return messages
 
 
+def _lease_range(
+    tx: PostgresTransaction, heads: Heads, lease: tuple[int, bytes, str | None], pushed: dict[int, int]
+) -> None:
+    """Lease the next plain messages of a queue, given their push times by id."""
+    queue, (until, token, worker) = heads.queue, lease
+    first_id, last_id = next(iter(pushed)), next(reversed(pushed))
+    queue.move_cursor(queue.plain_start + first_id, queue.plain_start + last_id)
+    heads.ranges.append(RecentLease(queue.name, queue.id, until, first_id, last_id, token, tx.now, pushed))
+    heads.workers.append(worker)
+
+
 def write_leases(tx: PostgresTransaction, all_heads: Iterable[Heads]) -> None:
+    all_heads = list(all_heads)
+    ranges = [each for heads in all_heads for each in heads.ranges]
+    if ranges:
+        _, queue_ids, untils, firsts, lasts, tokens, _, pushed = zip(*ranges, strict=True)
+        keys = ints(queue_ids), ints(untils), ints(firsts), ints(lasts)
+        workers = texts([worker for heads in all_heads for worker in heads.workers])
+        tx.write("lease_range.add", tx.now, *keys, ints(map(len, pushed)), blobs(tokens), workers)
+        tx.granted += ranges
     leases = [lease for heads in all_heads for lease in heads.leases]
-    if not leases:
-        return
+    if leases:
+        _write_single(tx, leases)
+    delete_ready_row(tx, [row for heads in all_heads for row in heads.taken])
+
+
+def _write_single(tx: PostgresTransaction, leases: Sequence[tuple[Any, ...]]) -> None:
     row_keys, untils, tokens, attempts, firsts, expiries, workers = zip(*leases, strict=True)
     counts = ints(()) if all(count == 1 for count in attempts) else ints(attempts)
     first, expires = ints_or_nulls(firsts), ints_or_nulls(expiries)
     tx.write("lease.lease", tx.now, ints(row_keys), ints(untils), blobs(tokens), counts, first, expires, texts(workers))
-    delete_ready_row(tx, [row for heads in all_heads for row in heads.taken])
 
 
 def delete_ready_row(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
@@ -240,7 +267,7 @@ def _finish(tx: PostgresTransaction, queue: PostgresQueue, rows: list[Row]) -> N
     plain = [row for row in rows if len(row) == PLAIN_COLUMNS]
     indexed = [row for row in rows if len(row) != PLAIN_COLUMNS]
     if plain:
-        queue.move_cursor(plain[-1][0])
+        queue.move_cursor(plain[0][0], plain[-1][0])
     # Rows of id, row key, attempts so far, and time of the first lease.
     taken: list[tuple[Any, ...]] = [(row[0] & ID_MAX, row[0], 0, None) for row in plain]
     taken += [(row[3], row[4], row[5], row[6]) for row in indexed]

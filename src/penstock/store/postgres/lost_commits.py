@@ -28,8 +28,13 @@ class CommitLost(Exception):
 
 def was_committed(lost: CommitLost, pool: Pool, target: DatabaseTarget) -> bool:
     """Reconnect and find out whether the batch was committed; raise an error if that stays unknown."""
-    find = _find_by_mark if lost.tx.mark is not None else _find_by_xid
-    found = _retry(lost, pool, find) if lost.tx.mark is not None or lost.tx.xid is not None else None
+    if lost.tx.mark is not None:
+        found = _retry(lost, pool, _find_by_mark)
+    elif lost.tx.xid is not None:
+        found = _retry(lost, pool, _find_by_xid)
+    else:
+        # An ack can be repeated: one that was committed is recalled by its token.
+        found = _retry(lost, pool, lambda *_: False) if lost.tx.parts is not None else None
     if found is None:
         raise translate(psycopg.OperationalError(str(lost.cause)), target, maybe_done=True) from lost.cause
     return found

@@ -71,11 +71,11 @@ class PostgresQueue:
         self.cursor_moved = False
         self.pushed_to = False
 
-    def move_cursor(self, row_key: int) -> None:
-        """Move the cursor to a plain message that is leased or taken, which lies behind all that were before."""
-        if not self.cursor < row_key < self.plain_end:
-            raise InvariantBroken(f"{self.name!r}: message {row_key & ID_MAX} was leased before")
-        self.cursor, self.cursor_moved = row_key, True
+    def move_cursor(self, first: int, last: int) -> None:
+        """Move the cursor over plain messages that are leased or taken, which lie behind all that were before."""
+        if not self.cursor < first <= last < self.plain_end:
+            raise InvariantBroken(f"{self.name!r}: message {first & ID_MAX} was leased before")
+        self.cursor, self.cursor_moved = last, True
 
     def row_key(self, message_id: int, *, plain: bool) -> int:
         return (self.plain_start if plain else self.plain_end) | message_id

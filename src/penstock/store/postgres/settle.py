@@ -19,16 +19,17 @@ from penstock.store.common import (
     NACKED,
     NACKED_INTO,
     RELEASED,
-    SETTLED_MINUTES,
     TOKEN_BYTES,
     check_lease,
     check_tokens,
     nacked_into,
-    settled_since,
     token_bytes,
 )
+from penstock.store.postgres import lease_ranges
 from penstock.store.postgres.journal import record_acked, record_dead, record_ended
+from penstock.store.postgres.lease_ranges import parts_of, take_out
 from penstock.store.postgres.queues import PostgresQueue
+from penstock.store.postgres.settled_tokens import find_settled, remember, token_key
 from penstock.store.postgres.settlement import (
     EndedLease,
     FailedDelivery,
@@ -63,7 +64,13 @@ def along(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[Statement]:
     if None in ids or not joinable(commands):
         return []
     items = _items(commands, ids)  # type: ignore[arg-type]
-    return [Statement(tx.context.sql["settle.end"], (*_columns(items), tx.journals))] if items else []
+    if not items:
+        return []
+    columns = _columns(items)
+    return [
+        Statement(tx.context.sql["settle.end"], (*columns, tx.journals)),
+        Statement(tx.context.sql["lease_range.find"], columns),
+    ]
 
 
 def joinable(commands: Sequence[Ack]) -> bool:
@@ -82,15 +89,23 @@ def _items(commands: Sequence[Ack], queue_ids: Sequence[int]) -> list[Item]:
 def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll | PenstockError]:
     """Execute a run of acks."""
     early, tx.first = tx.first, []
+    if tx.parts is not None:
+        lease_ranges.acknowledge(tx, {queue.id: queue for queue in tx.touched()}, tx.parts)
+        return [SettledAll([Settled.OK] * len(command.items)) for command in commands]
     if not joinable(commands):
         return [_ack_alone(tx, command) for command in commands]
     known = [(command, queue) for command in commands if (queue := tx.find(command.queue)) is not None]
-    if early:
-        rows = early[0]
-    else:
+    if not early:
         items = _items([command for command, _ in known], [queue.id for _, queue in known])
-        rows = tx.fetch("settle.end", *_columns(items), tx.journals) if items else []
-    ended = {lease.id: lease for lease in map(EndedLease._make, rows)}
+        early = _end_or_find(tx, items, tx.journals)
+    ended = {lease.id: lease for lease in map(EndedLease._make, early[0])}
+    parts = parts_of(early[1])
+    queues = {queue.id: queue for _, queue in known}
+    gone = [part for part in parts if queues[part.queue_id].options.archive_ms == 0]
+    ended |= {lease.id: lease for lease in take_out(tx, [part for part in parts if part not in gone])}
+    in_ranges = {message_id for part in gone for message_id in part.ids}
+    lease_ranges.acknowledge(tx, queues, gone)
+    tx.context.recent_leases.forget(item.token or "" for command, _ in known for item in command.items)
     by_queue: dict[int, list[EndedLease]] = {queue.id: [] for _, queue in known}
     missing: list[tuple[PostgresQueue, SettleItem]] = []
     for command, queue in known:
@@ -98,12 +113,12 @@ def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll
         for lease in found_here:
             check_lease(queue.id, lease.id, lease.row_key)
         by_queue[queue.id] += found_here
-        missing += [(queue, item) for item in command.items if item.id not in ended]
-    finish(tx, {queue.id: queue for _, queue in known}, by_queue)
+        missing += [(queue, item) for item in command.items if item.id not in ended and item.id not in in_ranges]
+    finish(tx, queues, by_queue)
     for queue_id, leases in by_queue.items():
-        _remember(tx, queue_id, leases, [ACKED] * len(leases))
+        remember(tx, queue_id, leases, [ACKED] * len(leases))
     _forget_extensions(tx, list(ended.values()))
-    before, why = _find_settled(tx, missing)
+    before, why = find_settled(tx, missing)
     outcomes: list[SettledAll | PenstockError] = []
     for command in commands:
         found = tx.find(command.queue)
@@ -112,7 +127,7 @@ def ack_all(tx: PostgresTransaction, commands: Sequence[Ack]) -> list[SettledAll
             continue
         results = []
         for item in command.items:
-            done = item.id in ended or before.get(_key(found, item)) == ACKED
+            done = item.id in ended or item.id in in_ranges or before.get(token_key(found, item)) == ACKED
             results.append(Settled.OK if done else why[found.id, item.id])
         outcomes.append(SettledAll(results))
     return outcomes
@@ -127,7 +142,7 @@ def _ack_alone(tx: PostgresTransaction, command: Ack) -> SettledAll | PenstockEr
 
     def acknowledge(leases: Sequence[EndedLease], _: Sequence[SettleItem]) -> list[State | None]:
         finish(tx, {queue.id: queue}, {queue.id: leases})
-        _remember(tx, queue.id, leases, [ACKED] * len(leases))
+        remember(tx, queue.id, leases, [ACKED] * len(leases))
         return [None] * len(leases)
 
     return SettledAll(_settle(tx, queue, command.items, acknowledge, lambda how: how == ACKED)[0])
@@ -185,36 +200,6 @@ def _forget_extensions(tx: PostgresTransaction, leases: Sequence[EndedLease]) ->
         tx.write("settle.forget_extensions", ints(extended))
 
 
-def _remember(tx: PostgresTransaction, queue_id: int, leases: Sequence[EndedLease], hows: Sequence[int]) -> None:
-    """Store how the tokens of these leases settled their messages, so that a repeat gets the same result."""
-    if leases:
-        tx.write(
-            "settle.remember",
-            tx.now // 60_000,
-            ints([queue_id] * len(leases)),
-            ints(hows),
-            blobs([lease.token for lease in leases]),
-            ints(lease.id for lease in leases),
-        )
-
-
-def forget_settled(tx: PostgresTransaction, limit: int) -> bool:
-    """Delete old rows about settled tokens. Return True if there may be more.
-
-    Starts after the rows deleted before, whose index entries a long-lived snapshot may still keep.
-    """
-    context = tx.context
-    before = tx.now // 60_000 - SETTLED_MINUTES - 1
-    if before == context.settled_from:
-        return False
-    if before < context.settled_from:
-        context.settled_from = 0  # The clock was set back.
-    more = len(tx.fetch("settle.forget_settled", context.settled_from, before, limit)) == limit
-    if not more:
-        context.settled_from = before
-    return more
-
-
 Act = Callable[[Sequence[EndedLease], Sequence[SettleItem]], list[State | None]]
 
 
@@ -253,12 +238,12 @@ def _results(
     `done` has the items settled now by number. An item before the one that settled its message is stale, unless its
     token settled the message earlier.
     """
-    recalled, why = _find_settled(tx, [(queue, item) for number, item in enumerate(items) if number not in done])
+    recalled, why = find_settled(tx, [(queue, item) for number, item in enumerate(items) if number not in done])
     done_by = {item.id: number for number, item in reversed(done.items())}
     results: list[Settled] = []
     before: dict[int, int] = {}
     for number, item in enumerate(items):
-        how = recalled.get(_key(queue, item))
+        how = recalled.get(token_key(queue, item))
         if number in done:
             results.append(Settled.OK)
         elif how is not None and same(how):
@@ -300,47 +285,20 @@ def _find_items(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[S
 
 def _end(tx: PostgresTransaction, queue: PostgresQueue, items: Sequence[SettleItem]) -> list[EndedLease]:
     found = _find_items(tx, queue, items)
-    rows = tx.fetch("settle.end", *_columns(found), queue.is_journalled) if found else []
-    ended = [EndedLease._make(row) for row in rows]
+    single, in_ranges = _end_or_find(tx, found, queue.is_journalled)
+    ended = [*map(EndedLease._make, single), *take_out(tx, parts_of(in_ranges))]
+    tx.context.recent_leases.forget(item.token or "" for item in items)
     for lease in ended:
         check_lease(queue.id, lease.id, lease.row_key)
     return ended
 
 
-# Queue, message and token.
-Key = tuple[int, int, bytes]
-
-
-def _key(queue: PostgresQueue, item: SettleItem) -> Key:
-    return queue.id, item.id, b"" if item.token is None else token_bytes(item.token)
-
-
-def _find_settled(
-    tx: PostgresTransaction, missing: Sequence[tuple[PostgresQueue, SettleItem]]
-) -> tuple[dict[Key, int], dict[tuple[int, int], Settled]]:
-    """Return how the tokens of items without a lease settled them in the last minutes, and else why they failed.
-
-    The reason is a lease that has ended, or a message that does not exist.
-    """
-    why = {(queue.id, item.id): Settled.UNKNOWN for queue, item in missing}
-    row_keys: dict[int, tuple[int, int]] = {}
-    keys: list[Key] = []
-    for queue, item in missing:
-        if 0 < item.id <= ID_MAX:
-            keys.append(_key(queue, item))
-            for plain in (True, False):
-                row_keys[queue.row_key(item.id, plain=plain)] = (queue.id, item.id)
-    if not keys:
-        return {}, why
-    queue_ids, ids, tokens = zip(*keys, strict=True)
-    known, recalled = tx.fetch_all(
-        ("settle.known", ints(row_keys)),
-        ("settle.recall", ints(queue_ids), ints(ids), blobs(tokens), *settled_since(tx.now)),
-    )
-    for (row_key,) in known:
-        why[row_keys[row_key]] = Settled.STALE
-    before = {(queue_id, message_id, token): how for queue_id, message_id, token, how in recalled}
-    return {} if tx.fenced else before, why
+def _end_or_find(tx: PostgresTransaction, items: Sequence[Item], journals: bool) -> list[Rows]:
+    """End single leases, and find those in ranges, which are ended later."""
+    if not items:
+        return [[], []]
+    columns = _columns(items)
+    return tx.fetch_all(("settle.end", *columns, journals), ("lease_range.find", *columns))
 
 
 def nack(tx: PostgresTransaction, command: Nack) -> SettledAll:
@@ -350,7 +308,7 @@ def nack(tx: PostgresTransaction, command: Nack) -> SettledAll:
 
     def back_off(leases: Sequence[EndedLease], items: Sequence[SettleItem]) -> list[State | None]:
         states = _back_off(tx, queue, leases, items)
-        _remember(tx, queue.id, leases, [nacked_into(state) for state in states])
+        remember(tx, queue.id, leases, [nacked_into(state) for state in states])
         return states
 
     return SettledAll(*_settle(tx, queue, command.items, back_off, lambda how: how >= NACKED))
@@ -439,7 +397,14 @@ def extend(tx: PostgresTransaction, command: Extend) -> SettledAll:
     until = tx.now + (queue.options.lease_ms if command.lease_ms is None else command.lease_ms)
     holding = dict(_holding(tx, queue, command.items))
     found = _find_items(tx, queue, list({item.id: item for item in holding.values()}.values()))
-    rows = tx.fetch("settle.extend", *_columns(found), until, queue.is_journalled) if found else []
+    rows: Rows = []
+    if found:
+        columns = _columns(found)
+        rows, in_ranges = tx.fetch_all(
+            ("settle.extend", *columns, until, queue.is_journalled), ("lease_range.find", *columns)
+        )
+        rows += lease_ranges.extend(tx, parts_of(in_ranges), until)
+        tx.context.recent_leases.forget(item.token or "" for item in command.items)
     extended = {message_id for message_id, _ in rows}
     if queue.is_journalled and rows:
         events = [(message_id, pushed_at, 0, 0, until, 0, 0, 0) for message_id, pushed_at in rows]
@@ -469,7 +434,7 @@ def release(tx: PostgresTransaction, command: Release) -> SettledAll:
             if not lease.from_dead
         ]
         requeue(tx, queue, undelivered)
-        _remember(tx, queue.id, leases, [RELEASED] * len(leases))
+        remember(tx, queue.id, leases, [RELEASED] * len(leases))
         if leases:
             queue.count(leased=-len(leases))
         return [None] * len(leases)

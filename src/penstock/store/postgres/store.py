@@ -68,7 +68,7 @@ from penstock.store.postgres.context import BUSY_MS, SLACK_MS, StoreContext
 from penstock.store.postgres.dispatch import along, execute, is_durable, needs_of, runs
 from penstock.store.postgres.lost_commits import CommitLost, was_committed
 from penstock.store.postgres.queries import PostgresQueries
-from penstock.store.postgres.settle import forget_settled
+from penstock.store.postgres.settled_tokens import forget_settled
 from penstock.store.postgres.sweep import compact_counters, forget_marks
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.workers import list_workers
@@ -256,7 +256,7 @@ class PostgresStore:
         known = assumed(self._context, commands, needs) if may_assume else None
         try:
             if known is not None:
-                tx.assume(known, needs)
+                tx.assume(known.queues, needs, known.parts)
             else:
                 tx.begin(needs, durable=is_durable(commands), along=along(tx, in_runs[0]))
             outcomes = execute(tx, in_runs)
@@ -273,6 +273,8 @@ class PostgresStore:
                 raise CommitLost(tx, outcomes, error) from error
             self._roll_back(wire)
             raise
+        self._context.recent_leases.add(tx.granted)
+        self._context.recent_leases.settled(tx.parts or ())
         late = tx.schedules and time.monotonic() - started > SLACK_MS / 1000
         if late or (tx.wakes and not notifies):
             self._notifier.notify_later(tx.wakes, late=late)

@@ -13,7 +13,7 @@ from penstock.store.postgres.admin import forget_all
 from penstock.store.postgres.busy_queues import rebuild_list
 from penstock.store.postgres.journal import record_removed
 from penstock.store.postgres.queues import PostgresQueue
-from penstock.store.postgres.settle import forget_settled
+from penstock.store.postgres.settled_tokens import forget_settled
 from penstock.store.postgres.transaction import MARK_BITS, WHOLE, PostgresTransaction
 from penstock.store.postgres.transitions import advance, check_far_leases, wakes
 from penstock.store.request_dedup import REQUEST_KEY, REQUEST_WINDOW_MS

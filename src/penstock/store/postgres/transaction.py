@@ -21,6 +21,7 @@ from penstock.postgres.pipeline import PipelinedConnection, Restart, Row, Rows, 
 from penstock.store.common import ByteBudget
 from penstock.store.postgres.context import KnownQueue, StoreContext
 from penstock.store.postgres.queues import COUNTED, PostgresQueue
+from penstock.store.postgres.recent_leases import RangePart, RecentLease
 
 # What a command needs of a queue: all its columns, and the exclusive right to push, to lease or to change it.
 WHOLE, PUSH, LEASE, ADMIN = 1, 2, 4, 8
@@ -66,6 +67,9 @@ class PostgresTransaction:
         self.on_numbered: Callable[[Rows], None] | None = None
         # Rows of the statements sent along with `begin`, for the first run only.
         self.first: list[Rows] = []
+        # Ranges that this batch leases, and those that it acknowledges as remembered; None if it reads them.
+        self.granted: list[RecentLease] = []
+        self.parts: list[RangePart] | None = None
         # True inside Transact: only a current lease settles, not a repeated token, as other commands depend on it.
         self.fenced = False
         # Queues whose consumers may wait for this batch.
@@ -94,9 +98,9 @@ class PostgresTransaction:
             start.append(self._statement("begin.without_waiting"))
         self._enter(start, needs, durable, along)
 
-    def assume(self, known: Sequence[KnownQueue], needs: Needs) -> None:
+    def assume(self, known: Sequence[KnownQueue], needs: Needs, parts: list[RangePart] | None) -> None:
         """Begin with cached queues and an estimated time, which the database verifies before the first statement."""
-        context = self.context
+        context, self.parts = self.context, parts
         context.rescan_if_due()
         self.now = self.journal.now = context.now()
         self.write("begin.begin")

@@ -81,9 +81,10 @@ def wakes(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> dict[int,
 
 
 def _expire_leases(tx: PostgresTransaction, queue: PostgresQueue, step: int, floor: int, moved: Transitions) -> None:
-    _end_expired_leases(
-        tx, queue, tx.fetch("transitions.lapsed", queue.id, floor, tx.now, step, queue.is_journalled), moved
-    )
+    rows = tx.fetch("transitions.lapsed", queue.id, floor, tx.now, step, queue.is_journalled)
+    if len(rows) < step:
+        rows += tx.fetch("lease_range.lapsed", queue.id, floor, tx.now, step - len(rows))
+    _end_expired_leases(tx, queue, rows, moved)
 
 
 def check_far_leases(tx: PostgresTransaction, queues: Sequence[PostgresQueue]) -> None:
@@ -104,10 +105,13 @@ def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Tra
     seen = tx.fetch("transitions.far", queue.id, *after, LEASE_CHECK_STEP)
     over, moved.more = checks.choose(queue.id, tx.now, seen)
     if over:
-        untils, ids = zip(*over, strict=True)
-        _end_expired_leases(
-            tx, queue, tx.fetch("transitions.end_far", queue.id, ints(untils), ints(ids), queue.is_journalled), moved
+        untils, ids = (ints(column) for column in zip(*over, strict=True))
+        single, in_ranges = tx.fetch_all(
+            ("transitions.end_far", queue.id, untils, ids, queue.is_journalled),
+            ("lease_range.end_far", queue.id, untils, ids, STEP),
         )
+        moved.more |= len(in_ranges) == STEP
+        _end_expired_leases(tx, queue, [*single, *in_ranges], moved)
 
 
 def _end_expired_leases(tx: PostgresTransaction, queue: PostgresQueue, rows: Rows, moved: Transitions) -> None:
