@@ -42,7 +42,8 @@ def change(store: StoreUnderTest, sql: str) -> None:
 
 @pytest.mark.parametrize("verb", [Ack, Nack, Release])
 def test_a_lease_that_names_another_message_settles_neither(shared: StoreUnderTest, verb: Verb) -> None:
-    shared.push(*"abc")
+    # With a priority, so that each lease has a row of its own.
+    shared.push(*"abc", priority=1)
     other, leased, last = (shared.lease_one() for _ in range(3))
     shared.ack(last)
     shared.reopen()

@@ -60,4 +60,6 @@ def _acks(context: StoreContext, commands: Sequence[Any], queues: list[KnownQueu
     if any(decode_options(queue.options).archive_ms != 0 for queue in queues):
         return None
     parts = context.recent_leases.parts(commands, context.now())
-    return Assumptions(queues, parts) if parts else None
+    ids = {queue.id for queue in queues}
+    # A queue that was dropped and made again has another id.
+    return Assumptions(queues, parts) if parts and all(part.queue_id in ids for part in parts) else None

@@ -54,8 +54,11 @@ def acknowledge(tx: PostgresTransaction, queues: Mapping[int, PostgresQueue], pa
     """End leases and delete their messages. Only for queues without an archive."""
     if not parts:
         return
-    for queue_id, members in groupby(sorted(parts), lambda part: part.queue_id):
-        _record(tx, queues[queue_id], list(members))
+    by_queue: dict[int, list[RangePart]] = {}
+    for part in parts:
+        by_queue.setdefault(part.queue_id, []).append(part)
+    for queue_id, members in by_queue.items():
+        _record(tx, queues[queue_id], members)
     spans: list[tuple[int, int]] = []
     for part in parts:
         start = part.queue_id << QUEUE_SHIFT

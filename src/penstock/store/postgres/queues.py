@@ -71,8 +71,9 @@ class PostgresQueue:
         self.cursor_moved = False
         self.pushed_to = False
 
-    def move_cursor(self, first: int, last: int) -> None:
+    def move_cursor(self, first: int, last: int | None = None) -> None:
         """Move the cursor over plain messages that are leased or taken, which lie behind all that were before."""
+        last = first if last is None else last
         if not self.cursor < first <= last < self.plain_end:
             raise InvariantBroken(f"{self.name!r}: message {first & ID_MAX} was leased before")
         self.cursor, self.cursor_moved = last, True

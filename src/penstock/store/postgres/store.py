@@ -35,6 +35,7 @@ from penstock.errors import (
     PenstockError,
     StoreBusy,
     StoreError,
+    StoreUnreachable,
     TryLater,
     Unsupported,
     WrongType,
@@ -42,6 +43,7 @@ from penstock.errors import (
 from penstock.group_commit.interface import PreparedBatch
 from penstock.journal.postgres_outbox import JournalOutbox
 from penstock.postgres.connection import (
+    MAYBE,
     DatabaseTarget,
     Pool,
     connect,
@@ -214,7 +216,7 @@ class PostgresStore:
         if not commands:
             return []
         last_error: Exception | None = None
-        may_assume = True
+        may_assume, may_be_done = True, False
         for _ in range(TRIES):
             try:
                 with self._pool.wire() as wire:
@@ -232,7 +234,12 @@ class PostgresStore:
                         return lost.outcomes
                     # The assigned ids were in the lost reply.
                     raise translate(psycopg.OperationalError(str(lost)), self.target, maybe_done=True) from lost
+                may_be_done |= lost.tx.parts is not None
                 last_error = lost
+            except StoreUnreachable as error:
+                if not may_be_done:
+                    raise
+                raise StoreUnreachable(str(error.args[0]), maybe_done=True, hint=MAYBE) from error
             except (Restart, *RETRIED) as error:
                 last_error = error
             except psycopg.errors.LockNotAvailable as error:
@@ -248,6 +255,8 @@ class PostgresStore:
                 else:
                     raise
                 last_error = error
+        if isinstance(last_error, psycopg.Error) and last_error.sqlstate == WRONG:
+            raise InvariantBroken(f"{self.target.shown}: {last_error}") from last_error
         raise StoreBusy(f"{self.target.shown}: giving up after {TRIES} attempts: {last_error}") from last_error
 
     def _run(self, tx: PostgresTransaction, commands: Sequence[Command[Any]], may_assume: bool) -> list[Any]:

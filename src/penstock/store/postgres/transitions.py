@@ -106,12 +106,12 @@ def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Tra
     over, moved.more = checks.choose(queue.id, tx.now, seen)
     if over:
         untils, ids = (ints(column) for column in zip(*over, strict=True))
-        single, in_ranges = tx.fetch_all(
-            ("transitions.end_far", queue.id, untils, ids, queue.is_journalled),
-            ("lease_range.end_far", queue.id, untils, ids, STEP),
-        )
-        moved.more |= len(in_ranges) == STEP
-        _end_expired_leases(tx, queue, [*single, *in_ranges], moved)
+        rows = tx.fetch("transitions.end_far", queue.id, untils, ids, queue.is_journalled)
+        rows += tx.fetch("lease_range.end_far", queue.id, untils, ids, LEASE_CHECK_STEP - len(rows))
+        if len(rows) == LEASE_CHECK_STEP:
+            moved.more = True
+            checks.repeat(queue.id, tx.now)
+        _end_expired_leases(tx, queue, rows, moved)
 
 
 def _end_expired_leases(tx: PostgresTransaction, queue: PostgresQueue, rows: Rows, moved: Transitions) -> None:
