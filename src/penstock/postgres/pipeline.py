@@ -30,11 +30,18 @@ _array = struct.Struct(">iiIii").pack
 _length = struct.Struct(">i").pack
 
 
+NO_INTS = _array(0, 0, INT8_OID, 0, 1)[:12]
+# What precedes the value in an array of one.
+ONE_INT = _array(1, 0, INT8_OID, 1, 1) + _length(8)
+
+
 def ints(values: Iterable[int]) -> bytes:
     values = list(values)
     count = len(values)
+    if count == 1:
+        return ONE_INT + _int8(values[0])
     if not count:
-        return _array(0, 0, INT8_OID, 0, 1)[:12]
+        return NO_INTS
     flat = [8] * (2 * count)
     flat[1::2] = values
     return _array(1, 0, INT8_OID, count, 1) + struct.pack(">" + "iq" * count, *flat)
@@ -42,8 +49,8 @@ def ints(values: Iterable[int]) -> bytes:
 
 def ints_or_nulls(values: Sequence[int | None]) -> bytes:
     """Encode an array; an empty one if all are NULL, which means the same in an unnest with longer arrays."""
-    if not any(value is not None for value in values):
-        return ints(())
+    if values.count(None) == len(values):
+        return NO_INTS
     parts = [NULL if value is None else b"\0\0\0\x08" + _int8(value) for value in values]
     return _array(1, 1, INT8_OID, len(parts), 1) + b"".join(parts)
 
@@ -57,7 +64,7 @@ def blobs(values: Sequence[bytes | None]) -> bytes:
 
 
 def _parts(values: Sequence[bytes | None], oid: int) -> bytes:
-    if not any(value is not None for value in values):
+    if values.count(None) == len(values):
         return _array(0, 0, oid, 0, 1)[:12]
     parts: list[bytes] = []
     for value in values:
@@ -225,6 +232,11 @@ class PipelinedConnection:
             if self.broken:
                 raise psycopg.OperationalError("the connection was lost")
         result = receive()
+        if result is not None and result.status in FAILED:
+            # The commit of a transaction without BEGIN failed.
+            error = error or errors.error_from_result(result)
+            receive()
+            result = receive()
         if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
             raise psycopg.OperationalError("the connection was lost")
         self._pq.exit_pipeline_mode()

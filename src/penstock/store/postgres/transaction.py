@@ -81,6 +81,8 @@ class PostgresTransaction:
         # True if the round trip of the commit returns a part of the outcomes.
         self.answers_with_commit = False
         self._pending: list[Statement] = []
+        # The BEGIN that waits for the first statements.
+        self._unsent: Statement | None = None
         self._queues: dict[str, PostgresQueue | None] = {}
         self._needs: dict[str, int] = {}
         # Id under which each queue was locked; another thread may have changed the cached id meanwhile.
@@ -103,7 +105,8 @@ class PostgresTransaction:
         context, self.parts = self.context, parts
         context.rescan_if_due()
         self.now = self.journal.now = context.now()
-        self.write("begin.begin")
+        self._unsent = self._statement("begin.begin")
+        self._pending.append(self._unsent)
         if context.clock is not None:
             self.write("begin.move_clock", self.now)
         keys = ints(self._lock_keys(needs))
@@ -332,7 +335,9 @@ class PostgresTransaction:
         changed = [queue for queue in self._queues.values() if queue is not None and queue.changes]
         if not changed:
             return None
-        names = tuple(name for name in COUNTED if any(queue.changes.get(name) for queue in changed))
+        names = tuple(filter(changed[0].changes.get, COUNTED))
+        if len(changed) > 1:
+            names = tuple(name for name in COUNTED if any(queue.changes.get(name) for queue in changed))
         cursors = [queue.cursor if queue.cursor_moved else None for queue in changed]
         newest = [queue.newest_at if queue.pushed_to else None for queue in changed]
         columns = [ints(queue.changes.get(name, 0) for queue in changed) for name in names]
@@ -356,8 +361,12 @@ class PostgresTransaction:
     def commit(self) -> None:
         self.write_journal()
         self.write_counters()
-        self.write("begin.commit")
         pending, self._pending = self._pending, []
+        if self._unsent is not None and pending[0] is self._unsent:
+            # Statements of one round trip are one transaction anyway.
+            del pending[0]
+        else:
+            pending.append(self._statement("begin.commit"))
         self.answers_with_commit = any(statement.then and statement.needed for statement in pending)
         self.wire.run(pending)
 
