@@ -17,6 +17,8 @@ from penstock import aio, errors
 from penstock.client import payloads, queue_json, response_errors, stream_json, types
 from penstock.client.http11 import HttpResponse
 from penstock.client.urls import ServerUrl, parse, request_headers
+from penstock.core.commands import Settled
+from penstock.core.model import QueueOptions, State
 from penstock.wire.queues import Stats
 
 
@@ -92,6 +94,65 @@ def test_an_answer_that_is_not_a_servers_is_shown_with_the_address_it_came_from(
 )
 def test_a_response_of_a_newer_server_may_have_unknown_fields(decoder: msgspec.json.Decoder[Any]) -> None:
     assert not decoder.type.__struct_config__.forbid_unknown_fields
+
+
+def test_a_settled_message_in_an_unknown_state_is_decoded() -> None:
+    sent = {"results": [{"id": 1, "result": "ok", "state": "parked"}, {"id": 2, "result": "postponed"}]}
+    first, second = queue_json.settled.decode(msgspec.json.encode(sent)).results
+    assert first.state == "parked"
+    assert queue_json.settle_result(first.result) is Settled.OK
+    assert queue_json.settle_result(second.result) is Settled.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "payload", "expected"),
+    [
+        ("json", None, {"a": 1}, {"a": 1}),
+        ("text", None, "a", "a"),
+        ("bytes", "base64", "AQI=", b"\x01\x02"),
+        ("avro", "base64", "AQI=", b"\x01\x02"),
+        ("yaml", None, "a: 1", "a: 1"),
+    ],
+)
+def test_a_message_with_unknown_content_or_state_is_delivered(
+    content: str, encoding: str | None, payload: Any, expected: Any
+) -> None:
+    sent = {"id": 1, "uuid": "u", "content": content, "encoding": encoding, "payload": payload, "priority": 0}
+    sent |= {"attempts": 1, "created_at": 1, "lease_expires_at": 2, "token": "t"}
+    stored = sent | {"queue": "q", "state": "parked", "available_at": 1}
+    leased = queue_json.delivery(queue_json.polled.decode(msgspec.json.encode({"messages": [sent]})).messages[0], "q")
+    peeked = types.peeked(queue_json.stored_message(queue_json.message_view.decode(msgspec.json.encode(stored))))
+    assert payloads.decode(leased.payload, leased.content) == peeked.payload == expected
+    assert peeked.state == "parked"
+
+
+def test_a_known_state_is_a_member_of_its_enumeration() -> None:
+    sent = {"id": 1, "uuid": "u", "queue": "q", "state": "dead", "content": "json", "payload": 1, "priority": 0}
+    sent |= {"attempts": 1, "created_at": 1, "available_at": 1}
+    stored = queue_json.stored_message(queue_json.message_view.decode(msgspec.json.encode(sent)))
+    assert stored.state is State.DEAD
+
+
+def test_a_queue_with_unknown_options_and_values_is_decoded() -> None:
+    sent: dict[str, Any] = {"name": "q", "max_attempts": 5, "visibility_ms": 1, "dlq": None, "paused": False}
+    sent |= {"created_at": 1, "ready": 0, "scheduled": 0, "leased": 0, "dead": 0, "archived": 0, "totals": {}}
+    sent["options"] = {"backoff": "linear", "max_attempts": 10**6, "colour": "red"}
+    info = queue_json.queue_info(queue_json.queue_view.decode(msgspec.json.encode(sent)))
+    assert info.options == QueueOptions(backoff="linear", max_attempts=10**6)  # type: ignore[arg-type]
+    assert [
+        queue_json.queue_info(each)
+        for each in queue_json.queue_list.decode(msgspec.json.encode({"queues": [sent]})).queues
+    ] == [info]
+
+
+def test_a_stream_with_unknown_options_and_consumers_is_decoded() -> None:
+    sent = {"name": "s", "created_at": 1, "first": 0, "next": 0, "bytes": 0, "segment_count": 1, "consumer_count": 1}
+    found = stream_json.stream_info(
+        stream_json.stream.decode(msgspec.json.encode(sent | {"options": {"segment_bytes": -1, "colour": "red"}}))
+    )
+    assert found.options.segment_bytes == -1
+    reader = {"consumer": "c", "offset": 1, "lag": 0, "seen_at": 1, "created_at": 1, "kind": "mirror", "expired": False}
+    assert stream_json.stream_consumer(stream_json.consumer.decode(msgspec.json.encode(reader))).kind == "mirror"
 
 
 def test_the_statistics_of_a_server_of_0_1_0_are_understood() -> None:

@@ -8,12 +8,26 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from penstock import errors
-from penstock.core.commands import SettleItem
+from penstock.core.commands import Settled, SettleItem
 from penstock.core.limits import check_text
-from penstock.core.model import Content, Delivery, PushItem, QueueInfo, StoredMessage
+from penstock.core.model import Content, Delivery, PushItem, QueueInfo, QueueOptions, State, StoredMessage
+from penstock.core.options import reported_options
 from penstock.wire import queues as wire
+
+
+class ReportedQueue(wire.QueueView, kw_only=True):
+    """A queue as a server reports it that may be newer than this client."""
+
+    options: dict[str, Any]  # type: ignore[assignment]
+
+
+class ReportedQueues(Struct):
+    queues: list[ReportedQueue]
+    next: str | None = None
+
 
 polled = msgspec.json.Decoder(wire.Polled)
 pushed = msgspec.json.Decoder(wire.PushedMany)
@@ -21,13 +35,12 @@ settled = msgspec.json.Decoder(wire.SettledItems)
 transacted = msgspec.json.Decoder(wire.TransactedView)
 message_view = msgspec.json.Decoder(wire.MessageView)
 message_page = msgspec.json.Decoder(wire.MessagePage)
-queue_list = msgspec.json.Decoder(wire.QueueList)
-queue_view = msgspec.json.Decoder(wire.QueueView)
+queue_list = msgspec.json.Decoder(ReportedQueues)
+queue_view = msgspec.json.Decoder(ReportedQueue)
 stats = msgspec.json.Decoder(wire.Stats)
 purged = msgspec.json.Decoder(wire.Purged)
 dropped = msgspec.json.Decoder(wire.Dropped)
 requeued = msgspec.json.Decoder(wire.Requeued)
-done = msgspec.json.Decoder(wire.Done)
 
 
 def push_one(message: PushItem, queue: str | None = None) -> wire.TransactPush:
@@ -62,13 +75,24 @@ def settle_one(item: SettleItem, queue: str | None = None) -> wire.TransactSettl
     )
 
 
+def settle_result(result: str) -> Settled:
+    """Return the result of an ack, nack, extend or release. One that this version does not know is no success."""
+    return Settled(result) if result in RESULTS else Settled.UNKNOWN
+
+
+RESULTS = frozenset(Settled)
+STATES = frozenset(State)
+CONTENTS = frozenset(Content)
+
+
 def delivery(message: wire.PolledMessage, queue: str) -> Delivery:
+    payload, content = _payload(message)
     return Delivery(
         id=message.id,
         store_id_or_uuid=message.uuid,
         queue=queue,
-        payload=_payload_bytes(message),
-        content=message.content,
+        payload=payload,
+        content=content,
         priority=message.priority,
         attempts=message.attempts,
         created_at=message.created_at,
@@ -80,13 +104,14 @@ def delivery(message: wire.PolledMessage, queue: str) -> Delivery:
 
 
 def stored_message(message: wire.MessageView) -> StoredMessage:
+    payload, content = _payload(message)
     return StoredMessage(
         id=message.id,
         uuid=message.uuid,
         queue=message.queue,
-        state=message.state,
-        payload=_payload_bytes(message),
-        content=message.content,
+        state=State(message.state) if message.state in STATES else message.state,
+        payload=payload,
+        content=content,
         priority=message.priority,
         attempts=message.attempts,
         created_at=message.created_at,
@@ -104,17 +129,19 @@ def stored_message(message: wire.MessageView) -> StoredMessage:
     )
 
 
-def _payload_bytes(message: wire.PolledMessage | wire.MessageView) -> bytes:
-    if message.content is Content.JSON:
-        return bytes(message.payload)
+def _payload(message: wire.PolledMessage | wire.MessageView) -> tuple[bytes, Content]:
+    """Return the payload. Content that this version does not know is bytes if it is sent as base64, else JSON."""
+    if message.content == Content.JSON or (message.content not in CONTENTS and message.encoding != "base64"):
+        return bytes(message.payload), Content.JSON
     text = msgspec.json.decode(message.payload, type=str)
-    return base64.b64decode(text) if message.encoding == "base64" else text.encode()
+    data = base64.b64decode(text) if message.encoding == "base64" else text.encode()
+    return data, Content.TEXT if message.content == Content.TEXT else Content.BYTES
 
 
-def queue_info(queue: wire.QueueView) -> QueueInfo:
+def queue_info(queue: ReportedQueue) -> QueueInfo:
     return QueueInfo(
         name=queue.name,
-        options=queue.options,
+        options=reported_options(QueueOptions, queue.options),
         paused=queue.paused,
         created_at=queue.created_at,
         ready=queue.ready,

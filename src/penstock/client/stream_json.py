@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from penstock import errors
 from penstock.client.http11 import HttpResponse
 from penstock.core.model import Content
-from penstock.log.model import FLAGS, Consumer, LogPage, LogRecord, NewRecord, StreamInfo, Trimmed
+from penstock.core.options import reported_options
+from penstock.log.model import FLAGS, Consumer, LogPage, LogRecord, NewRecord, StreamInfo, StreamOptions, Trimmed
 from penstock.wire import streams as wire
 
 ARROW = b"application/vnd.apache.arrow.stream"
@@ -22,12 +23,23 @@ ARROW_BYTES = 8 << 20
 _any = msgspec.json.Decoder()
 
 
+class ReportedStream(wire.StreamView, kw_only=True):
+    """A stream as a server reports it that may be newer than this client."""
+
+    options: dict[str, Any]  # type: ignore[assignment]
+
+
+class ReportedStreams(Struct):
+    streams: list[ReportedStream]
+    next: str | None = None
+
+
 appended = msgspec.json.Decoder(wire.Appended)
 page = msgspec.json.Decoder(wire.PageView)
 consumer = msgspec.json.Decoder(wire.ConsumerView)
 consumer_list = msgspec.json.Decoder(wire.ConsumerList)
-stream = msgspec.json.Decoder(wire.StreamView)
-stream_list = msgspec.json.Decoder(wire.StreamList)
+stream = msgspec.json.Decoder(ReportedStream)
+stream_list = msgspec.json.Decoder(ReportedStreams)
 trimmed = msgspec.json.Decoder(Trimmed)
 
 
@@ -57,10 +69,10 @@ def stream_consumer(consumer: wire.ConsumerView) -> Consumer:
     )
 
 
-def stream_info(stream: wire.StreamView) -> StreamInfo:
+def stream_info(stream: ReportedStream) -> StreamInfo:
     return StreamInfo(
         name=stream.name,
-        options=stream.options,
+        options=reported_options(StreamOptions, stream.options),
         created_ms=stream.created_at,
         first=stream.first,
         next=stream.next,

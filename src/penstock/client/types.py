@@ -73,7 +73,8 @@ class PeekedMessage(Struct, kw_only=True):
     id: int
     uuid: str
     queue: str
-    state: State
+    state: State | str
+    """Text if a newer server reports a state that this version does not know."""
     payload: Any
     priority: int
     attempts: int

@@ -155,7 +155,8 @@ class StoredMessage(Struct, kw_only=True):
     id: int
     uuid: str
     queue: str
-    state: State
+    state: State | str
+    """Text if a newer server reports a state that this version does not know."""
     payload: bytes
     content: Content
     priority: int

@@ -54,6 +54,12 @@ def encode_options(options: Options, stored: str = "{}") -> str:
     return msgspec.json.encode(unknown | differing).decode()
 
 
+def reported_options(kind: type[T], values: dict[str, Any]) -> T:
+    """Return options as a server reports them, which may be a newer one: unknown options are left out, values that
+    this version would refuse are kept."""
+    return kind(**{name: value for name, value in values.items() if name in kind.__struct_fields__})
+
+
 def options_decoder(kind: type[T]) -> Callable[[str], T]:
     """Return a function that decodes stored options of this kind."""
     # Made before any thread uses it: threads that build a nested type's decoder at the same time can crash msgspec.

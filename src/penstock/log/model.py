@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -91,8 +91,8 @@ class Consumer(Struct, frozen=True, kw_only=True):
     """Offset of the last record it has processed; None before the first."""
     seen_ms: int
     created_ms: int
-    kind: Literal["consumer", "pipeline"] = "consumer"
-    """A pipeline never expires: unread records are retained until it is deleted."""
+    kind: str = "consumer"
+    """A `pipeline` never expires: unread records are retained until it is deleted."""
     lag: int = 0
     """Number of retained records after its position."""
     expired: bool = False

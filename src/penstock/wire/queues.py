@@ -1,10 +1,12 @@
 """JSON schemas of the queue API, shared by server, SDK and CLI. Times are milliseconds since 1970.
 
-Requests are decoded strictly. Responses ignore unknown fields, so that a client works with a newer server.
+Requests are decoded strictly. A client works with a newer server: responses ignore unknown fields, and values of a
+set that may grow are decoded as text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -30,6 +32,10 @@ MessageId = Annotated[int, Meta(ge=1, le=2**44)]
 DelayMs = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
 LeaseMs = Annotated[int, Meta(ge=1, le=LEASE_MS_MAX)]
 ErrorText = Annotated[str, Meta(max_length=65_536)]
+# In responses. The enumerations are for OpenAPI; a client accepts any text.
+StateText = Annotated[str, Meta(extra_json_schema={"enum": list(State)})]
+ContentText = Annotated[str, Meta(extra_json_schema={"enum": list(Content)})]
+SettledText = Annotated[str, Meta(extra_json_schema={"enum": list(Settled)})]
 
 _options = [(field.name, field.type | UnsetType, UNSET) for field in msgspec.structs.fields(QueueOptions)]
 OptionChanges: Any = msgspec.defstruct(
@@ -136,7 +142,7 @@ class PolledMessage(Struct, omit_defaults=True, kw_only=True):
     uuid: str
     payload: msgspec.Raw
     encoding: str | None = None
-    content: Content = Content.JSON
+    content: ContentText = Content.JSON
     """Encoding of a payload that was not pushed as JSON: text or bytes."""
     priority: int
     attempts: int
@@ -149,7 +155,7 @@ class PolledMessage(Struct, omit_defaults=True, kw_only=True):
 
 class Polled(Struct, omit_defaults=True):
     messages: list[PolledMessage]
-    acks: list[Settled] | None = None
+    acks: Sequence[SettledText] | None = None
     """Results of the acks in the same request: ok, stale or unknown."""
 
 
@@ -195,8 +201,8 @@ class ExtendBody(Struct, forbid_unknown_fields=True):
 
 class SettledOne(Struct, omit_defaults=True):
     id: int
-    result: Settled
-    state: State | None = None
+    result: SettledText
+    state: StateText | None = None
     """State after a nack: scheduled, ready or dead."""
 
 
@@ -245,10 +251,10 @@ class MessageView(Struct, omit_defaults=True, kw_only=True):
     id: int
     uuid: str
     queue: str
-    state: State
+    state: StateText
     payload: msgspec.Raw
     encoding: str | None = None
-    content: Content
+    content: ContentText
     priority: int
     attempts: int
     created_at: int

@@ -62,7 +62,7 @@ class ConsumerView(Struct, kw_only=True):
     lag: int
     seen_at: int
     created_at: int
-    kind: Literal["consumer", "pipeline"]
+    kind: Annotated[str, Meta(extra_json_schema={"enum": ["consumer", "pipeline"]})]
     expired: bool
 
 

@@ -218,7 +218,8 @@ class HttpTransport:
             return [Settled.STALE], False
         except UnknownMessage:
             return [Settled.UNKNOWN], False
-        return [one.result for one in self.session.read(queue_json.settled, answer).results], repeated
+        results = self.session.read(queue_json.settled, answer).results
+        return [queue_json.settle_result(one.result) for one in results], repeated
 
     def settle_one(self, verb: str, queue: str, item: SettleItem) -> Settled:
         """Settle one item, batched with concurrent calls."""
@@ -280,7 +281,7 @@ class HttpTransport:
     def remove(self, queue: str, message_id: int) -> bool:
         path = f"{_path(queue)}/messages/{message_id}"
         try:
-            self.session.get(queue_json.done, "DELETE", path, queue=queue)
+            self.session.request("DELETE", path, queue=queue)
         except UnknownMessage:
             return False
         return True
