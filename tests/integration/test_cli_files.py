@@ -22,6 +22,8 @@ from penstock.ops import doctor
 from penstock.store.sqlite.connection import connect
 from tests.integration.command_line import PENSTOCK, Queues, clean_environment, penstock, server
 
+EXPORTED = b'{"id":1}\n{"id":2}\n'
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -318,9 +320,15 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     assert completed.stdout.split() == ["plain,requeue-dlq", "plain,resume"]
 
 
-def test_an_export_that_is_cut_off_is_no_export(tmp_path: Path) -> None:
-    """The server ends between two lines, without the chunk that says that this was all."""
-    lines = b'{"id":1}\n{"id":2}\n'
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(EXPORTED), EXPORTED),
+        b"content-length: %d\r\n\r\n%b" % (len(EXPORTED) + 1, EXPORTED),
+    ],
+)
+def test_an_export_that_is_cut_off_is_no_export(tmp_path: Path, framing: bytes) -> None:
+    """The server ends between two lines, without the chunk or the byte that says that this was all."""
     stats = json.dumps(dict.fromkeys(("ready", "scheduled", "leased", "dead", "archived"), 1)).encode()
     ok = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -332,7 +340,7 @@ def test_an_export_that_is_cut_off_is_no_export(tmp_path: Path) -> None:
                     if b"/stats" in link.recv(1 << 16):
                         link.sendall(ok + b"content-length: %d\r\n\r\n%b" % (len(stats), stats))
                     else:
-                        link.sendall(ok + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(lines), lines))
+                        link.sendall(ok + framing)
 
         threading.Thread(target=serve, daemon=True).start()
         file = tmp_path / "export.ndjson"

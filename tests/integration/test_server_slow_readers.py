@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -63,6 +64,25 @@ def test_the_memory_of_answers_that_nobody_reads_is_bounded_and_given_back(serve
         for reader in readers:
             reader.close()
         wait_until(lambda: grown() < KEPT_MB)
+
+
+def test_an_import_with_a_length_is_read_in_bounded_memory(served: Process) -> None:
+    line = b'{"state":"archived","payload":"%s"}\n' % (b"x" * 100_000)
+    lines = 3_000
+    memory = psutil.Process(served.process.pid)
+    with served.client() as client:
+        client.queue("q")
+        before = memory.memory_info().rss
+        connection = client.connection
+        connection.putrequest("POST", "/queues/q/import")
+        connection.putheader("content-type", "application/x-ndjson")
+        connection.putheader("content-length", str(lines * len(line)))
+        connection.endheaders()
+        for _ in range(lines // 100):
+            connection.send(line * 100)
+            assert memory.memory_info().rss - before < 100 << 20
+        response = connection.getresponse()
+        assert json.loads(response.read()) == {"imported": 0, "duplicates": 0, "skipped": lines}
 
 
 def test_leases_to_clients_that_read_nothing_are_bounded_and_given_back(

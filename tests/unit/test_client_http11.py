@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from penstock.client.http11 import HEAD_BYTES_MAX, BadResponse, HttpResponse, ResponseParser, encode_request
@@ -35,18 +37,60 @@ def test_an_answer_may_come_in_pieces(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7])
-def test_a_chunked_body_can_be_taken_while_it_arrives(step: int) -> None:
-    reader = ResponseParser()
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\nA\r\n, 10 bytes\r\n0\r\n\r\n",
+        b"Content-Length: 15\r\n\r\nhello, 10 bytes",
+    ],
+)
+def test_a_body_can_be_taken_while_it_arrives(step: int, framing: bytes) -> None:
+    reader = ResponseParser(in_parts=True)
+    data = b"HTTP/1.1 201 Created\r\n" + framing
     parts = []
-    for start in range(0, len(CHUNKED), step):
-        answer = reader.feed(CHUNKED[start : start + step])
+    for start in range(0, len(data), step):
+        answer = reader.feed(data[start : start + step])
         part = answer or reader.take_part()
         if part is not None:
             assert part.status == 201
             parts.append(part.body)
-    assert parts[0] == b"hello"
+    assert len(parts) > 1
     assert b"".join(parts) == b"hello, 10 bytes"
     assert not reader.begun
+
+
+def test_a_body_without_a_length_can_be_taken_while_it_arrives() -> None:
+    reader = ResponseParser(in_parts=True)
+    assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhel") is None
+    first = reader.take_part()
+    assert reader.feed(b"lo") is None
+    last = reader.end()
+    assert first is not None
+    assert last is not None
+    assert (first.body, last.body) == (b"hel", b"lo")
+
+
+def test_a_body_taken_in_parts_needs_only_the_memory_of_one_part() -> None:
+    part = b"x" * (1 << 20)
+    reader = ResponseParser(in_parts=True)
+    assert reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (1 << 40)) is None
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            assert reader.feed(part) is None
+            taken = reader.take_part()
+            assert taken is not None
+            assert len(taken.body) == len(part)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(part)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_body_with_a_length_that_is_cut_short_is_not_complete() -> None:
+    reader = ResponseParser(in_parts=True)
+    reader.feed(PLAIN[:-1])
+    assert reader.take_part() is not None
+    assert reader.end() is None
 
 
 def test_an_interim_answer_is_skipped() -> None:

@@ -78,6 +78,7 @@ class Connection:
 
     def stream(self, request: bytes, seconds: float) -> Iterator[HttpResponse]:
         """Yield the response in parts as they arrive; `seconds` limits the wait for each."""
+        self._reader = ResponseParser(in_parts=True)
         try:
             self._link.settimeout(seconds)
             self._send(request)

@@ -38,10 +38,14 @@ def encode_request(
 
 
 class ResponseParser:
-    """Parses responses incrementally: feed it bytes until it returns a response, then it is ready for the next."""
+    """Parses responses incrementally: feed it bytes until it returns a response, then it is ready for the next.
 
-    def __init__(self) -> None:
+    With `in_parts`, the caller takes each part as it arrives, so that a body of any length needs little memory.
+    """
+
+    def __init__(self, *, in_parts: bool = False) -> None:
         self.keep_alive = True
+        self._in_parts = in_parts
         self._buffer = bytearray()
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
@@ -67,11 +71,15 @@ class ResponseParser:
         return None
 
     def take_part(self) -> HttpResponse | None:
-        """Return the part of a chunked body that has arrived, and forget it."""
-        if not self._chunks:
+        """Return the part of the body that has arrived, and forget it."""
+        # Outside of chunks, the buffer holds nothing but the body once the head is read.
+        arrived = self._buffer if self._chunks is None else self._chunks
+        if not self._status or not arrived:
             return None
-        part = HttpResponse(self._status, self._headers, bytes(self._chunks))
-        self._chunks.clear()
+        part = HttpResponse(self._status, self._headers, bytes(arrived))
+        arrived.clear()
+        if self._length is not None:
+            self._length -= len(part.body)
         return part
 
     def _read_head(self) -> bool:
@@ -110,7 +118,7 @@ class ResponseParser:
             self._length, self._chunks = None, bytearray()
         elif length is None:
             self._length = None
-        elif length.isdigit() and int(length) <= BODY_BYTES_MAX:
+        elif length.isdigit() and (self._in_parts or int(length) <= BODY_BYTES_MAX):
             self._length = int(length)
         else:
             raise BadResponse(f"invalid content length {length[:40]!r}")
