@@ -204,7 +204,8 @@ def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
 def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
     with serve().client() as client:
         queue = client.queue("q")
-        client.queue("empty")
+        client.queue("empty", max_age_alert_ms=99)
+        client.queue("unwatched")
         client.post(f"{queue}/messages", {"payload": "old", "priority": -1})
         first = time.monotonic()
         assert client.ask("PATCH", queue, {"max_age_alert_ms": 99}).status == 200
@@ -219,6 +220,7 @@ def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
     assert found['penstock_oldest_age_seconds{queue="empty"}'] == 0
     assert found['penstock_queue_age_alert{queue="q"}'] == 1
     assert found['penstock_queue_age_alert{queue="empty"}'] == 0
+    assert 'penstock_queue_age_alert{queue="unwatched"}' not in found
     assert found["penstock_disk_free_bytes"] > 0
     assert found["process_resident_memory_bytes"] > 0
     assert found["process_open_fds"] > 0

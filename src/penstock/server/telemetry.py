@@ -240,7 +240,7 @@ class BrokerCollector(Collector):
         )
         alert = GaugeMetricFamily(
             "penstock_queue_age_alert",
-            "1 if the oldest ready message is older than the queue's max_age_alert_ms.",
+            "1 if the oldest ready message is older than max_age_alert_ms; only for queues with that option.",
             labels=("queue",),
         )
         depth = GaugeMetricFamily("penstock_messages", "Messages in the queue, by state.", labels=("queue", "state"))
@@ -253,7 +253,8 @@ class BrokerCollector(Collector):
             age = ages.get(info.name, NO_AGES)
             head.add_metric((info.name,), (age.head_ms or 0) / 1000)
             oldest.add_metric((info.name,), (age.oldest_ms or 0) / 1000)
-            alert.add_metric((info.name,), float(info.options.is_age_alert(age.oldest_ms)))
+            if info.options.max_age_alert_ms is not None:
+                alert.add_metric((info.name,), float(info.options.is_age_alert(age.oldest_ms)))
             for state in ("ready", "scheduled", "leased", "dead", "archived"):
                 depth.add_metric((info.name, state), getattr(info, state))
             for event, count in msgspec.structs.asdict(info.totals).items():
