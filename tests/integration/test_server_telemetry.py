@@ -27,7 +27,7 @@ import penstock
 from penstock.broker.broker import Broker
 from penstock.config import Settings
 from penstock.core.model import PushItem, QueueOptions
-from penstock.errors import StoreBusy
+from penstock.errors import InvariantBroken, StoreBusy
 from penstock.server.app import App
 from penstock.server.background import CANARY_QUEUE, BackgroundJobs
 from penstock.server.telemetry import LogLines, Metrics
@@ -135,7 +135,7 @@ def test_health_says_what_is_wrong(serve: Fresh, monkeypatch: pytest.MonkeyPatch
         assert client.get("/healthz").json == {"status": "ok"}
         assert client.get("/readyz").json == {
             "ready": True,
-            "checks": {"store": "ok", "writes": "ok", "disk": "ok", "wal": "ok", "logs": "ok"},
+            "checks": {"store": "ok", "writes": "ok", "disk": "ok", "wal": "ok", "journal": "ok", "logs": "ok"},
         }
 
         def fail(*_: Any, **__: Any) -> Any:
@@ -199,6 +199,22 @@ def test_a_server_that_shares_its_file_with_busy_writers_is_ready(
         for each in work:
             each.result()
     assert {(answer.status, answer.json["checks"]["writes"]) for answer in answers} == {(200, "ok")}
+
+
+def test_a_journal_that_stands_still_is_shown_and_the_server_stays_ready(
+    serve: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise InvariantBroken("the events are not consecutive")
+
+    monkeypatch.setattr("penstock.journal.drainer.Drain.step", fail)
+    server = serve(auth_token="s3cret")
+    with server.client() as client, Client("127.0.0.1", server.port) as anyone:
+        wait_for(client, lambda found: found["penstock_journal_failing"] == 1)
+        answer = client.get("/readyz")
+        assert (answer.status, answer.json["ready"]) == (200, True)
+        assert "not consecutive" in answer.json["checks"]["journal"]
+        assert anyone.get("/readyz").json["checks"]["journal"] == "failed"
 
 
 def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:

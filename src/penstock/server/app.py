@@ -84,6 +84,7 @@ class App:
         journal = journal_of(broker, None if streams is None else streams.streams) if settings.journal else None
         self.journal = None if journal is None else JournalApi(journal[0], settings, asyncio.to_thread)
         drainer = None if journal is None else JournalDrainer(broker, journal[1], self.metrics, self.log)
+        self.drainer = drainer
         self.broadcaster = (
             None
             if self.journal is None or drainer is None
@@ -99,7 +100,7 @@ class App:
             self.broker,
             self.settings,
             self.metrics,
-            journal=self.journal is not None,
+            drainer=self.drainer,
             streams=self.streams is not None,
         )
         signatures = Signatures(self.broker)

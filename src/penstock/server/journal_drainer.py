@@ -26,6 +26,8 @@ STEP_SECONDS = 0.25
 PAUSE_SECONDS_MIN = 0.05
 TRIM_SECONDS = 10.0
 RETRY_SECONDS = 1.0
+# Longest pause after errors. One that does not go away, such as a broken invariant, needs an operator, not retries.
+RETRY_SECONDS_MAX = 60.0
 
 
 class DrainableStore(Protocol):
@@ -74,18 +76,25 @@ class JournalDrainer:
         self._drain: DrainableStore | None = None
         self._trim_at = 0.0
         self._drain_requested = asyncio.Event()
+        # Cause of the last failure; None if the last step succeeded.
+        self.error: str | None = None
         # A thread of its own, because a drain is not thread-safe and its fsyncs must not delay reads.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-journal")
 
     async def run(self) -> None:
-        """Drain until cancelled. While another process drains, try again every second."""
+        """Drain until cancelled. While another process drains, try again every second; after errors, ever later."""
+        retry_seconds = RETRY_SECONDS
         while True:
             try:
                 pause = await self._turn()
-            except PenstockError as error:
-                self._lines.write(level="error", error=str(error), during="journal")
-                await self._release()
-                pause = RETRY_SECONDS
+            except Exception as error:
+                await self._fail(error)
+                # Not shortened by a subscriber, so that an error that stays does not keep the server busy.
+                await asyncio.sleep(retry_seconds)
+                retry_seconds = min(2 * retry_seconds, RETRY_SECONDS_MAX)
+                continue
+            retry_seconds = RETRY_SECONDS
+            self._set_error(None)
             await asyncio.sleep(PAUSE_SECONDS_MIN)
             with suppress(TimeoutError):
                 # Not wait_for, which before Python 3.12 loses a cancellation that arrives together with the event.
@@ -104,9 +113,20 @@ class JournalDrainer:
             while await self._step():
                 pass
         except PenstockError as error:
-            self._lines.write(level="error", error=str(error), during="journal")
+            await self._fail(error)
         await self._release()
         self._thread.shutdown(wait=False)
+
+    async def _fail(self, error: Exception) -> None:
+        """Report an error, and open the journal again for the next step."""
+        self._set_error(str(error) or type(error).__name__)
+        self._lines.write(level="error", error=self.error, during="journal")
+        with suppress(PenstockError, OSError):  # The first error says more.
+            await self._release()
+
+    def _set_error(self, error: str | None) -> None:
+        self.error = error
+        self._metrics.journal_failing.set(error is not None)
 
     async def _turn(self) -> float:
         if self._drain is None:

@@ -118,6 +118,11 @@ class Metrics:
         self.journal_offset = Gauge(
             "penstock_journal_next_offset", "The offset of the next record in the journal's log.", registry=registry
         )
+        self.journal_failing = Gauge(
+            "penstock_journal_failing",
+            "1 if events cannot be moved from the store to the journal, so that they pile up in the store.",
+            registry=registry,
+        )
         self.canary_seconds = Histogram(
             "penstock_canary_seconds",
             "Push to pop of the canary's synthetic message.",

@@ -13,6 +13,7 @@ from penstock.config import Settings
 from penstock.errors import PenstockError
 from penstock.server.auth import ANYONE, Principal
 from penstock.server.http.messages import Request, Response, reply
+from penstock.server.journal_drainer import JournalDrainer
 from penstock.server.openapi_page import docs_page
 from penstock.server.routing import Route
 from penstock.server.telemetry import Metrics, disk_free_bytes
@@ -54,12 +55,12 @@ class ServerView(Struct, kw_only=True):
 
 class Operations:
     def __init__(
-        self, broker: Broker, settings: Settings, metrics: Metrics, *, journal: bool = False, streams: bool = False
+        self, broker: Broker, settings: Settings, metrics: Metrics, *, drainer: JournalDrainer | None, streams: bool
     ) -> None:
         self._broker = broker
         self._settings = settings
         self._metrics = metrics
-        self._journal = journal
+        self._drainer = drainer
         self._streams = streams
         self.document: dict[str, Any] = {}
 
@@ -132,7 +133,7 @@ class Operations:
                 queue=principal.queue,
                 stream=principal.stream,
                 guarded=self._settings.auth_token is not None,
-                journal=self._journal,
+                journal=self._drainer is not None,
                 streams=self._streams,
                 now=self._broker.store.clock(),
             )
@@ -149,10 +150,12 @@ class Operations:
             "wal": self._wal_check(),
         }
         ready = all(verdict == "ok" for verdict in checks.values())
+        # A journal that stands still does not keep the queues from working, but an operator should know.
+        checks["journal"] = "ok" if self._drainer is None else self._drainer.error or "ok"
         if request.principal is ANYONE:
             # Hide the causes, which name hosts, databases and sizes, from unauthenticated callers.
             checks = {name: verdict if verdict == "ok" else "failed" for name, verdict in checks.items()}
-        # Records cut off a log do not stop the server from working, but an operator should know.
+        # The same is true of records that were cut off a log.
         checks["logs"] = await self._log_check()
         response = reply(Ready(ready, checks), 200 if ready else 503)
         if not ready:
