@@ -75,7 +75,7 @@ def test_a_key_opens_its_queue_for_its_rights_only(url: str, admin: Queues) -> N
 def test_health_needs_no_token_and_metrics_do(url: str, admin: Queues) -> None:
     health = penstock("health", "--url", url, "--json")
     assert health.json["ready"]
-    assert health.json["checks"] == dict.fromkeys(("store", "writes", "disk", "wal", "logs"), "ok")
+    assert health.json["checks"] == dict.fromkeys(("store", "writes", "disk", "wal", "journal", "logs"), "ok")
     assert penstock("metrics", "--url", url).code == 4
     samples = admin.json("metrics")["metrics"]
     assert any(sample["labels"].get("route") == "/queues" and sample["value"] > 0 for sample in samples)

@@ -338,11 +338,16 @@ class Log(SingleLane, LogReader):
         active = self.active
         if first is not None and first < active.next:
             raise InvariantBroken(f"a segment from offset {first} on would overlap the last one, up to {active.next}")
+        begin = active.next if first is None else first
         with typed_errors(f"beginning a new segment of stream {self.name!r}"):
-            active.seal()
-            begin = active.next if first is None else first
+            # On a full disk, a sealed segment gets its successor with the next append. After an empty one, that would
+            # have its name, and overwrite its files. So an empty segment is sealed last.
+            if active.count:
+                active.seal()
             self.identity = with_heads(self.files, self.folder, self.identity, begin)
             fresh = ActiveSegment.create(self.files, self.folder, self.identity, begin)
+            if not active.count:
+                self._seal_empty(active, fresh)
         fresh.last_time_ms = active.last_time_ms
         last = self._readable(fresh)
         with self._mutex:
@@ -351,6 +356,15 @@ class Log(SingleLane, LogReader):
         self._active = fresh
         active.close()
         self._checkpoint()
+
+    def _seal_empty(self, active: ActiveSegment, fresh: ActiveSegment) -> None:
+        try:
+            active.seal()
+        except OSError as error:
+            # Both are on disk, and what the disk has of the seal is unknown: recovery decides.
+            self._failed = error
+            fresh.close()
+            raise
 
     def forget_before(self, first: int, removed: int) -> None:
         """The first `removed` segments are no longer kept. The caller has the turn, and removes the files."""

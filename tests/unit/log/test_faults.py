@@ -180,6 +180,54 @@ def test_a_disk_that_is_full_at_a_roll_over_costs_no_descriptors_and_no_reader(t
         assert log.append([bytes(SEGMENT_BYTES_MIN)]).first == 1
 
 
+@pytest.mark.parametrize(("operation", "works"), [("write", 0), ("write", 1), ("sync", 0), ("truncate", 1)])
+def test_a_full_disk_leaves_an_empty_log_that_was_to_skip_offsets_as_it_was(
+    tmp_path: Path, files: Failing, operation: str, works: int
+) -> None:
+    with Log.create(tmp_path / "log", "s", files=files) as log, LogReader(tmp_path / "log") as reader:
+        before = {path.name: path.read_bytes() for path in log.folder.iterdir()}
+        for _ in range(2):
+            files.fail[operation] = (works, FULL)
+            with pytest.raises(DiskFull):
+                log.skip_to(100)
+            assert log.next_offset == reader.next_offset == 0
+            assert {path.name: path.read_bytes() for path in log.folder.iterdir()} == before
+        files.fail.clear()
+        fill(log, 3)
+        assert reader.next_offset == 3
+        assert firsts_in(log.folder) == [0]
+    assert_sound(tmp_path / "log", 3)
+    assert check(tmp_path / "log", "s").findings == []
+
+
+def test_a_log_that_skipped_offsets_after_a_full_disk_goes_on_at_the_later_one(tmp_path: Path, files: Failing) -> None:
+    with Log.create(tmp_path / "log", "s", files=files) as log:
+        files.fail["write"] = (0, FULL)
+        with pytest.raises(DiskFull):
+            log.skip_to(100)
+        files.fail.clear()
+        log.skip_to(100)
+        assert log.append([b"x"]).first == 100
+    with Log(tmp_path / "log") as again:
+        assert (again.next_offset, again.read(100).records[0].data) == (101, b"x")
+        assert again.append([b"y"]).first == 101
+
+
+def test_a_seal_of_an_empty_segment_that_fails_stops_the_log_until_it_is_opened_again(
+    tmp_path: Path, files: Failing
+) -> None:
+    with Log.create(tmp_path / "log", "s", files=files) as log:
+        files.fail["sync"] = (1, BROKEN)
+        with pytest.raises(StoreError):
+            log.skip_to(100)
+        files.fail.clear()
+        with pytest.raises(LogFailed):
+            log.append([b"x"])
+    with Log(tmp_path / "log") as again:
+        assert again.append([b"x"]).first == again.next_offset - 1
+        assert again.read(again.next_offset - 1).records[0].data == b"x"
+
+
 def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path, files: Failing) -> None:
     with Log.create(tmp_path / "log", "s", StreamOptions(segment_bytes=SEGMENT_BYTES_MIN), files=files) as log:
         for _ in range(3):
