@@ -248,6 +248,39 @@ def test_refusals_for_now_are_tried_again(sdk: Sdk, between: Proxy, name: str) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("status", ["502 Bad Gateway", "504 Gateway Timeout"])
+def test_an_error_of_a_gateway_is_retried_only_if_a_repeat_is_safe(
+    sdk: Sdk, between: Proxy, name: str, status: str
+) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            queue = await client.create_queue(name)
+            between.answer("/messages", status, body="<html>")
+            await queue.push("x")
+            assert between.count("/messages") == 2
+            [message] = await queue.lease()
+            between.answer("/transact", status, body="<html>")
+            with pytest.raises(ServerFault) as caught:
+                async with queue.transact() as transaction:
+                    transaction.ack(message)
+            assert caught.value.maybe_done
+            assert between.count("/transact") == 1
+
+    asyncio.run(main())
+
+
+def test_a_redirect_is_an_error_that_names_the_address(sdk: Sdk, between: Proxy, name: str) -> None:
+    async def main() -> None:
+        async with sdk.connect(between.url) as client:
+            between.answer("/messages", "307 Temporary Redirect", "location: http://me:secret@other/queues")
+            with pytest.raises(InvalidInput, match="redirects to 'http://") as caught:
+                await client.queue(name).push("x")
+            assert "secret" not in str(caught.value)
+            assert between.count("/messages") == 1
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("linger_bytes", [None, 0], ids=["read-over", "cut-off"])
 def test_a_request_that_is_too_large_is_refused_with_what_the_server_said_of_it(
     sdk: Sdk, server: Running, name: str, linger_bytes: int | None, monkeypatch: pytest.MonkeyPatch

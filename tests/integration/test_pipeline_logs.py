@@ -17,11 +17,11 @@ from penstock.cli.journal_local import LocalJournal
 from penstock.core.model import system_clock
 from penstock.errors import CannotOpen, InvalidInput, OffsetTrimmed, Unauthorized, UnknownStream
 from penstock.journal.arrow import SCHEMA
-from penstock.pipeline.source.http_client import ServerClient, ServerRefused
 from penstock.pipeline.source.log_sources import SourceLog, location_of
 from penstock.pipeline.source.offset_ranges import OffsetRange, end_within, parts_of
 from penstock.pipeline.source.options import read_options, write_options
 from penstock.pipeline.source.server_log import ServerLog
+from penstock.pipeline.source.server_session import open_session
 from penstock.store.factory import open_streams
 from tests.conformance.support import push_command
 from tests.integration.serving import running
@@ -161,8 +161,8 @@ def test_a_stream_that_is_not_there_is_named(reached: Reached) -> None:
 def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
     with running(tmp_path, auth_token=TOKEN) as server:
         url = f"http://127.0.0.1:{server.port}"
-        with pytest.raises(Unauthorized):
-            _ = location_of(url, token="another").open().next_offset
+        with closing(location_of(url, token="another").open()) as log, pytest.raises(Unauthorized):
+            _ = log.next_offset
         with server.client() as client:
             answer = client.get("/journal/events?columns=offset,bodies", accept="application/vnd.apache.arrow.stream")
         assert (answer.status, answer.json["field"]) == (422, "columns")
@@ -171,9 +171,11 @@ def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
 def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
-    with running(tmp_path) as server:
-        asked = ServerClient(f"http://127.0.0.1:{server.port}", None, retry_seconds=0)
-        assert b"uid" in asked.request("GET", "/journal")[0]
+    with (
+        running(tmp_path) as server,
+        closing(open_session(f"http://127.0.0.1:{server.port}", None, retry_seconds=0)) as session,
+    ):
+        assert b"uid" in session.request("GET", "/journal")[0].body
 
 
 class Redirecting(BaseHTTPRequestHandler):
@@ -208,10 +210,9 @@ def test_a_token_is_not_sent_where_a_server_redirects_to(method: str) -> None:
             First.target = First.target or f"http://localhost:{server.server_port}"
             threading.Thread(target=server.serve_forever).start()
             stack.callback(server.shutdown)
-        with pytest.raises((InvalidInput, ServerRefused)) as refused:
-            ServerClient(f"http://127.0.0.1:{server.server_port}", TOKEN, retry_seconds=0).request(
-                method, "/journal", b"x"
-            )
+        session = open_session(f"http://127.0.0.1:{server.server_port}", TOKEN, retry_seconds=0)
+        with closing(session), pytest.raises(InvalidInput) as refused:
+            session.request(method, "/journal", b"x")
     assert First.tokens == [f"Bearer {TOKEN}"]
     assert Other.tokens == []
     assert f"redirects to '{First.target}/journal'" in str(refused.value)

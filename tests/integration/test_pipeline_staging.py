@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import connect
+from penstock.client._sync.http_session import Session
+from penstock.client.transport_errors import RequestFailed
 from penstock.core.model import Content, PushItem, State
 from penstock.core.redact import place_in
 from penstock.errors import Conflict, InvalidInput, PayloadTooLarge, StoreUnreachable, WrongType
@@ -20,7 +22,6 @@ from penstock.pipeline.sink import targets
 from penstock.pipeline.sink.rows import message_of
 from penstock.pipeline.sink.staging import Batch, stage
 from penstock.pipeline.sink.targets import SinkTarget, target_of
-from penstock.pipeline.source.http_client import ServerClient
 from penstock.pipeline.source.log_sources import location_of
 from penstock.pipeline.source.offset_ranges import OffsetRange
 from penstock.pipeline.source.options import WriteOptions, write_options
@@ -235,18 +236,18 @@ def test_a_request_that_another_server_answers_again_is_appended_once(
     with running(tmp_path / "data") as server:
         url = f"http://127.0.0.1:{server.port}"
         options = write_options({"url": url, "stream": "a/b/c", "staging": str(tmp_path / "staging")})
-        request, losses = ServerClient._request_once, iter([True, False] * ROWS)
+        attempt, losses = Session._try, iter([True, False] * ROWS)
 
-        def losing(self: ServerClient, method: str, path: str, *what: Any) -> Any:
-            answer = request(self, method, path, *what)
-            if "/records" in path and method == "POST" and next(losses):
+        def losing(self: Session, request: bytes, *what: Any) -> Any:
+            answer = attempt(self, request, *what)
+            if request.startswith(b"POST") and b"/records" in request.partition(b"\r\n")[0] and next(losses):
                 assert server.app.streams is not None
                 server.app.streams._keys._known.clear()
                 server.app.streams._keys._recall_until = 0.0
-                raise OSError("the connection was lost")
+                return RequestFailed("the connection was lost", sent=True)
             return answer
 
-        monkeypatch.setattr(ServerClient, "_request_once", losing)
+        monkeypatch.setattr(Session, "_try", losing)
         staged(options, rows).send()
         assert records(url) == rows
 

@@ -52,9 +52,13 @@ def parse(url: str) -> str | ServerUrl:
         raise InvalidInput(f"{without_password(url)!r} is not a URL", field="url", hint=SCHEMES) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput(f"cannot connect to {without_password(url)!r}", field="url", hint=f"give {SCHEMES}")
-    if "@" in parts.netloc + parts.path or parts.query or parts.fragment:
+    if "@" in parts.netloc:
         raise InvalidInput(
-            "a server URL can only have a scheme, host, port and path", field="url", hint="give a token as token="
+            "a server URL must not contain a user or password", field="url", hint="give a token as `token`"
+        )
+    if "@" in parts.path or parts.query or parts.fragment:
+        raise InvalidInput(
+            "a server URL can only have a scheme, host, port and path", field="url", hint="give a token as `token`"
         )
     if port is None:
         port = 443 if parts.scheme == "https" else 80

@@ -15,6 +15,7 @@ from penstock.client.connection_threads import Connections
 from penstock.client.http11 import HttpResponse, encode_request
 from penstock.client.response_errors import error_of, retry_after_ms
 from penstock.client.transport_errors import Interrupt, RequestFailed
+from penstock.core.redact import without_password
 from penstock.errors import (
     InvalidInput,
     QueueFull,
@@ -27,6 +28,8 @@ from penstock.errors import (
 
 log = logging.getLogger("penstock.client")
 T = TypeVar("T")
+# A proxy did not get the response of the server, which may have executed the request.
+GATEWAY_ERRORS = (502, 504)
 MAYBE = "an earlier attempt whose response was lost may have succeeded"
 
 
@@ -94,11 +97,13 @@ class Session:
                 (retry if repeated else reach).wait(lost, self._log_lost)
                 continue
             self._is_lost = False
-            if answer.status < 400:
+            if answer.status < 300:
                 return answer, repeated
+            if answer.status < 400:
+                raise self._redirected(answer)
             error = error_of(answer, queue, self.where)
-            if error.maybe_done:
-                repeated = True
+            if error.maybe_done or answer.status in GATEWAY_ERRORS:
+                error.maybe_done = repeated = True
                 if not repeatable:
                     raise error
             if repeated and _is_transient(answer.status):
@@ -107,10 +112,17 @@ class Session:
                 raise error
             if isinstance(error, TryLater):
                 retry.wait(error)
-            elif answer.status == 503:
+            elif answer.status == 503 or answer.status in GATEWAY_ERRORS:
                 retry.wait(error, after_ms=retry_after_ms(answer))
             else:
                 raise error
+
+    def _redirected(self, answer: HttpResponse) -> InvalidInput:
+        """Return the error for a redirect, which is not followed: the token would go to another host."""
+        target = without_password(answer.headers.get(b"location", b"").decode("latin-1"))
+        return InvalidInput(
+            f"{self.where} redirects to {target!r}", field="url", hint="use that address if you trust it"
+        )
 
     def _log_lost(self, lost: Exception, seconds: float) -> None:
         """Log an outage once, however many calls it affects."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock import Client, connect
 from penstock.broker._sync.broker import Broker
+from penstock.client._sync.http_session import GATEWAY_ERRORS
 from penstock.client._sync.store_transport import StoreTransport
 from penstock.core.model import PushItem
 from penstock.errors import (
@@ -26,14 +27,15 @@ from penstock.errors import (
     StoreUnreachable,
     StreamExists,
     TryLater,
+    UnknownStream,
     Unreachable,
 )
 from penstock.log.append_dedup import append_once
 from penstock.log.model import NewRecord, Payload
 from penstock.pipeline.sink.rows import EMBEDDED, Row, message_of, record_of
-from penstock.pipeline.source.http_client import ARROW, JSON, TRANSIENT_STATUSES, ServerClient, ServerRefused
 from penstock.pipeline.source.log_sources import SERVERS
 from penstock.pipeline.source.options import WriteOptions
+from penstock.pipeline.source.server_session import ARROW, open_session
 from penstock.store.factory import open_store, open_streams
 from penstock.wire.arrow_records import COLUMN
 
@@ -192,35 +194,32 @@ class ServerStream(StreamTarget):
     """A stream of a server, written as Arrow over HTTP."""
 
     def __init__(self, url: str, stream: str, token: str | None) -> None:
-        self._server = ServerClient(url, token, retry_seconds=STALLED_SECONDS_MAX)
+        self._session = open_session(url, token, retry_seconds=STALLED_SECONDS_MAX)
+        self._stream = stream
         self._path = f"/streams/{quote(stream, safe='')}"
-        try:
-            self._server.request("GET", self._path)
-        except ServerRefused as error:
-            if error.status != 404:
-                raise error.to_error() from None
-            self._request("POST", "/streams", msgspec.json.encode({"name": stream}), {"Content-Type": JSON})
-        self.record_bytes_max = self._request("GET", self._path)["options"]["record_bytes"]
+        with ExitStack() as undo:
+            undo.callback(self._session.close)
+            try:
+                self._request("GET", self._path)
+            except UnknownStream:
+                self._request("POST", "/streams", {"name": stream})
+            self.record_bytes_max = self._request("GET", self._path)["options"]["record_bytes"]
+            undo.pop_all()
 
     def position(self) -> int:
         return int(self._request("GET", self._path)["next"])
 
     def append(self, chunk: Chunk, key: str, since: int | None) -> int:
         path = f"{self._path}/records" + ("" if since is None else f"?since={since}")
-        headers = {"Content-Type": ARROW, "Idempotency-Key": quote(key, safe=":")}
-        return int(self._request("POST", path, _arrow(chunk), headers)["last"]) + 1
+        headers = f"idempotency-key: {quote(key, safe=':')}\r\n".encode()
+        return int(self._request("POST", path, _arrow(chunk), headers=headers, content_type=ARROW)["last"]) + 1
 
-    def _request(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        try:
-            answer, _ = self._server.request(method, path, body, headers)
-        except ServerRefused as error:
-            raise error.to_error() from None
-        return msgspec.json.decode(answer, type=dict[str, Any])
+    def _request(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
+        answer, _ = self._session.request(method, path, body, queue=self._stream, patient=True, **how)
+        return msgspec.json.decode(answer.body, type=dict[str, Any])
 
     def close(self) -> None:
-        """Do nothing: no connection stays open between calls."""
+        self._session.close()
 
 
 def _arrow(chunk: Sequence[Payload]) -> bytes:
@@ -249,7 +248,7 @@ def _retry_while_busy(do: Callable[[], T]) -> T:
 def _is_transient(error: PenstockError) -> bool:
     """Return True if a retry may succeed; idempotency keys make retries safe even if the data arrived."""
     if isinstance(error, ServerFault):
-        return error.status in TRANSIENT_STATUSES
+        return error.status in (503, *GATEWAY_ERRORS)
     return isinstance(error, TryLater | StoreBusy | StoreUnreachable | Unreachable)
 
 

@@ -10,19 +10,21 @@ from urllib.parse import quote, urlencode
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import OffsetTrimmed, ServerFault, UnknownStream
+from penstock.client.http11 import HttpResponse
+from penstock.errors import NotFound, OffsetTrimmed, ServerFault, UnknownStream
 from penstock.journal.arrow import SCHEMA as EVENTS
 from penstock.log.arrow import SCHEMA as RECORDS
 from penstock.log.consumers import Kind
 from penstock.log.model import SegmentInfo
-from penstock.pipeline.source.http_client import ARROW, JSON, ServerClient, ServerRefused
 from penstock.pipeline.source.offset_ranges import OffsetRange
+from penstock.pipeline.source.server_session import ARROW, open_session
 
 # A new server creates its journal shortly after its folder.
 CREATION_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
 # Upper limit; the server ends a page after some megabytes.
 PAGE_RECORDS = 100_000
 OFFSET = "offset"
+ACCEPT_ARROW = b"accept: %s\r\n" % ARROW
 
 
 class ServerLog:
@@ -32,7 +34,7 @@ class ServerLog:
         self._path = "/journal" if stream is None else f"/streams/{quote(stream, safe='')}"
         self._records = "/events" if stream is None else "/records"
         self._schema = EVENTS if stream is None else RECORDS
-        self._server = ServerClient(url, token)
+        self._session = open_session(url, token)
 
     @property
     def uid(self) -> str:
@@ -78,12 +80,8 @@ class ServerLog:
         query = {"from": start, "limit": limit, "columns": ",".join({OFFSET: 0, **dict.fromkeys(columns)})}
         if wait_ms:
             query["wait_ms"] = wait_ms
-        try:
-            return self._request("GET", f"{self._records}?{urlencode(query)}", accept=ARROW)
-        except ServerFault as error:
-            if error.status != 410:
-                raise
-            raise OffsetTrimmed(self.name, start, self.first_offset) from None
+        answer = self._request("GET", f"{self._records}?{urlencode(query)}", wait_ms=wait_ms, headers=ACCEPT_ARROW)
+        return answer.body, int(answer.headers.get(b"x-penstock-next", 0))
 
     def report(self, consumer: str, offset: int, kind: Kind = "consumer") -> None:
         body = msgspec.json.encode({"offset": offset, "force": True, "kind": kind})
@@ -93,19 +91,24 @@ class ServerLog:
         self._page(offset, 1, [OFFSET], wait_ms=max(1, round(seconds * 1000)))
 
     def close(self) -> None:
-        """Do nothing: no connection stays open between calls."""
+        self._session.close()
 
     def _show(self) -> dict[str, Any]:
-        body, _ = self._request("GET", "")
-        return msgspec.json.decode(body, type=dict[str, Any])
+        return msgspec.json.decode(self._request("GET", "").body, type=dict[str, Any])
 
-    def _request(self, method: str, path: str, body: bytes | None = None, accept: str = JSON) -> tuple[bytes, int]:
+    def _request(
+        self, method: str, path: str, body: bytes | None = None, *, wait_ms: int = 0, headers: bytes = b""
+    ) -> HttpResponse:
         try:
-            answer, headers = self._server.request(
-                method, self._path + path, body, {"Accept": accept} | ({} if body is None else {"Content-Type": JSON})
+            answer, _ = self._session.request(
+                method,
+                self._path + path,
+                body,
+                queue=self.name,
+                wait_seconds=wait_ms / 1000,
+                patient=True,
+                headers=headers,
             )
-        except ServerRefused as error:
-            if error.status == 404:
-                raise UnknownStream(self.name) from None
-            raise error.to_error() from None
-        return answer, int(headers.get("x-penstock-next", 0))
+        except NotFound:
+            raise UnknownStream(self.name) from None
+        return answer
