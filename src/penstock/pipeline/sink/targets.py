@@ -35,7 +35,7 @@ from penstock.log.model import NewRecord, Payload
 from penstock.pipeline.sink.rows import EMBEDDED, Row, message_of, record_of
 from penstock.pipeline.source.log_sources import SERVERS
 from penstock.pipeline.source.options import WriteOptions
-from penstock.pipeline.source.server_session import ARROW, open_session
+from penstock.pipeline.source.server_session import ARROW, open_session, send
 from penstock.store.factory import open_store, open_streams
 from penstock.wire.arrow_records import COLUMN
 
@@ -215,7 +215,7 @@ class ServerStream(StreamTarget):
         return int(self._request("POST", path, _arrow(chunk), headers=headers, content_type=ARROW)["last"]) + 1
 
     def _request(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
-        answer, _ = self._session.request(method, path, body, queue=self._stream, patient=True, **how)
+        answer = send(self._session, method, path, body, queue=self._stream, **how)
         return msgspec.json.decode(answer.body, type=dict[str, Any])
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from penstock.log.arrow import SCHEMA as RECORDS
 from penstock.log.consumers import Kind
 from penstock.log.model import SegmentInfo
 from penstock.pipeline.source.offset_ranges import OffsetRange
-from penstock.pipeline.source.server_session import ARROW, open_session
+from penstock.pipeline.source.server_session import ARROW, open_session, send
 
 # A new server creates its journal shortly after its folder.
 CREATION_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.1
@@ -99,16 +99,8 @@ class ServerLog:
     def _request(
         self, method: str, path: str, body: bytes | None = None, *, wait_ms: int = 0, headers: bytes = b""
     ) -> HttpResponse:
+        how = {"queue": self.name, "wait_seconds": wait_ms / 1000, "headers": headers}
         try:
-            answer, _ = self._session.request(
-                method,
-                self._path + path,
-                body,
-                queue=self.name,
-                wait_seconds=wait_ms / 1000,
-                patient=True,
-                headers=headers,
-            )
+            return send(self._session, method, self._path + path, body, **how)
         except NotFound:
             raise UnknownStream(self.name) from None
-        return answer
