@@ -10,35 +10,35 @@ from typing import Any
 BACKLOG_MAX = 1_000
 
 # Kind, details, and the journal offset, if there is one.
-Happening = tuple[str, dict[str, Any], int | None]
+QueueEvent = tuple[str, dict[str, Any], int | None]
 
 
 class Subscription:
     def __init__(self) -> None:
         import asyncio  # Imported here, because only subscribers need it; the embedded library does not.
 
-        self._events: deque[Happening] = deque()
+        self._events: deque[QueueEvent] = deque()
         self._missed = 0
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
-    def put(self, event: Happening) -> None:
+    def put(self, event: QueueEvent) -> None:
         if len(self._events) >= BACKLOG_MAX:
             self._missed += 1
         else:
             self._events.append(event)
-        self._news.set()
+        self._wakeup.set()
 
-    async def next(self, seconds: float) -> list[Happening]:
+    async def next(self, seconds: float) -> list[QueueEvent]:
         """Return the pending events, waiting up to `seconds` for the first."""
         if not self._events:
             try:
                 import asyncio
 
                 async with asyncio.timeout(seconds):
-                    await self._news.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 return []
-        self._news.clear()
+        self._wakeup.clear()
         events = list(self._events)
         self._events.clear()
         if self._missed:
@@ -47,17 +47,17 @@ class Subscription:
         return events
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
 
-class _Bell:
+class _Callback:
     """A subscriber that only needs to know that there are events."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
 
-    def put(self, event: Happening) -> None:
-        self._ring()
+    def put(self, event: QueueEvent) -> None:
+        self._notify()
 
     def wake(self) -> None:
         pass
@@ -67,10 +67,10 @@ class Events:
     """Subscriptions by queue."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, set[Subscription | _Bell]] = {}
+        self._listeners: dict[str, set[Subscription | _Callback]] = {}
 
     @property
-    def listened(self) -> bool:
+    def has_listeners(self) -> bool:
         return bool(self._listeners)
 
     @contextmanager
@@ -79,12 +79,12 @@ class Events:
         with self._added(queue, subscription):
             yield subscription
 
-    def listen(self, queue: str, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `ring` on every event of a queue."""
-        return self._added(queue, _Bell(ring))
+    def listen(self, queue: str, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `notify` on every event of a queue."""
+        return self._added(queue, _Callback(notify))
 
     @contextmanager
-    def _added(self, queue: str, listener: Subscription | _Bell) -> Iterator[None]:
+    def _added(self, queue: str, listener: Subscription | _Callback) -> Iterator[None]:
         self._listeners.setdefault(queue, set()).add(listener)
         try:
             yield

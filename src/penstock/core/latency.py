@@ -66,10 +66,10 @@ def latencies_of(queue: str, rows: Iterable[Row], window: Window) -> Latencies:
 def merged(queue: str, parts: Iterable[Mapping[int, Mapping[int, Counts]]]) -> Latencies:
     """Add up histograms by step and kind from several sources."""
     counts: dict[int, dict[int, Counts]] = {}
-    everything = _nothing()
+    everything = _empty_counts()
     for part in parts:
         for step, kinds in part.items():
-            there = counts.setdefault(step, _nothing())
+            there = counts.setdefault(step, _empty_counts())
             for kind, seen in kinds.items():
                 for total in (there[kind], everything[kind]):
                     for number, count in seen.items():
@@ -77,7 +77,7 @@ def merged(queue: str, parts: Iterable[Mapping[int, Mapping[int, Counts]]]) -> L
     return Latencies(queue, summarize(everything), {step: summarize(kinds) for step, kinds in counts.items()}, counts)
 
 
-def _nothing() -> dict[int, Counts]:
+def _empty_counts() -> dict[int, Counts]:
     return {kind: {} for kind in NAMES}
 
 

@@ -171,9 +171,9 @@ class ThreadCommitter:
 
     def _commit(self, lane: _ThreadLane, mine: _Waiting) -> None:
         with lane.mutex:
-            everyone = list(lane.waiting)
-            rest = deque(everyone[BATCH_COMMANDS_MAX - 1 :])
-            mine.others, lane.waiting = everyone[: BATCH_COMMANDS_MAX - 1], rest
+            pending = list(lane.waiting)
+            rest = deque(pending[BATCH_COMMANDS_MAX - 1 :])
+            mine.others, lane.waiting = pending[: BATCH_COMMANDS_MAX - 1], rest
         batch = group_compatible([mine, *mine.others], attrgetter("command"))
         try:
             outcomes = self._store.apply([waiting.command for waiting in batch])

@@ -79,7 +79,7 @@ class Drain:
         return self.log.next_offset
 
     @property
-    def waits(self) -> bool:
+    def must_catch_up(self) -> bool:
         return self._store.journal_waits
 
     def step(self, step_bytes: int = STEP_BYTES) -> ForgetJournal | None:
@@ -164,7 +164,7 @@ def drain_once(store: JournalledStore, path: str) -> None:
     drain = Drain.open(store, journal_folder(path))
     if drain is not None:
         try:
-            while told := drain.step():
-                store.apply([told])
+            while forget := drain.step():
+                store.apply([forget])
         finally:
             drain.close()

@@ -114,7 +114,7 @@ class PostgresDrain:
         self._turn = threading.Lock()
 
     # Each transaction records its events before it commits.
-    waits = False
+    must_catch_up = False
 
     @property
     def next_offset(self) -> int:

@@ -1,7 +1,7 @@
 """Moves recorded events from the spool to the journal, in one order and exactly once.
 
-Whatever a look sees was committed, and so was all that it could have depended on, which has lower numbers. So to append
-what is seen, by number, keeps causes before effects; no transaction that is still open is waited for.
+A scan sees only committed events. What an event depends on was committed before it and has a lower number, so appending
+the events of a scan by number keeps causes before effects. Events of open transactions follow with a later scan.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class JournalOutbox:
         self._stream_id: int | None = None
         # All numbers up to this one are visible or will never appear.
         self._floor = 0
-        # A number up to which all were assigned, and a transaction id later than all those transactions.
+        # A number, and a transaction id above those of all transactions that took numbers up to it.
         self._given = (0, 0)
 
-    def step(self, wire: PipelinedConnection, word: list[Statement]) -> int:
-        """Move a batch in one transaction with the notification `word`; return its size. The caller rolls back."""
+    def step(self, connection: PipelinedConnection, notify: list[Statement]) -> int:
+        """Move a batch, and notify, in one transaction; return its size. After an error, the caller rolls back."""
         sql, clock = self._context.sql, self._context.clock
         if self._stream_id is None:
-            (found,) = wire.run([Statement(sql["journal.find"])])
+            (found,) = connection.run([Statement(sql["journal.find"])])
             if not found:
                 return 0
             self._stream_id = found[0][0]
@@ -41,7 +41,7 @@ class JournalOutbox:
         start = [Statement(sql["begin.begin"])]
         if clock is not None:
             start.append(Statement(sql["begin.move_clock"], (clock(),)))
-        answers = wire.run(
+        answers = connection.run(
             [
                 *start,
                 Statement(sql["stream.lock"], (key,)),
@@ -53,13 +53,13 @@ class JournalOutbox:
             ]
         )
         ((_, time_ms, now),), ((given,),), ((oldest,),), rows, ((own,),) = answers[len(start) + 1 :]
-        records = self._append(wire, key, max(time_ms, now), rows) if rows else 0
-        wire.run([*(word if rows else ()), Statement(sql["begin.commit"])])
+        records = self._append(connection, key, max(time_ms, now), rows) if rows else 0
+        connection.run([*(notify if rows else ()), Statement(sql["begin.commit"])])
         if len(rows) < ROWS and sum(len(data) for _, _, data in rows) < BYTES:
             self._raise_floor(given, oldest, own)
         return records
 
-    def _append(self, wire: PipelinedConnection, key: int, time_ms: int, rows: Rows) -> int:
+    def _append(self, connection: PipelinedConnection, key: int, time_ms: int, rows: Rows) -> int:
         sql = self._context.sql
         parts: list[bytes] = []
         sizes: list[int] = []
@@ -83,7 +83,7 @@ class JournalOutbox:
             ),
         )
         # Delete only after the append has succeeded, so that nothing is lost.
-        (((refused, *_),),) = wire.run([append])
+        (((refused, *_),),) = connection.run([append])
         if refused:
             raise StoreError(f"the journal rejected an append: {refused}")
         return len(sizes)
@@ -98,7 +98,7 @@ class JournalOutbox:
         if oldest >= later:
             self._floor = known
             if own is not None:
-                # A number given after `given` was read belongs to a transaction that has changed something before.
+                # A transaction takes a number only after a change, so those up to `given` have lower ids than `own`.
                 self._given = (given, own)
 
 

@@ -12,7 +12,7 @@ from penstock.core.model import Clock, system_clock
 from penstock.errors import OffsetBeyondEnd
 from penstock.journal.drainer import NAME
 from penstock.journal.events import Event, decode_events
-from penstock.log.consumers import CommitPosition, Consumers, ForgetConsumer, Kind
+from penstock.log.consumers import CommitPosition, Consumers, DeleteConsumer, Kind
 from penstock.log.files import DISK, PRIVATE_FOLDER, make_folder
 from penstock.log.manifest import STREAM
 from penstock.log.model import MIB, Consumer, LogPage, LogRecord, SegmentInfo
@@ -119,7 +119,7 @@ class JournalReader:
     def forget(self, consumer: str) -> None:
         positions = self._positions(make=True)
         assert positions is not None
-        positions.submit(ForgetConsumer(consumer=consumer))
+        positions.submit(DeleteConsumer(consumer=consumer))
 
     def _positions(self, *, make: bool = False) -> Consumers | None:
         if self._consumers is None and (make or self.folder.is_dir()):

@@ -132,7 +132,7 @@ def mapped(log: LogReader, offset: int, end: int | None = None) -> Iterator[Mapp
         try:
             piece = _piece(segment, offset, last)
         except CorruptRecord:
-            piece = _piece(log.look_closer(segment), offset, last)
+            piece = _piece(log.reopen_damaged(segment), offset, last)
         yield piece
         offset += len(piece)
 

@@ -32,17 +32,14 @@ _NAME = re.compile(NAME_PATTERN, re.ASCII)
 Kind = Literal["consumer", "pipeline"]
 
 
-class _Saved(Struct, frozen=True):
+class SavedConsumers(Struct, frozen=True):
+    """Content of the file."""
+
     consumers: dict[str, Consumer]
 
 
-def saved(consumers: dict[str, Consumer]) -> Struct:
-    """Return the consumers in the form of the file."""
-    return _Saved(consumers)
-
-
 # Created at import, because msgspec crashes if threads decode a nested type for the first time concurrently.
-_saved = msgspec.json.Decoder(_Saved)
+_saved = msgspec.json.Decoder(SavedConsumers)
 
 
 class CommitPosition(Command[Consumer]):
@@ -53,14 +50,14 @@ class CommitPosition(Command[Consumer]):
     kind: Kind = "consumer"
 
 
-class SeeConsumer(Command[Consumer]):
+class TouchConsumer(Command[Consumer]):
     """Registers a consumer, or records its activity."""
 
     consumer: str
     kind: Kind = "consumer"
 
 
-class ForgetConsumer(Command[None]):
+class DeleteConsumer(Command[None]):
     consumer: str
 
 
@@ -134,18 +131,18 @@ class Consumers(SingleLane):
         """Execute commands of any number of consumers with one replacement of the file."""
         lock = FolderLock(self._folder / LOCK, wait=True)
         try:
-            # Read the file and not the cache: two changes within one timestamp are indistinguishable from outside.
+            # Read the file, not the cache: two changes within one timestamp look the same to `all`.
             before = self._load() if self._path.exists() else {}
             known = dict(before)
             outcomes: list[Any] = []
             for command in commands:
                 try:
-                    outcomes.append(self._carry_out(known, command))
+                    outcomes.append(self._execute(known, command))
                 except PenstockError as error:
                     outcomes.append(error)
             if known != before:
                 with typed_errors(f"committing positions of stream {self._stream!r}"):
-                    save(self._files, self._path, _Saved(known))
+                    save(self._files, self._path, SavedConsumers(known))
             return outcomes
         finally:
             lock.close()
@@ -153,15 +150,15 @@ class Consumers(SingleLane):
     def prepare(self, commands: Sequence[Command[Any]]) -> None:
         """Return None: every commit waits for the disk."""
 
-    def _carry_out(self, known: dict[str, Consumer], command: Command[Any]) -> Consumer | None:
+    def _execute(self, known: dict[str, Consumer], command: Command[Any]) -> Consumer | None:
         match command:
             case CommitPosition():
                 return self._commit(known, command)
-            case SeeConsumer():
+            case TouchConsumer():
                 seen = known.get(command.consumer) or self._new(known, command.consumer, command.kind)
                 known[seen.name] = seen = msgspec.structs.replace(seen, seen_ms=self._clock())
                 return seen
-            case ForgetConsumer():
+            case DeleteConsumer():
                 if known.pop(command.consumer, None) is None:
                     raise UnknownConsumer(self._stream, command.consumer)
         return None

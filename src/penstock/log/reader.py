@@ -60,7 +60,7 @@ class LogReader:
     def next_offset(self) -> int:
         """Offset of the next record. Costs two system calls."""
         last = self._last_segment()
-        if last.over():
+        if last.is_superseded():
             self._look_again()
             last = self._last_segment()
         return last.first + last.count
@@ -110,10 +110,10 @@ class LogReader:
         try:
             return self._from(segment, offset, limit, bytes_max)
         except CorruptRecord:
-            return self._from(self.look_closer(segment), offset, limit, bytes_max)
+            return self._from(self.reopen_damaged(segment), offset, limit, bytes_max)
 
-    def look_closer(self, segment: Segment) -> Segment:
-        """Open a segment again that seems to be damaged: it may have been repaired, or only its index is wrong."""
+    def reopen_damaged(self, segment: Segment) -> Segment:
+        """Reopen a segment with a damaged record: it may have been repaired, or only its index is wrong."""
         self._drop(segment.first)
         if segment.misplaced and self._recover():
             self._look_again()

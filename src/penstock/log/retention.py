@@ -20,7 +20,7 @@ class TrimRequest:
     force: bool = False
 
 
-def expired(consumer: Consumer, options: StreamOptions, now_ms: int) -> bool:
+def is_expired(consumer: Consumer, options: StreamOptions, now_ms: int) -> bool:
     return consumer.kind != "pipeline" and now_ms - consumer.seen_ms > options.consumer_expire_ms
 
 
@@ -32,8 +32,8 @@ def trim(
         log.turn.acquire()
         at_end.callback(log.turn.release)
         options = log.identity.options
-        _roll_if_outlived(log, options, now_ms)
-        need = needed(consumers, options, log.first_offset, now_ms)
+        _roll_if_expired(log, options, now_ms)
+        need = lowest_needed(consumers, options, log.first_offset, now_ms)
         plan = TrimPlan(options, request, need, now_ms, log.last_time_ms)
         gone, held_by = plan.choose(log.segments(), archive)
         first = gone[-1].first + gone[-1].records if gone else log.first_offset
@@ -69,10 +69,10 @@ class TrimPlan:
         gone: list[SegmentInfo] = []
         for segment in segments:
             end = segment.first + segment.records
-            if not segment.sealed or not self._unwanted(segment, left):
+            if not segment.sealed or not self._is_removable(segment, left):
                 break
-            over = self.options.hold_bytes is not None and left > self.options.hold_bytes
-            if self.need is not None and end > self.need[0] and not self.request.force and not over:
+            exceeds_hold = self.options.hold_bytes is not None and left > self.options.hold_bytes
+            if self.need is not None and end > self.need[0] and not self.request.force and not exceeds_hold:
                 return gone, self.need[1]
             if archive is not None and not archive(segment):
                 return gone, "archive"
@@ -80,7 +80,8 @@ class TrimPlan:
             left -= segment.bytes
         return gone, None
 
-    def _unwanted(self, segment: SegmentInfo, left: int) -> bool:
+    def _is_removable(self, segment: SegmentInfo, left: int) -> bool:
+        """Return True if the request or the retention options remove this segment, of `left` bytes in total."""
         options = self.options
         if self.request.before is not None:
             return segment.first + segment.records <= self.request.before
@@ -91,17 +92,19 @@ class TrimPlan:
         return self.last_time_ms(segment.first) < self.now_ms - options.retention_ms
 
 
-def needed(consumers: Iterable[Consumer], options: StreamOptions, first: int, now_ms: int) -> tuple[int, str] | None:
+def lowest_needed(
+    consumers: Iterable[Consumer], options: StreamOptions, first: int, now_ms: int
+) -> tuple[int, str] | None:
     """Return the lowest offset that an unexpired consumer still needs, and its name."""
     needs = (
         ((each.offset + 1 if each.offset is not None else first), each.name)
         for each in consumers
-        if not expired(each, options, now_ms)
+        if not is_expired(each, options, now_ms)
     )
     return min(needs, default=None)
 
 
-def _roll_if_outlived(log: Log, options: StreamOptions, now_ms: int) -> None:
+def _roll_if_expired(log: Log, options: StreamOptions, now_ms: int) -> None:
     """Seal an idle active segment, because only sealed segments can be removed."""
     active = log.active
     if options.retention_ms is not None and active.count and active.last_time_ms < now_ms - options.retention_ms:

@@ -258,8 +258,8 @@ class Segment:
             raise CorruptRecord(self.stream, offset, self.path.name, base + low)
         return records
 
-    def over(self) -> bool:
-        """Return True if this segment was sealed since it was opened, or its files were replaced."""
+    def is_superseded(self) -> bool:
+        """Return True if the segment is sealed, so that another follows, or if its files were replaced."""
         if self.unlinked():
             return True
         assert self._index is not None

@@ -95,7 +95,7 @@ def raw_records(
             try:
                 found = _raw(segment, offset, stop)
             except CorruptRecord:
-                found = _raw(reader.look_closer(segment), offset, stop)
+                found = _raw(reader.reopen_damaged(segment), offset, stop)
         except CorruptRecord as error:
             if leave_out is None:
                 raise

@@ -35,9 +35,9 @@ from penstock.log.check_report import Report
 from penstock.log.consumers import (
     CommitPosition,
     Consumers,
-    ForgetConsumer,
+    DeleteConsumer,
     Kind,
-    SeeConsumer,
+    TouchConsumer,
     check_consumer_name,
     check_known_consumer_name,
     new_consumer_name,
@@ -58,7 +58,7 @@ from penstock.log.model import (
     Trimmed,
 )
 from penstock.log.reader import OFFSET_MAX, LogReader
-from penstock.log.retention import TrimRequest, expired, trim
+from penstock.log.retention import TrimRequest, is_expired, trim
 from penstock.log.writer import Append, Log
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class FileStreams:
             known = stream.consumers.all().get(check_consumer_name(consumer))
             soon_ms = log.identity.options.consumer_expire_ms // SEEN_AGAIN_PARTS
             if known is None or self._clock() - known.seen_ms > soon_ms:
-                known = stream.consumers.submit(SeeConsumer(consumer=consumer))
+                known = stream.consumers.submit(TouchConsumer(consumer=consumer))
             assert known is not None
             offset = log.first_offset if known.offset is None else known.offset + 1
             _catch_up(log, offset)
@@ -335,7 +335,7 @@ class FileStreams:
 
     def _with_lag(self, consumer: Consumer, log: LogReader) -> Consumer:
         after = log.first_offset if consumer.offset is None else max(consumer.offset + 1, log.first_offset)
-        gone = expired(consumer, log.identity.options, self._clock())
+        gone = is_expired(consumer, log.identity.options, self._clock())
         return msgspec.structs.replace(consumer, lag=max(0, log.next_offset - after), expired=gone)
 
     def consumer(self, name: str, consumer: str) -> Consumer:
@@ -345,11 +345,11 @@ class FileStreams:
     def create_consumer(self, name: str, consumer: str | None = None, *, kind: Kind = "consumer") -> Consumer:
         consumer = new_consumer_name() if consumer is None else check_consumer_name(consumer)
         with self._reader(name) as (stream, log):
-            return self._with_lag(stream.consumers.submit(SeeConsumer(consumer=consumer, kind=kind)), log)
+            return self._with_lag(stream.consumers.submit(TouchConsumer(consumer=consumer, kind=kind)), log)
 
     def forget(self, name: str, consumer: str) -> None:
         with self._using(name) as stream:
-            stream.consumers.submit(ForgetConsumer(consumer=check_known_consumer_name(consumer)))
+            stream.consumers.submit(DeleteConsumer(consumer=check_known_consumer_name(consumer)))
 
     def trim(
         self, name: str, before: int | None = None, *, force: bool = False, archive: Archive | None = None

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from penstock.core.model import system_clock
 from penstock.errors import MoveDiffers
-from penstock.log.consumers import FILE, Consumers, saved
+from penstock.log.consumers import FILE, Consumers, SavedConsumers
 from penstock.log.files import DISK, FolderLock
 from penstock.log.manifest import STREAM, load_identity, save
 from penstock.log.model import Consumer, StreamOptions
@@ -45,12 +45,12 @@ class StreamEndpoint(Protocol):
     """The streams of a source or target."""
 
     def streams(self) -> list[MigratedStream]:
-        """By name."""
+        """Return the streams, sorted by name."""
 
     def chunks(self, stream: MigratedStream, offset: int) -> Iterator[Chunk]: ...
 
     def consumers(self, stream: MigratedStream) -> list[Consumer]:
-        """Return the consumers by name, without computed fields."""
+        """Return the consumers, sorted by name, without computed fields."""
 
     def add_stream(self, stream: MigratedStream) -> None:
         """Create an empty stream with the source's first offset, within a step."""
@@ -175,18 +175,18 @@ class FileStreamEndpoint:
 
     def set_consumers(self, stream: MigratedStream, consumers: Sequence[Consumer]) -> None:
         """Write the consumers, after all records."""
-        self._let_go()
+        self._close_written()
         if consumers:
             known = {consumer.name: consumer for consumer in consumers}
-            save(DISK, self._folder(stream.name) / FILE, saved(known))
+            save(DISK, self._folder(stream.name) / FILE, SavedConsumers(known))
 
-    def _let_go(self) -> None:
+    def _close_written(self) -> None:
         written, self._written = self._written, None
         if written is not None:
             written.close()
 
     def close(self) -> None:
-        self._let_go()
+        self._close_written()
         for lock in self._locks:
             lock.close()
         self._locks = []

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from penstock.broker.broker import Broker
-from penstock.broker.events import Events, Happening, Subscription
+from penstock.broker.events import Events, QueueEvent, Subscription
 from penstock.errors import PenstockError
 from penstock.journal.drainer import NAME
 from penstock.journal.events import Event
@@ -64,7 +64,7 @@ class EventBroadcaster:
         """Return the offset of the journal's next record."""
         return await asyncio.to_thread(self._reader.next_offset)
 
-    async def since(self, queue: str, offset: int) -> AsyncIterator[tuple[list[Happening], int]]:
+    async def since(self, queue: str, offset: int) -> AsyncIterator[tuple[list[QueueEvent], int]]:
         """Yield a queue's journal events from `offset` on, page by page, each page with the offset after it."""
         first, end = await asyncio.to_thread(lambda: (self._reader.first_offset, self._reader.next_offset()))
         at = max(offset, first)
@@ -83,7 +83,7 @@ class EventBroadcaster:
     async def _follow(self, begun: asyncio.Future[int]) -> None:
         try:
             offset = await begun
-            while self._events.listened and not self._log_waiters.closed:
+            while self._events.has_listeners and not self._log_waiters.closed:
                 try:
                     offset = await self._step(offset)
                 except PenstockError:

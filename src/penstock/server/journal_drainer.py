@@ -31,13 +31,13 @@ RETRY_SECONDS_MAX = 60.0
 
 
 class DrainableStore(Protocol):
-    """A drain of one kind of store."""
+    """Moves the events of a store into its journal."""
 
     @property
     def next_offset(self) -> int: ...
 
     @property
-    def waits(self) -> bool:
+    def must_catch_up(self) -> bool:
         """True if the store may have events that are not in its outbox yet."""
 
     def step(self) -> ForgetJournal | bool | None:
@@ -52,7 +52,10 @@ Open = Callable[[], DrainableStore | None]
 
 
 def journal_of(broker: Broker, streams: Streams | None) -> tuple[Journal, Open] | None:
-    """Return the journal of a broker's store and a function that opens its drain, None while another has it."""
+    """Return the journal of the broker's store, and a function that opens its drain.
+
+    The function returns None while another process drains.
+    """
     store = broker.store
     if isinstance(store, SqliteStore):
         if store.path == ":memory:":
@@ -149,7 +152,7 @@ class JournalDrainer:
     async def _step(self) -> bool:
         if self._drain is None:
             return False
-        if self._drain.waits:
+        if self._drain.must_catch_up:
             await self._broker.catch_up_journal()
         result = await self._on_thread(self._drain.step)
         if isinstance(result, ForgetJournal):

@@ -38,6 +38,8 @@ def lake_folder(settings: Settings, store: Store) -> Path:
 
 
 class History:
+    """Merges the roll-ups of the store with those of the lake."""
+
     def __init__(self, broker: Broker, *, days_kept: int, lake: Path, uid: Callable[[], str]) -> None:
         self._broker = broker
         self._days_kept = days_kept
@@ -80,7 +82,7 @@ class History:
         return self._past
 
     async def _query_lake(self, window: Window, query: Callable[[GoldHistory, int], Any]) -> tuple[int, Any]:
-        """Return the cutover and the lake's result for the time before it; None if the window begins later."""
+        """Return the cutover, and what the lake has before it; None without a lake or if the window begins later."""
         cutover = self._cutover()
         if window.from_minute >= cutover:
             return cutover, None
@@ -104,7 +106,7 @@ class History:
         for each in live[0]:
             name = each.info.name
             more = [later[name] for later in rest if name in later]
-            found.append(joined(window, (past or {}).get(name), [each, *more]))
+            found.append(merged_roll_up(window, (past or {}).get(name), [each, *more]))
         return found
 
     async def completed(self, window: Window) -> dict[int, int]:
@@ -148,8 +150,10 @@ class History:
 
 
 def live_windows(window: Window, cutover: int) -> list[Window]:
-    """Return the parts of a window after the cutover, which may split a step; for a window that ends before it, one
-    minute, for the depths at that time."""
+    """Return the parts of a window since the cutover; the first may be shorter than a step.
+
+    A window that ends before the cutover becomes one minute, which has the queue depths of that time.
+    """
     if cutover >= window.to_minute:
         return [Window(cutover, cutover + 1, 1)]
     head_end = min(window.to_minute, window.start_of(cutover + window.step_minutes - 1))
@@ -159,7 +163,7 @@ def live_windows(window: Window, cutover: int) -> list[Window]:
     return found
 
 
-def joined(window: Window, past: QueueHistory | None, live: Sequence[RollUp]) -> RollUp:
+def merged_roll_up(window: Window, past: QueueHistory | None, live: Sequence[RollUp]) -> RollUp:
     older = {} if past is None else past.spans
     spans = {step: span for step, span in older.items() if step < window.to_minute}
     for span in (span for each in live for span in each.spans if span.minute < window.to_minute):

@@ -82,7 +82,7 @@ class Broker(Administration):
             self._check_pressure()
         pushed = self._commit(command)
         self._waiters.wake(queue, len(messages))
-        if self.events.listened:
+        if self.events.has_listeners:
             self.events.publish(queue, "pushed", count=len(messages))
         return pushed.receipts
 
@@ -194,7 +194,7 @@ class Broker(Administration):
                 for name in {message.queue for message in leased.messages}:
                     # ThreadWaiters for its dead letters must check again when these leases expire.
                     self._waiters.wake_one(name + DLQ_SUFFIX)
-                if self.events.listened:
+                if self.events.has_listeners:
                     self.events.publish(leased.messages[0].queue, "leased", count=len(leased.messages))
                 return leased.messages
             if leased.more:
@@ -223,7 +223,7 @@ class Broker(Administration):
     def _acked(self, queue: str, count: int) -> None:
         # An ack may free a slot in a queue with an in-flight limit.
         self._waiters.wake(queue, count)
-        if self.events.listened:
+        if self.events.has_listeners:
             self.events.publish(queue, "acked", count=count)
 
     def nack(self, queue: str, items: Sequence[SettleItem]) -> SettledAll:

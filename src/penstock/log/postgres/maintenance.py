@@ -11,7 +11,7 @@ from penstock.log.model import Archive, Consumer, SegmentInfo, StreamOptions, Tr
 from penstock.log.postgres.database import Database
 from penstock.log.postgres.rows import Row, pack_ends
 from penstock.log.record import LOST, crc32, kind_at, tombstones
-from penstock.log.retention import TrimPlan, TrimRequest, needed
+from penstock.log.retention import TrimPlan, TrimRequest, lowest_needed
 
 # Batches removed per transaction, so that none takes long.
 REMOVE_ROWS = 500
@@ -54,7 +54,7 @@ class Upkeep:
             self._under_lock(stream_id, ("stream.seal", stream_id, now_ms - options.retention_ms))
         found, times = segments(database, name)
         first = found[0].first
-        need = needed(consumers, options, first, now_ms)
+        need = lowest_needed(consumers, options, first, now_ms)
         gone, held_by = TrimPlan(options, request, need, now_ms, times.__getitem__).choose(found, archive)
         if gone:
             first = gone[-1].first + gone[-1].records

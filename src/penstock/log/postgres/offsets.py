@@ -19,7 +19,7 @@ from penstock.errors import (
 from penstock.log.consumers import Kind
 from penstock.log.model import CONSUMERS_MAX, Consumer, StreamOptions, decode_stream_options
 from penstock.log.postgres.database import Database
-from penstock.log.retention import expired
+from penstock.log.retention import is_expired
 
 # Result codes of a move.
 DONE, UNKNOWN, BEYOND_END, BACK, TOO_MANY = range(5)
@@ -64,7 +64,7 @@ class Positions:
             if name is not None:
                 each = Consumer(name=name, offset=position, seen_ms=seen_ms, created_ms=created_ms, kind=kind)
                 lag = _lag(position, first, next_offset)
-                found.append(msgspec.structs.replace(each, lag=lag, expired=expired(each, options, now_ms)))
+                found.append(msgspec.structs.replace(each, lag=lag, expired=is_expired(each, options, now_ms)))
         return found, options, rows[0][8]
 
     def get(self, stream: str, consumer: str) -> Consumer:

@@ -28,7 +28,7 @@ class Task(WriterCommitMessage):
     query: str | None
 
 
-class _Writing:
+class _WriterBase:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             what = "queue" if options.queue is not None else "stream"
@@ -44,7 +44,7 @@ class _Writing:
         return Task(context.partitionId(), stage(iterator, self.options), query)
 
 
-class SinkWriter(_Writing, DataSourceArrowWriter):
+class SinkWriter(_WriterBase, DataSourceArrowWriter):
     def commit(self, messages: Messages) -> None:
         batch = self._batch()
         batch.publish(_staged(messages), checked=True)
@@ -64,7 +64,7 @@ class SinkWriter(_Writing, DataSourceArrowWriter):
             batch.forget()
 
 
-class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+class StreamWriter(_WriterBase, DataSourceStreamArrowWriter):
     def commit(self, messages: Messages, batchId: int) -> None:
         self._batch(messages, batchId).publish(_staged(messages))
 

@@ -117,7 +117,7 @@ class ActivityFeed:
                 self._since = self._broker.store.clock()
                 self._offset = None
             self._running = asyncio.create_task(self._run())
-        points = [(at, *msgspec.structs.astuple(happened)) for at, happened in self.history]
+        points = [(at, *msgspec.structs.astuple(activity)) for at, activity in self.history]
         data = {"since": self._since, "fields": Activity.__struct_fields__, "points": points}
         frames.append(_encode({"event": "history", "data": data}))
         self._watchers.append(frames)
@@ -223,5 +223,5 @@ def _line(record: LogRecord) -> QueueActivity:
     kind = f"{event.kind} {details.get('what', 'changed')}" if event.kind in ("queue", "worker") else event.kind
     only = count == 1
     error = str(details["error"])[:200] if "error" in details else None
-    whose = details["worker"] if event.kind == "worker" else event.queue
-    return QueueActivity(event.at, kind, whose, count, event.id if only else None, event.uuid if only else None, error)
+    name = details["worker"] if event.kind == "worker" else event.queue
+    return QueueActivity(event.at, kind, name, count, event.id if only else None, event.uuid if only else None, error)

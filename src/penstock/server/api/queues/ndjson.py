@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import msgspec
 
 from penstock.broker.broker import Broker
-from penstock.broker.events import Happening, Subscription
+from penstock.broker.events import QueueEvent, Subscription
 from penstock.config import Settings
 from penstock.core.ids import DLQ_SUFFIX
 from penstock.core.model import StoredMessage
@@ -161,7 +161,7 @@ def _next_lines(messages: Iterator[StoredMessage]) -> bytes:
     return bytes(encoded)
 
 
-def _event_stream(events: Sequence[Happening]) -> bytes:
+def _event_stream(events: Sequence[QueueEvent]) -> bytes:
     return b"".join(
         (b"" if offset is None else b"id: %d\n" % offset)
         + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
