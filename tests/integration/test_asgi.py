@@ -133,7 +133,7 @@ api = Starlette(routes=[Mount('/q', queues)])
         assert client.get("/q/readyz").status == 200
 
 
-def test_without_a_token_it_must_be_said_that_everyone_may_come_in() -> None:
+def test_a_server_without_a_token_requires_the_insecure_setting() -> None:
     with pytest.raises(penstock.InvalidInput, match="insecure=True"):
         penstock.asgi.app("sqlite:///q.db")
     assert penstock.asgi.app("sqlite:///q.db", insecure=True)

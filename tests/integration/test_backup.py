@@ -61,7 +61,7 @@ def check(path: Path) -> int:
         return len(records)
 
 
-def test_a_backup_that_is_made_while_all_goes_on_fits_together(tmp_path: Path) -> None:
+def test_a_backup_during_traffic_is_consistent(tmp_path: Path) -> None:
     stop = threading.Event()
     with running(tmp_path / "data") as server, server.client() as client:
         worker = threading.Thread(target=work, args=(server, stop))
@@ -88,7 +88,7 @@ def test_a_backup_that_is_made_while_all_goes_on_fits_together(tmp_path: Path) -
     assert not list(tmp_path.glob("*.partial*"))
 
 
-def test_what_is_put_back_goes_on_where_the_backup_was(tmp_path: Path) -> None:
+def test_a_restored_stream_continues_where_the_backup_ended(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as server, penstock.connect(f"http://127.0.0.1:{server.port}") as client:
         queue, stream = client.create_queue("q"), client.create_stream("s")
@@ -219,7 +219,7 @@ def test_a_stream_that_someone_writes_is_not_put_back(tmp_path: Path) -> None:
         assert (refused.code, "another process writes" in refused.err) == (1, True)
 
 
-def test_streams_whose_file_is_gone_are_overwritten_only_by_force(tmp_path: Path) -> None:
+def test_streams_without_their_database_are_overwritten_only_with_force(tmp_path: Path) -> None:
     path, restore = tmp_path / "q.db", ("restore", str(tmp_path / "copy.db"), "--db", str(tmp_path / "q.db"))
     with penstock.connect(f"sqlite:///{path}") as client:
         client.create_stream("s").append("a")

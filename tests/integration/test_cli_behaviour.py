@@ -81,7 +81,7 @@ def test_health_needs_no_token_and_metrics_do(url: str, admin: Queues) -> None:
     assert any(sample["labels"].get("route") == "/queues" and sample["value"] > 0 for sample in samples)
 
 
-def test_where_there_is_no_server_it_is_not_reachable(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_as_unreachable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     for command in (("queue", "list"), ("health",), ("metrics",), ("message", "get", "--queue", "q"), ("bench",)):
@@ -91,7 +91,7 @@ def test_where_there_is_no_server_it_is_not_reachable(tmp_path: Path) -> None:
     assert penstock("queue", "list", "--url", "http://no.such.host.invalid").code == 5
 
 
-def test_what_is_no_penstock_server_is_told_so(silent: socket.socket) -> None:
+def test_a_server_that_is_not_penstock_is_reported_in_one_line(silent: socket.socket) -> None:
     silent.setblocking(True)
     port = silent.getsockname()[1]
     for answer in (b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b""):
@@ -168,7 +168,7 @@ def test_a_terminal_gets_a_table(file: Queues) -> None:
     assert "\x1b" not in shown
 
 
-def test_on_a_terminal_what_destroys_asks_first(file: Queues) -> None:
+def test_a_destructive_command_on_a_terminal_asks_first(file: Queues) -> None:
     file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
     code, shown = on_a_terminal("queue", "rm", "--name", "jobs", "--force", *file.flags, answer=b"n\n")
     assert (code, "Delete the queue jobs and all its messages? [y/N]" in shown) == (1, True)
@@ -189,7 +189,7 @@ def in_a_shell(file: Queues, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", "\n".join(words)], env=clean_environment(), capture_output=True, text=True)
 
 
-def test_what_destroys_honours_an_answer_on_stdin(file: Queues) -> None:
+def test_a_destructive_command_reads_its_confirmation_from_stdin(file: Queues) -> None:
     file.ok("message", "enqueue", "--queue", "jobs", "--payload", "1")
     refused = in_a_shell(file, "echo n | p queue purge --name jobs")
     assert (refused.returncode, "nothing was changed" in refused.stderr) == (1, True)
@@ -202,7 +202,7 @@ def test_what_destroys_honours_an_answer_on_stdin(file: Queues) -> None:
     assert in_a_shell(file, "echo n | p queue purge --name jobs --yes").returncode == 0
 
 
-def test_in_a_script_what_destroys_needs_no_answer(file: Queues) -> None:
+def test_a_destructive_command_in_a_script_needs_no_confirmation(file: Queues) -> None:
     assert in_a_shell(file, "p queue purge --name jobs < /dev/null").returncode == 0
     silent = [PENSTOCK, "queue", "purge", "--name", "jobs", *file.flags]
     with subprocess.Popen(silent, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment()) as process:
@@ -265,7 +265,7 @@ def test_an_interruption_is_exit_code_130_and_no_traceback(silent: socket.socket
         ("pyspark", "demo --spark --port 0 --no-browser", "spark"),
     ],
 )
-def test_what_an_extra_is_needed_for_names_it(file: Queues, lacking: str, command: str, extra: str) -> None:
+def test_a_feature_that_needs_an_extra_names_it(file: Queues, lacking: str, command: str, extra: str) -> None:
     code = f"import sys; sys.modules[{lacking!r}] = None; from penstock.cli import main; main()"
     words = command.format(file=file.flags[1]).split()
     done = subprocess.run([sys.executable, "-c", code, *words], env=clean_environment(), capture_output=True, text=True)
@@ -320,7 +320,7 @@ def test_an_interruption_while_it_loads_shows_no_traceback(handler: str, code: i
         ("queue show --name nowhere {flags} >&- 2>&-", 1),
     ],
 )
-def test_what_is_closed_is_as_good_as_empty(file: Queues, command: str, code: int) -> None:
+def test_a_closed_standard_stream_is_treated_as_empty(file: Queues, command: str, code: int) -> None:
     shell = f"{sys.executable} -m penstock {command.format(flags=' '.join(file.flags))}"
     done = subprocess.run(["bash", "-c", shell], env=clean_environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, "Traceback" in done.stderr, "unexpected" in done.stderr) == (code, False, False)
@@ -333,7 +333,7 @@ def test_a_full_disk_at_stdout_is_one_line(file: Queues) -> None:
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
 
-def test_a_reader_that_leaves_is_no_error(file: Queues) -> None:
+def test_a_closed_pipe_prints_no_error(file: Queues) -> None:
     lines = "".join(f'"{"x" * 500}{number}"\n' for number in range(1_000)).encode()
     file.ok("message", "enqueue", "--queue", "jobs", "--file", "-", stdin=lines)
     for command in ("export --queue jobs", "queue peek --name jobs --limit 1000"):
@@ -353,7 +353,7 @@ def test_help_is_there_for_every_command() -> None:
         assert shown.out.startswith(f"Usage: penstock {noun} ")
 
 
-def test_client_commands_start_without_what_they_do_not_need() -> None:
+def test_client_commands_import_only_what_they_use() -> None:
     """Rich draws, asyncio serves, SQLite is for files: none of them delays a command that asks a server."""
     code = """
 import sys

@@ -100,7 +100,7 @@ def test_a_pipe_has_no_keys_unless_one_is_given(queues: Queues, name: str) -> No
     assert queues.json(*command, "--idempotency-key", "k", stdin=b"1\n2\n3")["added"] == 1
 
 
-def test_any_json_value_is_a_payload_and_blank_lines_are_none(queues: Queues, name: str, tmp_path: Path) -> None:
+def test_any_json_value_is_a_payload_and_blank_lines_are_skipped(queues: Queues, name: str, tmp_path: Path) -> None:
     file = tmp_path / "values.ndjson"
     file.write_bytes('\ufeff{"a": 1}\r\n\n  [1, 2]\t\n"żółć"\nnull\n-0.5'.encode())
     assert queues.json("message", "enqueue", "--queue", name, "--file", str(file))["added"] == 5
@@ -127,7 +127,7 @@ def test_a_bad_line_in_a_pipe_ends_it_partly_done(queues: Queues, name: str) -> 
     assert ready(queues, name) == 2
 
 
-def test_an_envelope_carries_what_the_flags_carry(queues: Queues, name: str) -> None:
+def test_an_envelope_has_the_same_fields_as_the_flags(queues: Queues, name: str) -> None:
     lines = b"""
         {"payload": {"a": 1}, "priority": 9, "headers": {"x": "y"}}
         {"payload": 2, "idempotency_key": "own"}

@@ -54,7 +54,7 @@ def fill(queues: Queues, count: int) -> None:
     queues.ok("message", "enqueue", "--queue", "from", "--file", "-", stdin=lines)
 
 
-def test_an_export_comes_back_whole_and_only_once(queues: Queues, tmp_path: Path) -> None:
+def test_an_export_is_imported_completely_and_once(queues: Queues, tmp_path: Path) -> None:
     fill(queues, 2_500)
     file = tmp_path / "export.ndjson"
     exported = queues.json("export", "--queue", "from", "--file", str(file))
@@ -87,7 +87,7 @@ def test_an_export_overwrites_only_by_force(queues: Queues, tmp_path: Path) -> N
     assert queues.run("export", "--queue", "nowhere").code == 1
 
 
-def test_what_is_no_export_is_refused_with_its_lines(queues: Queues) -> None:
+def test_a_file_that_is_not_an_export_is_refused_with_its_lines(queues: Queues) -> None:
     good = b'{"payload": 1}\n' * 1_000
     refused = queues.run("import", "--queue", "to", stdin=good + b"{broken\n")
     assert refused.code == 3
@@ -100,7 +100,7 @@ def test_what_is_no_export_is_refused_with_its_lines(queues: Queues) -> None:
 
 @pytest.mark.parametrize("bad", [b"{broken", b'{"payload": 5, "content": "text"}', b'{"payload": 1, "priority": "x"}'])
 @pytest.mark.parametrize("before", [0, 1_500])
-def test_a_line_that_is_no_message_is_named_by_its_place_in_the_file(queues: Queues, bad: bytes, before: int) -> None:
+def test_a_line_that_is_not_a_message_is_named_by_its_number(queues: Queues, bad: bytes, before: int) -> None:
     lines = [b'{"payload": 1}'] * before + [b'{"payload": 1}', b"", b'{"payload": 2}', b"  ", bad, b'{"payload": 3}']
     refused = queues.run("import", "--queue", "to", stdin=b"\n".join(lines))
     assert re.match(rf"error: line {before + 5}\b", refused.err), refused.err
@@ -153,13 +153,13 @@ def test_a_restore_replaces_a_damaged_file(tmp_path: Path) -> None:
     assert place.json("queue", "list")["queues"][0]["name"] == "q"
 
 
-def test_a_backup_is_of_a_file(tmp_path: Path) -> None:
+def test_backup_and_restore_work_on_files_only(tmp_path: Path) -> None:
     for command in (("backup", str(tmp_path / "x")), ("restore", __file__)):
         refused = penstock(*command)
         assert (refused.code, "--data DIR" in refused.err) == (2, True)
 
 
-def test_a_bench_tells_of_each_phase_and_leaves_nothing(queues: Queues) -> None:
+def test_a_bench_reports_each_phase_and_leaves_nothing(queues: Queues) -> None:
     told = queues.json("bench", "--messages", "300", "--batch", "20", "--clients", "3")
     assert (told["messages"], told["batch"], told["clients"], told["payload_bytes"]) == (300, 20, 3, 200)
     assert [phase["phase"] for phase in told["phases"]] == ["push", "lease", "ack", "cycle"]
@@ -188,7 +188,7 @@ def test_a_bench_that_is_asked_to_end_removes_its_queue(queues: Queues) -> None:
     assert (process.returncode, err.strip(), left()) == (130, b"", [])
 
 
-def test_a_backup_into_no_folder_names_what_was_asked_for(tmp_path: Path) -> None:
+def test_a_backup_into_a_missing_folder_names_the_path(tmp_path: Path) -> None:
     place = Queues(("--db", str(tmp_path / "q.db")), "db")
     place.ok("queue", "add", "--name", "q")
     refused = place.run("backup", str(tmp_path / "nowhere" / "copy.db"))
@@ -196,14 +196,14 @@ def test_a_backup_into_no_folder_names_what_was_asked_for(tmp_path: Path) -> Non
     assert refused.err.startswith(f"error: cannot write {tmp_path}/nowhere/copy.db: the folder")
 
 
-def test_a_doctor_looks_at_a_file(tmp_path: Path) -> None:
+def test_the_doctor_checks_a_file(tmp_path: Path) -> None:
     Queues(("--db", str(tmp_path / "q.db")), "db").ok("queue", "add", "--name", "q")
     findings = penstock("doctor", str(tmp_path / "q.db"), "--json")
     assert findings.code == 0
     assert {finding["level"] for finding in findings.json} <= {"ok", "note"}
 
 
-def test_a_doctor_is_not_misled_by_those_who_write_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_writes_do_not_mislead_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "q.db"
     put: list[str] = []
     with LiteQueue(path) as queue:
@@ -241,7 +241,7 @@ def somebody_elses(path: Path) -> bytes:
         ("journal", "show"),
     ],
 )
-def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_foreign_file_is_left_unchanged(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "app.db"
     before = somebody_elses(path)
     refused = penstock(*command, "--db", str(path))
@@ -251,13 +251,13 @@ def test_somebody_elses_file_is_left_as_it_is(tmp_path: Path, command: tuple[str
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-def test_a_doctor_tells_of_a_file_whose_name_is_no_text(flags: tuple[str, ...]) -> None:
+def test_the_doctor_names_a_file_whose_name_is_not_text(flags: tuple[str, ...]) -> None:
     looked = penstock("doctor", "\udcff", *flags)
     assert looked.code == 1
     assert "is not there" in looked.out
 
 
-def test_a_doctor_leaves_somebody_elses_file_as_it_is(tmp_path: Path) -> None:
+def test_the_doctor_leaves_a_foreign_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     before = somebody_elses(path)
     looked = penstock("doctor", str(path))
@@ -266,7 +266,7 @@ def test_a_doctor_leaves_somebody_elses_file_as_it_is(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["app.db"]
 
 
-def test_a_file_without_queues_is_penstocks_all_the_same(tmp_path: Path) -> None:
+def test_a_file_without_queues_is_a_penstock_database(tmp_path: Path) -> None:
     with LiteQueue(tmp_path / "q.db"):
         pass
     assert penstock("queue", "list", "--db", str(tmp_path / "q.db")).code == 0
@@ -286,7 +286,7 @@ def test_a_file_without_a_journal_is_refused_and_gets_none(tmp_path: Path) -> No
     assert (refused.code, "expected one of queue, pushed, leased" in refused.err) == (2, True)
 
 
-def test_a_doctor_says_what_is_no_file_and_what_to_do_about_a_damaged_one(tmp_path: Path) -> None:
+def test_the_doctor_refuses_a_folder_and_advises_on_a_damaged_file(tmp_path: Path) -> None:
     assert f"{tmp_path} is a folder" in penstock("doctor", str(tmp_path)).out
     path = tmp_path / "q.db"
     Queues(("--db", str(path)), "db").ok("queue", "add", "--name", "q")
@@ -297,7 +297,7 @@ def test_a_doctor_says_what_is_no_file_and_what_to_do_about_a_damaged_one(tmp_pa
     assert "penstock doctor" not in damaged.out
 
 
-def test_a_doctor_names_files_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_the_doctor_names_files_that_are_not_writable(tmp_path: Path) -> None:
     with LiteQueue(tmp_path / "q.db"):
         beside = tmp_path / "q.db-shm"
         beside.chmod(0o400)
@@ -327,7 +327,7 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
         b"content-length: %d\r\n\r\n%b" % (len(EXPORTED) + 1, EXPORTED),
     ],
 )
-def test_an_export_that_is_cut_off_is_no_export(tmp_path: Path, framing: bytes) -> None:
+def test_a_truncated_export_is_an_error(tmp_path: Path, framing: bytes) -> None:
     """The server ends between two lines, without the chunk or the byte that says that this was all."""
     stats = json.dumps(dict.fromkeys(("ready", "scheduled", "leased", "dead", "archived"), 1)).encode()
     ok = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"

@@ -47,7 +47,7 @@ def lease(queues: Queues, name: str, batch: int = 1) -> list[str]:
     return [f"{message['id']}:{message['token']}" for message in leased]
 
 
-def test_one_payload_comes_out_as_it_went_in(queues: Queues, name: str) -> None:
+def test_a_payload_is_returned_unchanged(queues: Queues, name: str) -> None:
     payload = '{"text": "żółć ☃", "n": 123456789012345678901234567890, "list": [1.5, null, true]}'
     message_id = push(
         queues, name, payload, "--priority", "5", "--ttl-ms", "60000", "--header", "a=b=c", "--header", "d="
@@ -149,7 +149,7 @@ def test_remove_by_id(queues: Queues, name: str) -> None:
     assert (peeked.code, f"message {first} does not exist" in peeked.err) == (1, True)
 
 
-def test_a_queue_with_a_secret_takes_what_is_signed_with_it(queues: Queues) -> None:
+def test_a_queue_with_a_secret_accepts_signed_messages_only(queues: Queues) -> None:
     name = next(names)
     secret = "a secret of the queue"
     queues.ok("queue", "add", "--name", name, "--secret", secret)

@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_tells_what_was_moved(data: Path, store: str, tmp_path: Path) -> None:
+def test_the_command_reports_what_was_moved(data: Path, store: str, tmp_path: Path) -> None:
     there = penstock("migrate-store", str(data), store, "--json")
     assert there.code == 0
     assert there.json["queues"] == [

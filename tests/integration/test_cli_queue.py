@@ -142,7 +142,7 @@ def test_a_paused_queue_hands_nothing_out(queues: Queues, name: str) -> None:
     assert len(queues.json("message", "get", "--queue", name)["messages"]) == 1
 
 
-def test_peek_looks_as_far_as_asked_in_any_state(queues: Queues, name: str) -> None:
+def test_peek_returns_as_many_as_requested_in_any_state(queues: Queues, name: str) -> None:
     push(queues, name, *map(str, range(1_200)))
     seen = queues.json("queue", "peek", "--name", name, "--limit", "1100")["messages"]
     assert [message["payload"] for message in seen] == list(range(1_100))
@@ -151,7 +151,7 @@ def test_peek_looks_as_far_as_asked_in_any_state(queues: Queues, name: str) -> N
     assert {message["id"] for message in peeked} == {message["id"] for message in leased}
 
 
-def test_stats_are_of_one_queue_or_of_all(queues: Queues, name: str) -> None:
+def test_stats_show_one_queue_or_all(queues: Queues, name: str) -> None:
     push(queues, name, "1")
     stats = queues.json("stats", "--queue", name)
     assert (stats["queue"], stats["ready"], stats["totals"]["pushed"]) == (name, 1, 1)
@@ -199,7 +199,7 @@ def test_compacting_names_a_queue_that_exists(queues: Queues, name: str) -> None
     assert queues.run("queue", "compact", "--name", "nowhere").code == 1
 
 
-def test_a_file_is_made_only_by_adding_a_queue(tmp_path: Path) -> None:
+def test_only_creating_a_queue_creates_the_file(tmp_path: Path) -> None:
     place = Queues(("--db", str(tmp_path / "typo.db")), "db")
     missing = place.run("queue", "list")
     assert (missing.code, missing.out) == (1, "")

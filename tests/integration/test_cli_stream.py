@@ -97,7 +97,7 @@ def test_a_bad_line_of_a_pipe_ends_it_and_says_where_to_go_on(streams: Queues, n
     assert values(streams, name) == [1, 2, 3, 5]
 
 
-def test_a_server_knows_a_file_again(streams: Queues, name: str, tmp_path: Path) -> None:
+def test_a_file_appended_again_is_recognised(streams: Queues, name: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_text("".join(f"{number}\n" for number in range(25)))
     flags = ("stream", "append", name, "--file", str(file), "--batch", "10")
@@ -123,7 +123,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, *, call: int, times: int) -> None
     monkeypatch.setattr(stream_append, "send", interrupted)
 
 
-def test_after_an_interrupt_the_lines_told_are_those_appended(
+def test_after_an_interrupt_the_reported_lines_are_those_appended(
     streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = b"".join(b"%d\n" % number for number in range(25))
@@ -135,7 +135,7 @@ def test_after_an_interrupt_the_lines_told_are_those_appended(
     assert values(streams, name) == [*range(25)]
 
 
-def test_whoever_interrupts_twice_does_not_wait_and_learns_what_is_certain(
+def test_a_second_interrupt_stops_at_once_and_reports_what_is_certain(
     streams: Queues, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(monkeypatch, call=2, times=2)
@@ -145,7 +145,9 @@ def test_whoever_interrupts_twice_does_not_wait_and_learns_what_is_certain(
     assert values(streams, name) == [1, 2]
 
 
-def test_a_file_that_goes_on_in_other_batches_is_told_how(streams: Queues, name: str, tmp_path: Path) -> None:
+def test_an_append_resumed_with_other_batches_explains_how_to_continue(
+    streams: Queues, name: str, tmp_path: Path
+) -> None:
     file = tmp_path / "lines"
     file.write_text("1\n2\n3\n")
     streams.ok("stream", "append", name, "--file", str(file), "--batch", "2")
@@ -239,7 +241,7 @@ def test_wrong_usage(served: tuple[str, Path], tmp_path: Path, arguments: tuple[
         assert refused.err.count("\n") == 1
 
 
-def test_where_there_are_no_streams(tmp_path: Path) -> None:
+def test_listing_streams_of_a_missing_file_creates_nothing(tmp_path: Path) -> None:
     nothing = penstock("stream", "list", "--db", str(tmp_path / "q.db"))
     assert (nothing.code, "penstock stream create" in nothing.err) == (1, True)
     assert not list(tmp_path.iterdir())

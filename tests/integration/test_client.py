@@ -88,7 +88,7 @@ PAYLOADS = [
 ]
 
 
-def test_what_was_pushed_is_what_comes_back(sdk: Sdk, url: str, name: str) -> None:
+def test_payloads_are_returned_unchanged(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -111,7 +111,7 @@ def test_what_was_pushed_is_what_comes_back(sdk: Sdk, url: str, name: str) -> No
     [(1, 2), {1: 2}, float("nan"), float("inf"), {"b": b"x"}, {1, 2}, range(3), "\ud800", [[[(1,)]]]],
     ids=repr,
 )
-def test_what_json_would_change_is_refused(payload: Any) -> None:
+def test_a_payload_that_json_would_change_is_refused(payload: Any) -> None:
     with penstock.connect("sqlite:///:memory:") as client:
         queue = client.create_queue("q")
         with pytest.raises(WrongType) as caught:
@@ -253,7 +253,9 @@ def test_consume_keeps_leases_alive_and_ends_when_idle(sdk: Sdk, url: str, name:
     asyncio.run(main())
 
 
-def test_no_lease_is_kept_of_what_is_settled(sdk: Sdk, url: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_lease_of_a_settled_message_is_not_renewed(
+    sdk: Sdk, url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nor is it said, when its lease would have been renewed, that it was neither acked nor nacked."""
 
     async def main() -> None:
@@ -284,7 +286,7 @@ def test_no_lease_is_kept_of_what_is_settled(sdk: Sdk, url: str, name: str, capl
     assert "neither acked nor nacked" not in caplog.text
 
 
-def test_leaving_consume_gives_back_what_was_leased_ahead(sdk: Sdk, url: str, name: str) -> None:
+def test_leaving_consume_releases_prefetched_messages(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -300,7 +302,7 @@ def test_leaving_consume_gives_back_what_was_leased_ahead(sdk: Sdk, url: str, na
     asyncio.run(main())
 
 
-def test_a_dropped_message_is_no_longer_kept(sdk: Sdk, url: str, name: str, caplog: Any) -> None:
+def test_the_lease_of_a_dropped_message_is_no_longer_renewed(sdk: Sdk, url: str, name: str, caplog: Any) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, lease_ms=1_500)
@@ -576,7 +578,7 @@ def test_a_transaction_of_a_queue_that_is_not_there_does_nothing(sdk: Sdk, url: 
     asyncio.run(main())
 
 
-def test_a_transaction_goes_on_without_what_was_refused(sdk: Sdk, url: str, name: str) -> None:
+def test_a_transaction_continues_without_a_refused_push(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -603,7 +605,7 @@ def test_a_closed_client_says_that_it_is_closed(sdk: Sdk, url: str, name: str) -
     asyncio.run(main())
 
 
-def test_a_full_queue_is_waited_for(sdk: Sdk, url: str, name: str) -> None:
+def test_a_push_to_a_full_queue_waits(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url, retry_for=20) as client:
             queue = await client.create_queue(name, max_size=1)
@@ -630,7 +632,7 @@ async def _push(queue: Any, payload: Any) -> Any:
 @pytest.mark.parametrize(
     "url_", ["tasks.db", "/tmp/tasks.db", "sqlite://", "sqlite:///", "mysql://h/db", "ftp://h", ""]
 )
-def test_a_url_says_what_to_connect_to(url_: str) -> None:
+def test_an_invalid_url_is_refused_with_the_valid_forms(url_: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         penstock.connect(url_)
     assert "sqlite:///path" in str(caught.value)
@@ -671,7 +673,7 @@ def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert client.queue("q").lease()[0].payload == b"raw"
 
 
-def test_what_was_committed_is_not_done_again_at_the_end_of_the_block(sdk: Sdk, url: str, name: str) -> None:
+def test_a_committed_transaction_is_not_repeated_at_the_end_of_the_block(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -700,7 +702,7 @@ def test_a_slow_redrive_may_take_longer_than_a_request(sdk: Sdk, url: str, name:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_rate_that_is_no_number_is_refused_and_changes_nothing(sdk: Sdk, url: str, name: str, number: float) -> None:
+def test_a_rate_that_is_not_finite_is_refused_and_changes_nothing(sdk: Sdk, url: str, name: str, number: float) -> None:
     """Over HTTP it took the limit away."""
 
     async def main() -> None:
@@ -719,7 +721,7 @@ def test_a_rate_that_is_no_number_is_refused_and_changes_nothing(sdk: Sdk, url: 
     asyncio.run(main())
 
 
-def test_a_transaction_tells_which_pushes_were_repeated(sdk: Sdk, url: str, name: str) -> None:
+def test_a_transaction_reports_duplicate_pushes(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)

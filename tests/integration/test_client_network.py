@@ -214,7 +214,7 @@ def test_a_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_kept(
     asyncio.run(main())
 
 
-def test_refusals_for_now_are_tried_again(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_temporary_refusals_are_retried(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(between.url) as client:
             queue = await client.create_queue(name)
@@ -282,7 +282,7 @@ def test_a_redirect_is_an_error_that_names_the_address(sdk: Sdk, between: Proxy,
 
 
 @pytest.mark.parametrize("linger_bytes", [None, 0], ids=["read-over", "cut-off"])
-def test_a_request_that_is_too_large_is_refused_with_what_the_server_said_of_it(
+def test_a_request_that_is_too_large_raises_the_servers_error(
     sdk: Sdk, server: Running, name: str, linger_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if linger_bytes is not None:
@@ -302,7 +302,7 @@ def test_a_request_that_is_too_large_is_refused_with_what_the_server_said_of_it(
     asyncio.run(main())
 
 
-def test_nobody_there(sdk: Sdk) -> None:
+def test_a_server_that_does_not_answer_is_unreachable(sdk: Sdk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -504,7 +504,7 @@ def test_a_restart_in_the_middle_of_consume(sdk: Sdk, tmp_path: Path) -> None:
     assert seen == [0, 1, 2]
 
 
-def test_one_who_waits_is_told_that_the_client_is_closed(sdk: Sdk, between: Proxy, name: str) -> None:
+def test_a_waiting_call_raises_when_the_client_is_closed(sdk: Sdk, between: Proxy, name: str) -> None:
     async def main() -> None:
         client = sdk.connect(between.url)
         queue = await client.create_queue(name)
@@ -648,9 +648,7 @@ def test_a_client_may_be_used_after_a_fork(server: Running, name: str) -> None:
         assert [message.payload for message in queue.lease(5)] == ["parent", "child", "parent again"]
 
 
-def test_an_interrupted_leader_neither_takes_the_others_down_nor_doubles_what_they_asked_for(
-    server: Running, name: str
-) -> None:
+def test_an_interrupted_leader_neither_fails_nor_repeats_the_calls_of_others(server: Running, name: str) -> None:
     """It is interrupted when the server has done what it asked for itself and for another."""
     with penstock.connect(f"http://127.0.0.1:{server.port}", linger=0.1) as client:
         queue = client.create_queue(name)

@@ -64,7 +64,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return "".join(each if each.isalnum() else "-" for each in request.node.name)
 
 
-def test_what_is_appended_comes_back(sdk: Sdk, url: str, name: str) -> None:
+def test_appended_records_are_read_back(sdk: Sdk, url: str, name: str) -> None:
     look_alikes = [{"data": "aGk=", "encoding": "base64"}, {"data": 1, "encoding": "json"}, {"encoding": "x"}]
     look_alikes += [["encoding"], [{"data": 1, "encoding": "json"}], '"encoding"']
     values = [b"\xff", "text", "", b"", None, 1.5, 10**18, ["a", {"b": None}], *look_alikes]
@@ -147,7 +147,7 @@ def test_wrong_use_is_refused_before_anything_happens(sdk: Sdk, url: str, name: 
     asyncio.run(main())
 
 
-def test_offsets_that_are_not_there_are_told_with_those_that_are(sdk: Sdk, url: str, name: str) -> None:
+def test_an_offset_out_of_range_is_refused_with_the_valid_range(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name, segment_bytes=65_536)
@@ -165,7 +165,7 @@ def test_offsets_that_are_not_there_are_told_with_those_that_are(sdk: Sdk, url: 
     asyncio.run(main())
 
 
-def test_a_read_waits_for_what_comes(sdk: Sdk, url: str, name: str) -> None:
+def test_a_read_waits_for_new_records(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name)
@@ -200,7 +200,7 @@ def test_a_consumer_gets_every_record_once_if_nothing_goes_wrong(sdk: Sdk, url: 
 
 
 @pytest.mark.parametrize("commit", ["batch", "record"])
-def test_leaving_the_loop_keeps_what_was_processed(sdk: Sdk, url: str, name: str, commit: str) -> None:
+def test_leaving_the_loop_commits_processed_records(sdk: Sdk, url: str, name: str, commit: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             stream = await client.create_stream(name)
@@ -284,7 +284,7 @@ def test_many_at_once_are_all_appended_each_at_its_own_offset(sdk: Sdk, url: str
 
 
 @pytest.mark.parametrize("url", ["sqlite", "http"], indirect=True)
-def test_damage_is_told_with_its_place(sdk: Sdk, url: str, name: str, tmp_path: Path, server: Running) -> None:
+def test_damage_is_reported_with_its_place(sdk: Sdk, url: str, name: str, tmp_path: Path, server: Running) -> None:
     database = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else server.path
 
     async def main() -> None:
@@ -376,7 +376,7 @@ def test_a_child_does_not_write_for_its_parent(tmp_path: Path) -> None:
         assert stream.append("parent again").first == 1
 
 
-def test_who_has_only_queues_gets_no_folder_of_streams(tmp_path: Path) -> None:
+def test_a_store_with_only_queues_has_no_streams_folder(tmp_path: Path) -> None:
     with penstock.connect(f"sqlite:///{tmp_path}/tasks.db") as client:
         client.create_queue("q").push(1)
         assert not streams_beside(tmp_path / "tasks.db").exists()

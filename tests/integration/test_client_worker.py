@@ -181,7 +181,7 @@ def test_a_message_that_takes_too_long_is_nacked(sdk: Sdk, url: str, name: str) 
     asyncio.run(main())
 
 
-def test_a_stop_finishes_what_is_at_work(sdk: Sdk, url: str, name: str) -> None:
+def test_a_stop_finishes_running_messages(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name)
@@ -203,7 +203,7 @@ def test_a_stop_finishes_what_is_at_work(sdk: Sdk, url: str, name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_stop_gives_back_what_does_not_end_in_time(sdk: Sdk, url: str, name: str) -> None:
+def test_a_stop_releases_messages_that_do_not_finish_in_time(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=1)
@@ -461,7 +461,7 @@ def test_a_handler_whose_own_wait_is_cancelled_has_failed(url: str, name: str) -
     asyncio.run(main())
 
 
-def test_a_stop_after_a_run_is_not_meant_for_the_next_run(sdk: Sdk, url: str, name: str) -> None:
+def test_a_stop_after_a_run_does_not_stop_the_next_run(sdk: Sdk, url: str, name: str) -> None:
     done = []
 
     async def main() -> None:
@@ -499,7 +499,7 @@ def test_a_stop_before_the_first_run_ends_that_run(sdk: Sdk, url: str, name: str
     asyncio.run(main())
 
 
-def test_a_worker_whose_server_is_away_at_first_works_when_it_comes(
+def test_a_worker_starts_working_when_its_server_becomes_reachable(
     sdk: Sdk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with penstock.connect(f"sqlite:///{tmp_path}/penstock.db") as client:

@@ -47,7 +47,7 @@ def test_dead_letters_are_addressed_as_a_queue_is(client: Client, name: str) -> 
         ("POST", "/messages", {"payload": 1}),
     ],
 )
-def test_what_dead_letters_have_not_of_a_queue_is_refused_with_what_to_do(
+def test_operations_that_dead_letters_lack_are_refused_with_a_hint(
     client: Client, name: str, method: str, path: str, body: Any
 ) -> None:
     queue = client.queue(name, max_attempts=1)
@@ -98,7 +98,7 @@ def test_a_redrive_brings_back_those_that_died_here_and_no_others(client: Client
     assert {each["payload"] for each in poll(client, failed, "wait_ms=0&batch=9")} == {"its own"}
 
 
-def test_what_dies_again_in_the_named_queue_can_still_be_redriven(client: Client, name: str) -> None:
+def test_a_dead_letter_that_dies_again_in_the_named_queue_can_be_redriven(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed", max_attempts=1)
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
     kill_off(client, queue, "broken")
@@ -109,7 +109,7 @@ def test_what_dies_again_in_the_named_queue_can_still_be_redriven(client: Client
     assert [each["payload"] for each in poll(client, queue)] == ["broken"]
 
 
-def test_a_lapsed_lease_ends_there_too(server: Running, client: Client, name: str) -> None:
+def test_an_expired_lease_dead_letters_into_the_named_queue(server: Running, client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed")
     queue = client.queue(name, max_attempts=1, dlq=f"{name}-failed")
     push(client, queue, "slow")
@@ -127,7 +127,7 @@ def test_dead_letters_stay_while_the_named_queue_is_missing(client: Client, name
     assert [each["payload"] for each in poll(client, failed, "wait_ms=30000")] == ["broken"]
 
 
-def test_a_name_that_leads_nowhere_or_in_a_circle_is_refused(client: Client, name: str) -> None:
+def test_a_missing_or_circular_dlq_is_refused(client: Client, name: str) -> None:
     last, middle = client.queue(f"{name}-last"), client.queue(f"{name}-middle", dlq=f"{name}-last")
     queue = client.queue(name)
     for dlq in (name, f"{name}-missing", f"{name}-middle", f"{name}-last.dlq", "no name", ""):
@@ -138,7 +138,7 @@ def test_a_name_that_leads_nowhere_or_in_a_circle_is_refused(client: Client, nam
     assert client.ask("PATCH", middle, {"dlq": False}).json["dlq"] is None
 
 
-def test_producers_cannot_say_where_a_message_died(client: Client, name: str) -> None:
+def test_producers_cannot_forge_the_origin_of_a_dead_letter(client: Client, name: str) -> None:
     failed = client.queue(f"{name}-failed")
     queue = client.queue(name, dlq=f"{name}-failed")
     client.post(f"{failed}/messages", {"payload": 1, "headers": {"penstock-origin": name, "mine": "x"}})

@@ -25,7 +25,9 @@ from tests.integration.serving import RUN, clean_environment
 PATIENCE = 120.0
 
 
-def test_every_face_has_traffic_also_where_a_proxy_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_api_has_traffic_even_with_a_proxy_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     with demo(Settings(port=0, data=str(tmp_path), access_log=False), spark=False, pace=0.05) as (server, shop, _):

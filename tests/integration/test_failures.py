@@ -96,7 +96,7 @@ def test_a_worker_may_fail_a_message_for_good(sdk: Sdk, url: str, name: str) -> 
     asyncio.run(main())
 
 
-def test_a_nack_may_be_for_good(sdk: Sdk, url: str, name: str) -> None:
+def test_a_nack_can_dead_letter_at_once(sdk: Sdk, url: str, name: str) -> None:
     async def main() -> None:
         async with sdk.connect(url) as client:
             queue = await client.create_queue(name, max_attempts=9)
@@ -137,7 +137,7 @@ def test_over_http_a_nack_may_be_for_good_and_have_a_traceback(server: Running) 
 
 
 @pytest.mark.parametrize("where", ["http", "db"])
-def test_the_command_line_fails_for_good_and_shows_tracebacks(
+def test_the_command_line_dead_letters_and_shows_tracebacks(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if where == "http":

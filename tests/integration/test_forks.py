@@ -62,7 +62,7 @@ class Child:
             time.sleep(0.002)
 
 
-def test_what_a_child_puts_after_its_parent_has_closed_is_kept(path: Path) -> None:
+def test_a_put_of_a_child_after_its_parent_closed_is_kept(path: Path) -> None:
     queue = LiteQueue(path)
     queue.put(b"parent")
     child = Child(lambda: [queue.put(b"child") for _ in range(5)])
@@ -72,7 +72,7 @@ def test_what_a_child_puts_after_its_parent_has_closed_is_kept(path: Path) -> No
         assert again.qsize() == 6
 
 
-def test_what_is_put_while_a_child_holds_the_file_is_seen_by_it(path: Path) -> None:
+def test_a_put_is_seen_by_a_child_that_has_the_file_open(path: Path) -> None:
     with LiteQueue(path) as queue:
         queue.put(b"before")
 

@@ -94,7 +94,7 @@ def test_the_inbox_status_codes_limit_and_order(inbox: str) -> None:
     assert ids == sorted(ids)
 
 
-def test_the_inbox_every_endpoint_wants_the_token(inbox: str) -> None:
+def test_every_inbox_endpoint_requires_the_token(inbox: str) -> None:
     for path in ("/v1/messages", "/v1/messages?limit=1", "/health"):
         status, answer = curl(f"http://{inbox}", "GET", path)
         assert (status, answer["code"]) == (401, "unauthorized")
@@ -102,7 +102,7 @@ def test_the_inbox_every_endpoint_wants_the_token(inbox: str) -> None:
     assert shell(health) == {"status": "ok"}
 
 
-def test_the_queue_face_sketch(queue_server: str) -> None:
+def test_every_call_of_the_queue_api_works(queue_server: str) -> None:
     """Each call of the queue face."""
     call = queue_server
     status, made = curl(
@@ -145,14 +145,14 @@ def test_the_queue_face_sketch(queue_server: str) -> None:
     assert curl(call, "DELETE", f"/queues/q/messages/{removed}")[0] == 404
 
 
-def test_the_queue_face_idempotency_key_header(queue_server: str) -> None:
+def test_the_queue_api_accepts_an_idempotency_key_header(queue_server: str) -> None:
     curl(queue_server, "POST", "/queues", '{"name": "headers"}')
     command = f"""curl -s {queue_server}/queues/headers/messages -H 'Idempotency-Key: once' \
         -H 'Content-Type: application/json' -d '{{"payload": "hello"}}'"""
     assert shell(command)["message_id"] == shell(command)["message_id"]
 
 
-def test_the_queue_face_a_poisonous_message_goes_to_the_dead_letters_and_back(queue_server: str) -> None:
+def test_the_queue_api_dead_letters_a_failing_message_and_requeues_it(queue_server: str) -> None:
     curl(queue_server, "POST", "/queues", '{"name": "poison", "max_attempts": 1}')
     curl(queue_server, "POST", "/queues/poison/messages", '{"payload": "bad"}')
     _, polled = curl(queue_server, "POST", "/queues/poison/poll?batch=1")

@@ -39,7 +39,7 @@ def live(client: Client, queue: str) -> int:
     return int(pushed)
 
 
-def test_a_life_is_told_in_order_with_all_that_a_table_needs(client: Client, queue: str, name: str) -> None:
+def test_a_history_is_in_order_and_has_every_column(client: Client, queue: str, name: str) -> None:
     message_id = live(client, queue)
     events = happened(client, name, wait_for="acked")
     assert [event["kind"] for event in events] == ["queue", "pushed", "leased", "nacked", "leased", "acked"]
@@ -117,7 +117,7 @@ def test_a_server_that_is_stopped_at_once_leaves_a_whole_journal(tmp_path: Path)
         assert [kind for kind in told if kind != "worker"] == ["queue", "pushed"]
 
 
-def test_who_redrove_is_told(client: Client, name: str) -> None:
+def test_a_redrive_is_recorded_with_its_caller(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     client.post(f"{queue}/messages", {"payload": 1})
     (leased,) = client.post(f"{queue}/poll").json["messages"]
@@ -146,7 +146,7 @@ def test_the_command_line_shows_it(place: str, tmp_path: Path) -> None:
         assert commands.json("journal", "show")["next"] >= 6
 
 
-def test_a_file_of_litequeue_has_one_when_asked(tmp_path: Path) -> None:
+def test_a_litequeue_file_has_a_journal_on_request(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     with LiteQueue(path) as queue:
         queue.put(b"before")

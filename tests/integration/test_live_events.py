@@ -112,7 +112,7 @@ def test_a_dashboard_goes_on_at_another_server_where_it_was(pair: tuple[Running,
         assert event["data"]["id"] != seen["data"]["id"]
 
 
-def test_whoever_listens_to_a_queue_at_one_server_hears_what_happens_at_another(pair: tuple[Running, Running]) -> None:
+def test_a_subscriber_at_one_server_gets_events_of_another(pair: tuple[Running, Running]) -> None:
     one, two = pair
     with one.client() as here, two.client() as there:
         queue = here.queue("q")
@@ -130,7 +130,7 @@ def test_whoever_listens_to_a_queue_at_one_server_hears_what_happens_at_another(
                 ]
 
 
-def test_whoever_was_cut_off_hears_what_happened_meanwhile_at_any_server(pair: tuple[Running, Running]) -> None:
+def test_a_reconnecting_subscriber_gets_missed_events_from_any_server(pair: tuple[Running, Running]) -> None:
     one, two = pair
     with one.client() as here:
         queue = here.queue("q")
@@ -154,7 +154,7 @@ def test_a_last_event_that_never_was_is_refused(tmp_path: Path) -> None:
         assert (answer.status, answer.json["field"]) == (422, "Last-Event-ID")
 
 
-def test_nobody_reads_the_journal_when_nobody_listens(pair: tuple[Running, Running]) -> None:
+def test_the_journal_is_not_read_without_subscribers(pair: tuple[Running, Running]) -> None:
     one, _ = pair
     assert one.app.broadcaster is not None
     with one.client() as here:
@@ -167,7 +167,7 @@ def test_nobody_reads_the_journal_when_nobody_listens(pair: tuple[Running, Runni
             assert again.next() == ("pushed", {"queue": "q", "count": 1})
 
 
-def test_a_queue_without_a_journal_tells_what_happens_here(tmp_path: Path) -> None:
+def test_a_queue_without_a_journal_has_events_of_this_server(tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("q", journal="off")
         with listening(server, queue) as listener:
@@ -175,7 +175,7 @@ def test_a_queue_without_a_journal_tells_what_happens_here(tmp_path: Path) -> No
             assert listener.next() == ("pushed", {"queue": "q", "count": 1})
 
 
-def test_one_that_falls_far_behind_is_told_how_much_it_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_subscriber_gets_the_number_of_missed_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "BEHIND_RECORDS_MAX", 10)
     monkeypatch.setattr(event_stream, "PAGE_RECORDS", 1)
     with running(tmp_path) as server, server.client() as client:

@@ -72,7 +72,7 @@ def payloads(place: Place) -> list[Any]:
 
 
 @EACH_DRIVER
-def test_a_push_is_committed_and_rolled_back_with_what_belongs_to_it(place: Place, kind: type[Own]) -> None:
+def test_a_push_commits_and_rolls_back_with_the_callers_transaction(place: Place, kind: type[Own]) -> None:
 
     async def use() -> None:
         async with opened(kind, place) as (own, queue):

@@ -84,7 +84,7 @@ def test_parts_together_are_the_journal_once(reached: Reached) -> None:
     assert len(found) > 80
 
 
-def test_only_the_columns_asked_for_are_read_in_their_order(reached: Reached) -> None:
+def test_only_requested_columns_are_read_in_their_order(reached: Reached) -> None:
     reached.work.push("a", "b")
     reached.work.drained()
     with closing(reached.open()) as log:
@@ -93,7 +93,7 @@ def test_only_the_columns_asked_for_are_read_in_their_order(reached: Reached) ->
     assert found == [[("id", first), ("kind", "pushed")], [("id", first + 1), ("kind", "pushed")]]
 
 
-def test_what_was_trimmed_is_named_or_passed_over(reached: Reached) -> None:
+def test_trimmed_offsets_are_an_error_or_skipped(reached: Reached) -> None:
     reached.work.push("old")
     reached.work.forget_all_but_new()
     reached.work.push("new")
@@ -168,7 +168,7 @@ def test_a_server_wants_the_admin_token(tmp_path: Path) -> None:
         assert (answer.status, answer.json["field"]) == (422, "columns")
 
 
-def test_a_server_on_this_machine_is_asked_past_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_read_without_the_environments_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     with (
@@ -233,12 +233,12 @@ def test_a_servers_address_with_a_password_is_refused_and_not_shown() -> None:
     assert "secret" not in str(error.value)
 
 
-def test_a_folder_may_be_told_as_a_file() -> None:
+def test_a_folder_may_be_given_as_a_file_url() -> None:
     for where in ("/var/data", "file:/var/data", "file:///var/data"):
         assert read_options({"path": where}).location == "/var/data"
 
 
-def test_a_transaction_that_commits_late_is_read_once_and_holds_up_nobody() -> None:
+def test_a_late_commit_is_read_once_and_blocks_no_reader() -> None:
     work = PostgresWork()
     try:
         work.make("q")

@@ -119,14 +119,14 @@ def test_a_record_that_is_null_is_refused(options: WriteOptions) -> None:
 
 
 @pytest.mark.parametrize("row", [7, True, [1, 2], {"a": "b"}])
-def test_a_row_that_is_no_record_is_refused_before_it_is_staged(tmp_path: Path, row: Any) -> None:
+def test_an_invalid_record_row_is_refused_before_it_is_staged(tmp_path: Path, row: Any) -> None:
     options = write_options({"url": str(tmp_path), "stream": "s", "staging": str(tmp_path / "staging")})
     with pytest.raises(WrongType, match="string or binary"):
         stage(pa.table({"data": [row]}).to_batches(), options)
     assert not list(options.staging.iterdir())
 
 
-def test_a_record_larger_than_the_stream_takes_is_left_out_and_told_once(where: str, options: WriteOptions) -> None:
+def test_a_record_above_the_streams_limit_is_left_out_and_reported_once(where: str, options: WriteOptions) -> None:
     rows = [b"a", b"b" * (StreamOptions().record_bytes + 1), b"c"]
     with pytest.raises(PayloadTooLarge, match="1 records were too large for the stream 'a/b/c'"):
         staged(options, rows).publish([])
@@ -175,9 +175,7 @@ def test_a_queue_that_is_smaller_than_a_chunk_makes_it_slower_not_fail(tmp_path:
     assert found == [str(number) for number in range(30)]
 
 
-def test_what_killed_tasks_left_behind_is_removed_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_killed_tasks_are_removed_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = write_options({"url": str(tmp_path), "stream": "s", "staging": str(tmp_path / "staging")})
     left = stage(pa.table({"data": [b"left"]}).to_batches(), options)
     wanted = stage(pa.table({"data": [b"wanted"]}).to_batches(), options)
@@ -273,7 +271,7 @@ def queue_of(where: str, tmp_path: Path) -> WriteOptions:
         ({"payload": b"a" * (16 << 20) + b"a"}, "payload"),
     ],
 )
-def test_a_row_that_is_no_message_is_refused_before_it_is_staged(tmp_path: Path, row: Any, field: str) -> None:
+def test_an_invalid_message_row_is_refused_before_it_is_staged(tmp_path: Path, row: Any, field: str) -> None:
     (tmp_path / "data").mkdir()
     options = queue_of(str(tmp_path / "data"), tmp_path)
     with pytest.raises(InvalidInput) as error:
@@ -283,7 +281,7 @@ def test_a_row_that_is_no_message_is_refused_before_it_is_staged(tmp_path: Path,
 
 
 @pytest.mark.parametrize("headers", [[("x", "1"), ("y", None)], {"x": "1", "y": None}, '{"x": 1, "y": null}'])
-def test_headers_are_texts_and_one_without_a_value_is_none(headers: Any) -> None:
+def test_headers_are_text_and_those_without_a_value_are_dropped(headers: Any) -> None:
     assert message_of({"payload": "a", "headers": headers}, "key").headers == {"x": "1"}
 
 
@@ -301,7 +299,7 @@ def test_a_message_as_large_as_a_program_may_push_is_pushed_with_no_server_betwe
         assert {message.payload for message in client.queue("mail").peek(limit=10)} == {b"small", large}
 
 
-def test_what_is_larger_than_the_server_takes_is_left_out_and_told_once(tmp_path: Path) -> None:
+def test_a_message_above_the_servers_limit_is_left_out_and_reported_once(tmp_path: Path) -> None:
     with running(tmp_path / "data", payload_bytes=1_000, batch_max=100) as server:
         url = f"http://127.0.0.1:{server.port}"
         options = queue_of(url, tmp_path)

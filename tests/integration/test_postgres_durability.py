@@ -61,7 +61,7 @@ def crash(cluster: Cluster, pid: int) -> None:
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["at once", "with a journal"])
-def test_what_was_answered_survives_a_crash_though_the_role_does_not_wait_for_the_disk(
+def test_acknowledged_commands_survive_a_crash_even_if_the_role_has_synchronous_commit_off(
     careless: Cluster, journal: bool
 ) -> None:
     schema = f"crash_{journal}".lower()
@@ -137,7 +137,7 @@ def test_the_banner_and_the_doctor_report_a_database_that_a_crash_can_damage(set
     assert [finding["what"] for finding in findings if finding["level"] == "problem"] == ["durability"]
 
 
-def test_the_banner_and_the_doctor_are_content_with_a_safe_database(tmp_path: Path) -> None:
+def test_the_banner_and_the_doctor_accept_a_safe_database(tmp_path: Path) -> None:
     own = Cluster(synced=True)
     try:
         with process(tmp_path, "--store", own.url) as server:

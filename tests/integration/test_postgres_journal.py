@@ -37,7 +37,7 @@ def played(store: str) -> Replay:
     return replay
 
 
-def test_servers_tell_what_happened_at_each_other(store: str, tmp_path: Path) -> None:
+def test_servers_share_their_events(store: str, tmp_path: Path) -> None:
     with (
         running(tmp_path, store=store) as one,
         running(tmp_path, store=store) as two,
@@ -115,7 +115,7 @@ def test_causes_come_before_effects_however_many_commit_at_once(store: str, sche
         each.close()
 
 
-def test_a_transaction_that_is_held_open_holds_nobody_up(store: str, schema: str) -> None:
+def test_an_open_transaction_does_not_block_others(store: str, schema: str) -> None:
     def push(payload: bytes) -> Push:
         return Push(queue="q", messages=[PushItem(payload=payload)], create=QueueOptions())
 
@@ -134,7 +134,7 @@ def test_a_transaction_that_is_held_open_holds_nobody_up(store: str, schema: str
         assert sum(total["pushed"] for total in replay.totals.values()) == 3
 
 
-def test_a_transaction_that_is_open_through_several_looks_is_told_when_it_ends(store: str) -> None:
+def test_a_transaction_open_during_several_scans_is_recorded_when_it_commits(store: str) -> None:
     """Nothing else is done meanwhile: then the newest that has ended is older than it."""
     with (
         closing(PostgresStore(store, journal=True)) as one,
@@ -175,7 +175,7 @@ def test_a_backlog_of_many_steps_is_moved_whole(store: str, schema: str) -> None
         assert events == 31
 
 
-def test_without_a_journal_nothing_is_noted(store: str, schema: str) -> None:
+def test_without_a_journal_no_event_is_recorded(store: str, schema: str) -> None:
     with closing(PostgresStore(store)) as one:
         one.apply([Push(queue="q", messages=[PushItem(payload=b"x")], create=QueueOptions())])
     with psycopg.connect(cluster().url) as connection:

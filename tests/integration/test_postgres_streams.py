@@ -115,7 +115,7 @@ def test_an_append_whose_connection_is_cut_is_done_once(store: str, schema: str)
     streams.close()
 
 
-def test_a_database_that_went_away_is_told_and_comes_back() -> None:
+def test_an_unreachable_database_is_reported_and_the_client_recovers() -> None:
     own = Cluster()
     try:
         streams = PostgresStreams(own.url)

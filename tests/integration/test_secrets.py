@@ -22,7 +22,7 @@ BODY = "a-body-that-nobody-may-see"
 STORE = f"postgresql://someone:{PASSWORD}@127.0.0.1:1/nowhere?connect_timeout=2"
 
 
-def test_a_server_tells_no_secret(tmp_path: Path) -> None:
+def test_a_server_shows_no_secret(tmp_path: Path) -> None:
     told: list[str] = []
     with process(tmp_path, env={"AUTH_TOKEN": TOKEN}) as server:
         with server.client(TOKEN) as admin:
@@ -129,7 +129,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", ["queues", "streams"])
-def test_a_name_leads_to_no_file_of_another(kind: str, name: str, server: Running) -> None:
+def test_a_name_cannot_reach_another_file(kind: str, name: str, server: Running) -> None:
     before = set(server.path.parent.parent.iterdir())
     with server.client() as client:
         made = client.post(f"/{kind}", {"name": name.replace("%2F", "/").replace("%00", "\0")})
@@ -140,7 +140,7 @@ def test_a_name_leads_to_no_file_of_another(kind: str, name: str, server: Runnin
 
 
 @pytest.mark.parametrize("consumer", ["..", "../../x", "a/b", "a%2Fb", "%2e%2e"])
-def test_a_consumer_leads_to_no_file_of_another(consumer: str, server: Running) -> None:
+def test_a_consumer_name_cannot_reach_another_file(consumer: str, server: Running) -> None:
     with server.client() as client:
         client.post("/streams", {"name": "named"})
         asked = client.ask("PUT", f"/streams/named/consumers/{consumer.replace('/', '%2F')}", {"offset": 0})

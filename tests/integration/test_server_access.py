@@ -41,19 +41,19 @@ def admin(guarded: Running) -> Iterator[Client]:
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/stats", "/health", "/queues", "/metrics"])
 @pytest.mark.parametrize("value", [None, "", "Bearer", "Bearer wrong", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x"])
-def test_without_the_token_it_is_401(guarded: Running, path: str, value: str | None) -> None:
+def test_a_missing_token_is_401(guarded: Running, path: str, value: str | None) -> None:
     with Client("127.0.0.1", guarded.port) as client:
         answer = client.get(path, **({} if value is None else {"Authorization": value}))
         assert (answer.status, answer.json["code"]) == (401, "unauthorized")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_with_the_token_all_is_open(admin: Client) -> None:
+def test_everything_is_allowed_with_the_token(admin: Client) -> None:
     for path in ("/v1/stats", "/health", "/queues", "/metrics"):
         assert admin.get(path).status == 200
 
 
-def test_some_paths_need_none(guarded: Running) -> None:
+def test_some_paths_need_no_token(guarded: Running) -> None:
     with Client("127.0.0.1", guarded.port) as client:
         for path in ("/healthz", "/readyz", "/docs", "/openapi.json"):
             assert client.get(path).status == 200
@@ -161,7 +161,7 @@ def test_a_forged_secret_with_a_true_id_is_refused(guarded: Running, admin: Clie
         assert client.get(f"/queues/{name}").status == 401
 
 
-def test_what_can_be_no_key_is_neither_looked_for_nor_remembered(guarded: Running) -> None:
+def test_an_invalid_key_is_neither_searched_nor_cached(guarded: Running) -> None:
     guarded.app.gate.forget_keys()
     with Client("127.0.0.1", guarded.port) as stranger:
         for key in ("pk_" + "x" * 50_000, "pk_" + "0" * 50_000 + "_x", "pk_q_x"):
@@ -234,7 +234,7 @@ def test_in_a_batch_each_is_signed(client: Client, name: str) -> None:
     assert client.get(f"{queue}/stats").json["ready"] == 6
 
 
-def test_no_face_goes_round_the_signature(client: Client, name: str) -> None:
+def test_no_api_bypasses_the_signature(client: Client, name: str) -> None:
     client.queue(name, secret=SECRET)
     assert client.post("/v1/messages", {"body": "x", "topic": name}).json["code"] == "unsigned"
     signed = client.post("/v1/messages", {"body": "x", "topic": name}, X_Penstock_Signature=sign(b"x"))
@@ -277,7 +277,7 @@ def test_a_secret_can_be_set_changed_and_taken_away(client: Client, name: str) -
         ({"Sec-Fetch-Site": "none"}, 200),
     ],
 )
-def test_without_a_token_no_web_page_reaches_it(client: Client, headers: dict[str, str], status: int) -> None:
+def test_without_a_token_web_pages_are_refused(client: Client, headers: dict[str, str], status: int) -> None:
     assert client.get("/v1/messages?topic=none", **headers).status == status
     assert client.post("/v1/messages", {"body": "x", "topic": "t"}, **headers).status == (201 if status == 200 else 403)
 
@@ -288,7 +288,7 @@ def test_a_form_of_a_web_page_is_refused_by_its_type(client: Client) -> None:
         assert (answer.status, answer.json["code"]) == (415, "wrong_content_type")
 
 
-def test_with_a_token_any_host_may_ask(admin: Client) -> None:
+def test_any_host_is_allowed_with_a_token(admin: Client) -> None:
     assert admin.get("/queues", Host="queue.example", Origin="https://app.example").status == 200
 
 

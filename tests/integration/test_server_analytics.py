@@ -66,7 +66,7 @@ def test_a_namespace_that_nobody_used_is_empty(client: Client, name: str) -> Non
     assert look(client, f"ns/{name}") == {"namespace": name, "totals": NOTHING, "queues": []}
 
 
-def test_queues_and_depths_come_in_pages_and_tell_where_the_next_begins(client: Client, busy: str) -> None:
+def test_queues_and_depths_come_in_pages(client: Client, busy: str) -> None:
     names: list[str] = []
     after = ""
     while True:
@@ -87,7 +87,7 @@ def test_a_flat_queue_has_no_namespace(client: Client, name: str) -> None:
     assert (found["ns"], found["task"], found["name"]) == (None, None, name)
 
 
-def test_over_a_window_the_roll_ups_tell_the_same(client: Client, busy: str) -> None:
+def test_roll_ups_over_a_window_agree_with_totals(client: Client, busy: str) -> None:
     now = look(client, f"ns/{busy}")
     found = look(client, f"ns/{busy}?interval=5m")
     assert found["totals"] == now["totals"]
@@ -102,7 +102,7 @@ def test_over_a_window_the_roll_ups_tell_the_same(client: Client, busy: str) -> 
 
 
 @pytest.mark.parametrize("path", ["queues", "ns/any", "ns/any/task/t", "queue-depths", "throughput", "latency"])
-def test_an_answer_about_times_that_nobody_knows_says_so(client: Client, path: str) -> None:
+def test_a_response_about_unknown_times_says_so(client: Client, path: str) -> None:
     source = look(client, f"{path}?from=2020-01-01T00:00:00Z&to=2020-01-01T00:05:00Z")["source"]
     assert "there is no lake of this journal" in source["note"]
     assert "source" not in look(client, f"{path}?interval=minute")
@@ -124,7 +124,7 @@ def test_throughput_is_what_was_completed_newest_first(client: Client, busy: str
     assert hour["messagesPerMinute"] == pytest.approx(completed / 60, abs=0.01)
 
 
-def test_latency_is_told_by_queue_when_the_sweeper_has_written_it(client: Client, busy: str) -> None:
+def test_latency_is_reported_by_queue_after_the_sweep(client: Client, busy: str) -> None:
     def known() -> bool:
         found = {each["queue"]: each for each in look(client, "latency?interval=1h")["latency"]}[f"{busy}/t/q"]
         percentiles = [found[kind]["p50"] for kind in ("wait", "service", "total")]
@@ -161,7 +161,7 @@ def test_a_window_may_lie_at_the_end_of_time(client: Client, path: str, query: s
     assert client.get(f"{API}/analytics/{path}?{query}&interval=1m").status == 200
 
 
-def test_analytics_are_for_those_who_may_see_all_queues(serve: Fresh) -> None:
+def test_analytics_require_access_to_all_queues(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
     with server.client() as admin:
         admin.queue("mine")

@@ -28,7 +28,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_what_one_client_sends_fails_nobody_else(server: Running, client: Client, name: str, what: str) -> None:
+def test_a_bad_request_does_not_fail_other_clients(server: Running, client: Client, name: str, what: str) -> None:
     body, headers = ODD[what]
     guilty, innocent = client.queue(f"{name}-a"), client.queue(f"{name}-b")
     answers: dict[str, Counter[int]] = {guilty: Counter(), innocent: Counter()}

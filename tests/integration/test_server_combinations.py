@@ -41,7 +41,7 @@ def test_nor_is_it_paused_taken_from_or_given_keys_by_that_name(client: Client, 
     assert (shown["ready"], shown["paused"]) == (1, False)
 
 
-def test_what_a_waiting_take_took_is_never_handed_out_again(server: Running, client: Client, name: str) -> None:
+def test_a_message_taken_by_a_waiting_take_is_never_redelivered(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, lease_ms=1)
     for number in range(5):
         waiting = Waiting(server, "GET", f"/v1/messages?topic={name}&wait=60")
@@ -71,7 +71,7 @@ def test_lines_sent_again_with_their_key_are_pushed_once(client: Client, name: s
     assert client.get(queue).json["ready"] == 2
 
 
-def test_another_face_cannot_claim_a_transaction_id(client: Client, name: str) -> None:
+def test_another_api_cannot_claim_a_transaction_id(client: Client, name: str) -> None:
     item = {"ns": name, "task": "t", "queue": "v", "payload": 1, "transactionId": f"{name}-T"}
     client.post("/api/v1/push", {"items": [item]})
     client.post("/api/v1/configure", {"ns": name, "task": "t", "queue": "w"})
@@ -95,7 +95,7 @@ def test_a_new_queue_has_no_latencies_of_a_dropped_one(client: Client, name: str
     assert client.get(f"{fresh}/stats").json["latency"]["wait_ms"]["p50"] is None
 
 
-def test_the_journal_does_not_tell_what_was_pushed_while_it_was_off(tmp_path: Path) -> None:
+def test_the_journal_has_no_events_from_while_it_was_off(tmp_path: Path) -> None:
     with running(tmp_path) as server, server.client() as client:
         queue = client.queue("j", journal="off")
         for number in range(6):

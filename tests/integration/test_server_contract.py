@@ -101,7 +101,7 @@ def test_no_more_polls_wait_than_may_even_when_they_come_together(serve: Fresh) 
         link.close()
 
 
-def test_stats_of_the_inbox_tell_of_topics_with_a_path(client: Client, name: str) -> None:
+def test_stats_of_the_inbox_include_topics_with_a_path(client: Client, name: str) -> None:
     topic = f"{name}/task/queue"
     client.post("/v1/messages", {"body": "x", "topic": topic})
     assert [each["new"] for each in client.get("/v1/stats").json["topics"] if each["topic"] == topic] == [1]
@@ -138,7 +138,7 @@ def test_a_token_that_no_client_can_send_is_refused(name: str, token: str) -> No
         load_settings({}, {name: token})
 
 
-def test_guessing_is_limited_and_locks_nobody_out(serve: Fresh) -> None:
+def test_guessing_is_limited_and_locks_no_client_out(serve: Fresh) -> None:
     guarded = serve(auth_token=TOKEN)
     with guarded.client() as worker, Client("127.0.0.1", guarded.port, "old-key") as stale:
         assert worker.get("/queues").status == 200
@@ -169,7 +169,7 @@ def test_answers_are_neither_guessed_at_nor_kept(client: Client, queue: str) -> 
     assert (page.get_all("Cache-Control"), page.get_all("X-Content-Type-Options")) == (["no-cache"], ["nosniff"])
 
 
-def test_readiness_tells_causes_only_to_those_with_the_token(guarded: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_shows_causes_only_with_the_token(guarded: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: Any, **__: Any) -> Any:
         raise StoreUnreachable("cannot reach db.internal.example:5432/orders", maybe_done=False)
 

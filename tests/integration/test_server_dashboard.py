@@ -104,7 +104,7 @@ def settle(client: Client, ns: str, status: str, **rest: Any) -> None:
     assert answer.status == 200
 
 
-def test_the_life_of_a_message_is_told_as_it_happens(server: Running, client: Client, name: str) -> None:
+def test_the_events_of_a_message_are_published_as_they_happen(server: Running, client: Client, name: str) -> None:
     with watching(server) as watcher:
         client.post(f"{API}/configure", {"ns": name, "task": "t", "queue": "q", "options": {"retryDelay": 0}})
         (pushed,) = push(client, name, 1, transactionId=f"{name}-1")
@@ -127,7 +127,7 @@ def test_the_life_of_a_message_is_told_as_it_happens(server: Running, client: Cl
     assert (messages[1]["workerId"], messages[2]["error"]) == ("me", "no luck")
 
 
-def test_what_other_faces_do_is_told_too(server: Running, client: Client, name: str) -> None:
+def test_events_of_other_apis_are_published_too(server: Running, client: Client, name: str) -> None:
     with watching(server) as watcher:
         path = client.queue(f"{name}/t/q")
         client.post(f"{path}/messages", {"payload": 1})
@@ -136,7 +136,7 @@ def test_what_other_faces_do_is_told_too(server: Running, client: Client, name: 
     assert pushed["data"]["transactionId"] == pushed["data"]["id"]
 
 
-def test_one_that_comes_back_goes_on_where_it_was(server: Running, client: Client, name: str) -> None:
+def test_a_returning_subscriber_resumes_where_it_was(server: Running, client: Client, name: str) -> None:
     with watching(server) as watcher:
         push(client, name, 1)
         _, first = told(watcher, 2, name)
@@ -148,7 +148,7 @@ def test_one_that_comes_back_goes_on_where_it_was(server: Running, client: Clien
     assert first["offset"] < second["offset"] < third["offset"]
 
 
-def test_what_many_messages_have_in_common_is_told_of_each(server: Running, client: Client, name: str) -> None:
+def test_a_batch_is_published_as_one_event_per_message(server: Running, client: Client, name: str) -> None:
     with watching(server) as one, watching(server) as two:
         sent = [each["id"] for each in push(client, name, *range(50))]
         for watcher in (one, two):
@@ -156,7 +156,7 @@ def test_what_many_messages_have_in_common_is_told_of_each(server: Running, clie
             assert [event["data"]["id"] for event in pushed] == sent
 
 
-def test_the_depth_of_a_queue_in_which_something_happened_is_told(serve: Fresh, name: str) -> None:
+def test_the_depth_of_an_active_queue_is_reported(serve: Fresh, name: str) -> None:
     server = serve(metrics_ms=100)
     with watching(server) as watcher, server.client() as client:
         push(client, name, 1, 2, 3)
@@ -186,7 +186,7 @@ def test_a_malformed_handshake_is_refused(server: Running, header: str) -> None:
         assert (answer.status, answer.json["code"]) == (400, "malformed_handshake")
 
 
-def test_only_those_who_may_see_all_queues_may_watch(serve: Fresh) -> None:
+def test_watching_requires_access_to_all_queues(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
     with server.client() as admin:
         admin.queue("mine")
@@ -215,7 +215,7 @@ def test_a_browser_brings_the_token_as_a_subprotocol(serve: Fresh, token: str) -
         assert refused.value.response.status_code == 401
 
 
-def test_a_token_that_was_offered_is_never_told_back(serve: Fresh) -> None:
+def test_an_offered_token_is_never_echoed(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
     token_alone = offered("a-token")[1:]
     with watching(server, subprotocols=token_alone) as watcher:
@@ -231,7 +231,7 @@ def test_no_other_web_page_may_watch_a_server_without_a_token(server: Running) -
         pass
 
 
-def test_there_is_a_limit_to_how_many_watch_and_those_who_left_do_not_count(serve: Fresh) -> None:
+def test_the_number_of_watchers_is_limited_and_departed_ones_do_not_count(serve: Fresh) -> None:
     server = serve(ws_connections_max=1)
     with watching(server), pytest.raises(InvalidStatus) as refused, watching(server):
         pass
@@ -257,7 +257,7 @@ def test_one_that_does_not_answer_a_heartbeat_is_dropped(serve: Fresh) -> None:
         assert until_closed(sock).replace(PING, b"") == b""
 
 
-def test_one_that_is_too_slow_is_told_so_and_dropped(serve: Fresh, name: str) -> None:
+def test_a_slow_watcher_is_closed_with_a_reason(serve: Fresh, name: str) -> None:
     server = serve(ws_slow_ms=50, ws_connections_max=1)
     with silent(server) as sock, server.client() as client:
         for _ in range(6):
@@ -271,7 +271,7 @@ def test_one_that_is_too_slow_is_told_so_and_dropped(serve: Fresh, name: str) ->
         assert json.loads(watcher.recv(timeout=PATIENCE))["offset"] >= dropped["offset"]
 
 
-def test_pings_of_one_that_takes_no_answer_pile_up_nowhere(serve: Fresh) -> None:
+def test_pings_to_a_client_that_does_not_read_do_not_accumulate(serve: Fresh) -> None:
     server = at_rest(serve())
     ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
     with silent(server) as sock:

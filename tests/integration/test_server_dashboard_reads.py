@@ -96,7 +96,7 @@ def test_the_canary_is_not_traffic(client: Client) -> None:
     assert completed() == before
 
 
-def test_some_queues_are_told_as_lines_by_name(client: Client) -> None:
+def test_given_queues_are_shown_as_lines_by_name(client: Client) -> None:
     push(client, client.queue("line"), 1, 2)
     client.queue("line.longer")
     found = client.get("/api/v1/analytics/sparks?queues=line,nowhere&minutes=10&step_minutes=5").json["sparks"]
@@ -106,7 +106,7 @@ def test_some_queues_are_told_as_lines_by_name(client: Client) -> None:
     assert client.get(f"/api/v1/analytics/sparks?queues={','.join(['q'] * 101)}").status == 422
 
 
-def test_a_life_is_told_in_order_also_when_the_message_is_gone(client: Client) -> None:
+def test_a_history_is_in_order_even_after_the_message_is_deleted(client: Client) -> None:
     queue = client.queue("life", max_attempts=2, backoff="fixed", backoff_ms=0)
     (message, other) = push(client, queue, {"n": 1}, {"n": 2})
     nack(client, queue, "first")
@@ -164,7 +164,7 @@ def test_all_dead_letters_are_counted_grouped_and_redriven_however_many_there_ar
     assert [(group["group"], group["count"]) for group in left["groups"]] == [("new error #", 5_000)]
 
 
-def test_what_died_after_the_look_is_not_redriven(client: Client) -> None:
+def test_dead_letters_newer_than_the_listing_are_not_redriven(client: Client) -> None:
     queue = client.queue("since", max_attempts=1)
     push(client, queue, 1)
     nack(client, queue, "broken")
@@ -191,7 +191,7 @@ def test_errors_that_differ_in_values_are_alike(one: str, another: str) -> None:
     assert error_group(one) == error_group(another)
 
 
-def test_digests_tell_what_happened_and_how_queues_stand(server: Running, client: Client) -> None:
+def test_digests_have_events_and_queue_depths(server: Running, client: Client) -> None:
     queue = client.queue("digested")
     with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
         assert json.loads(socket.recv(PATIENCE))["event"] == "history"
@@ -209,7 +209,7 @@ def test_digests_tell_what_happened_and_how_queues_stand(server: Running, client
         assert sum(point[at] for point in history["points"]) >= 250
 
 
-def test_a_history_tells_since_when_it_is_complete(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_reports_since_when_it_is_complete(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def history() -> dict[str, Any]:
         with connect(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as socket:
             found: dict[str, Any] = json.loads(socket.recv(PATIENCE))["data"]
@@ -226,13 +226,13 @@ def test_a_history_tells_since_when_it_is_complete(server: Running, monkeypatch:
     assert found["points"] == []
 
 
-def test_the_pipeline_is_told_of_before_there_is_one(client: Client) -> None:
+def test_the_pipeline_is_described_before_its_first_run(client: Client) -> None:
     found = client.get("/pipeline").json
     assert (found["exists"], found["tables"], found["running"]) == (False, [], False)
     assert found["installed"]
 
 
-def test_one_look_is_shared_by_all_who_ask_meanwhile(server: Running) -> None:
+def test_concurrent_requests_share_one_read(server: Running) -> None:
     looks = []
 
     async def ask() -> None:

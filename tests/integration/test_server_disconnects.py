@@ -72,7 +72,7 @@ def test_a_pipelined_poll_is_ended_too(server: Running, client: Client, queue: s
     assert client.get(f"{queue}/stats").json["totals"]["leased"] == 0
 
 
-def test_an_answer_that_did_not_leave_whole_is_given_back(server: Running, client: Client, name: str) -> None:
+def test_the_messages_of_an_incomplete_response_are_released(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, visibility_ms=3_600_000)
     for _ in range(30):
         client.post(f"{queue}/messages", {"payload": "x" * 500_000})
@@ -86,7 +86,7 @@ def test_an_answer_that_did_not_leave_whole_is_given_back(server: Running, clien
     assert client.post(f"{queue}/poll?wait_ms=0").json["messages"][0]["attempts"] == 1
 
 
-def test_what_is_given_back_goes_to_another_who_waits(server: Running, client: Client, queue: str) -> None:
+def test_a_released_message_goes_to_another_waiting_poll(server: Running, client: Client, queue: str) -> None:
     """The first is woken, but hangs up just then: the second has the message at once."""
     for _ in range(20):
         first = server.connect()
@@ -130,7 +130,7 @@ def test_a_gone_client_s_acks_still_count(server: Running, client: Client, queue
     wait_until(lambda: client.get(f"{queue}/stats").json["totals"]["acked"] == 1)
 
 
-def test_gone_clients_show_in_the_metrics(serve: Fresh) -> None:
+def test_disconnected_clients_are_counted(serve: Fresh) -> None:
     server = serve()
     with server.client() as client:
         queue = client.queue("q")

@@ -66,7 +66,7 @@ def closed_after(sock: socket.socket) -> float:
     [b"", HEAD, HEAD + b"content-length: 1000\r\n\r\n{", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n\r\n"],
     ids=["nothing", "half a head", "half a body", "a line end after a request"],
 )
-def test_whoever_dawdles_is_dropped(
+def test_a_slow_client_is_dropped(
     server: Running, client: Client, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_SECONDS_MAX", 0.3)
@@ -96,7 +96,7 @@ def test_a_body_that_comes_steadily_is_not_dropped(
         assert sock.recv(4_096).startswith(b"HTTP/1.1 201")
 
 
-def test_whoever_does_not_read_is_dropped(
+def test_a_client_that_does_not_read_is_dropped(
     server: Running, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "STALL_SECONDS_MAX", 0.3)
@@ -110,7 +110,7 @@ def test_whoever_does_not_read_is_dropped(
             time.sleep(0.05)
 
 
-def test_too_many_connections_are_told_so(serve: Fresh) -> None:
+def test_too_many_connections_are_refused_with_an_error(serve: Fresh) -> None:
     server = serve(connections_max=5)
     socks = [server.connect() for _ in range(5)]
     time.sleep(0.2)

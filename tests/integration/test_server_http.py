@@ -218,7 +218,7 @@ def test_a_trace_is_kept_with_the_message(client: Client, queue: str) -> None:
 # Description
 
 
-def test_the_description_is_openapi_3_1(client: Client) -> None:
+def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
     document = client.get("/openapi.json").json
     assert document["openapi"] == "3.1.0"
     calls = [call for path in document["paths"].values() for call in path.values()]

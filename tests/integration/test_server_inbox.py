@@ -133,7 +133,7 @@ def test_health(client: Client) -> None:
     assert client.get("/health").json == {"status": "ok"}
 
 
-def test_json_of_another_face_is_shown_as_text(client: Client, name: str) -> None:
+def test_json_of_another_api_is_shown_as_text(client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/messages", {"payload": {"a": 1}})
     assert [text["body"] for text in client.get(f"/v1/messages?topic={name}").json] == ['{"a": 1}']

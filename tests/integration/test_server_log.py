@@ -15,7 +15,7 @@ import penstock
 from tests.integration.serving import RUN, clean_environment, process
 
 
-def test_a_line_tells_the_time_the_client_the_path_and_the_queue(tmp_path: Path) -> None:
+def test_an_access_log_line_has_time_client_path_and_queue(tmp_path: Path) -> None:
     items = [{"ns": "n", "task": "t", "queue": "one", "payload": 1}]
     with process(tmp_path) as server, server.client() as client:
         client.queue("a.b")

@@ -141,7 +141,7 @@ def test_a_message_pushed_with_a_delay_while_they_wait_wakes_one(server: Running
     assert len(asyncio.run(wake_by(server, queue, lambda: push(client, queue, 1, delay_ms=500)))) == 1
 
 
-def test_a_lease_that_lapses_wakes_one(server: Running, client: Client, queue: str) -> None:
+def test_an_expired_lease_wakes_one_poll(server: Running, client: Client, queue: str) -> None:
     push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0&visibility_ms=1500")
     assert len(asyncio.run(wake_by(server, queue, lambda: None))) == 1
@@ -188,7 +188,7 @@ def test_an_ack_in_a_transaction_opens_a_place_too(server: Running, client: Clie
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/transact", body))) == [second]
 
 
-def test_removing_a_leased_message_opens_a_place(server: Running, client: Client, name: str) -> None:
+def test_removing_a_leased_message_frees_its_slot_in_flight(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_in_flight=1)
     first, second = push(client, queue, 2)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -204,7 +204,7 @@ def test_a_redrive_wakes(server: Running, client: Client, name: str) -> None:
     assert asyncio.run(wake_by(server, queue, lambda: client.post(f"{queue}/dlq/requeue"))) == [message_id]
 
 
-def test_a_death_wakes_who_waits_for_dead_letters(server: Running, client: Client, name: str) -> None:
+def test_a_dead_letter_wakes_its_pollers(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     [message_id] = push(client, queue, 1)
     client.post(f"{queue}/poll?wait_ms=0")
@@ -220,7 +220,9 @@ def test_a_write_of_another_process_wakes(server: Running, client: Client, name:
     assert len(got) == 3
 
 
-def test_what_this_server_writes_elsewhere_wakes_nobody(server: Running, client: Client, queue: str, name: str) -> None:
+def test_an_unrelated_write_of_this_server_wakes_no_poll(
+    server: Running, client: Client, queue: str, name: str
+) -> None:
     other = client.queue(f"{name}-other")
 
     async def scenario() -> None:
@@ -237,7 +239,7 @@ def test_what_this_server_writes_elsewhere_wakes_nobody(server: Running, client:
     asyncio.run(scenario())
 
 
-def test_whoever_leaves_passes_the_wake_up_on(server: Running, client: Client, queue: str) -> None:
+def test_a_leaving_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
     """Half of those who wait leave while messages come: the other half gets them all."""
 
     async def scenario() -> None:

@@ -40,7 +40,7 @@ def test_a_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path
         here.close()
 
 
-def test_what_no_text_of_a_database_can_hold_is_refused_as_such(store: str, tmp_path: Path) -> None:
+def test_text_that_no_database_can_store_is_refused(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store) as server, server.client() as client:
         for path in ("/queues?prefix=a%00b", "/api/v1/analytics/ns/n?after=%00"):
             assert client.get(path).status == 422
@@ -50,7 +50,7 @@ def test_what_no_text_of_a_database_can_hold_is_refused_as_such(store: str, tmp_
                 look(prefix="a\0b")
 
 
-def test_a_database_that_went_away_is_answered_as_such_and_heals(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_reported_and_recovers(tmp_path: Path) -> None:
     own = Cluster()
     try:
         with running(tmp_path, store=own.url) as server:
@@ -76,7 +76,7 @@ def test_a_database_that_went_away_is_answered_as_such_and_heals(tmp_path: Path)
         own.remove()
 
 
-def test_a_dashboard_opened_while_the_database_is_away_tells_what_happens_when_it_is_back(tmp_path: Path) -> None:
+def test_a_dashboard_opened_during_an_outage_shows_events_after_it(tmp_path: Path) -> None:
     own = Cluster()
     try:
         with running(tmp_path, store=own.url) as server:

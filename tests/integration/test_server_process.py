@@ -148,7 +148,7 @@ def run_serve(folder: Path, *flags: str, env: dict[str, str] | None = None) -> s
     )
 
 
-def test_the_banner_says_where_and_how_safe(tmp_path: Path) -> None:
+def test_the_banner_shows_address_and_durability(tmp_path: Path) -> None:
     with process(tmp_path) as server:
         banner = server.text()
         assert f"http://127.0.0.1:{server.port} without authentication" in banner
@@ -172,7 +172,7 @@ def test_the_banner_says_where_and_how_safe(tmp_path: Path) -> None:
         (["--host", "256.1.1.1", "--insecure"], "cannot listen"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path, flags: list[str], text: str) -> None:
+def test_a_server_that_cannot_start_prints_one_line(tmp_path: Path, flags: list[str], text: str) -> None:
     (tmp_path / "serve.toml").write_text("")
     done = run_serve(tmp_path, "--port", "0", *flags)
     assert done.returncode != 0

@@ -92,7 +92,7 @@ def test_pipelined_requests_are_answered_in_order(server: Running, queue: str) -
     ]
 
 
-def test_a_client_that_asks_first_is_told_to_go_on_with_its_body(server: Running, queue: str) -> None:
+def test_a_client_that_expects_100_continue_gets_it(server: Running, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue, "expect: 100-continue"))
         assert sock.recv(4_096) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -100,7 +100,7 @@ def test_a_client_that_asks_first_is_told_to_go_on_with_its_body(server: Running
         assert answer(sock)[0].startswith(b"HTTP/1.1 201")
 
 
-def test_a_client_that_asks_first_is_refused_before_it_sends(server: Running, queue: str) -> None:
+def test_a_client_that_expects_100_continue_is_refused_before_it_sends(server: Running, queue: str) -> None:
     with server.connect() as sock:
         head = f"POST {queue}/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999\r\n"
         sock.sendall(head.encode() + b"expect: 100-continue\r\n\r\n")
@@ -160,9 +160,7 @@ def test_garbage_after_a_request_does_not_take_its_answer(server: Running, clien
     assert client.get(f"{queue}/stats").json["ready"] == 1
 
 
-def test_what_follows_a_request_that_closes_the_connection_is_ignored(
-    server: Running, client: Client, queue: str
-) -> None:
+def test_bytes_after_a_closing_request_are_ignored(server: Running, client: Client, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue, "connection: close") + BODY + push(queue) + BODY)
         assert statuses(until_closed(sock)) == [201]
@@ -256,7 +254,7 @@ def test_a_head_is_read_or_refused(server: Running, line: str, headers: tuple[st
         assert statuses(until_closed(sock)) == [status]
 
 
-def test_every_answer_tells_the_date(server: Running) -> None:
+def test_every_response_has_a_date(server: Running) -> None:
     for path in (b"/healthz", b"/no/such/path", b"nowhere"):
         with server.connect() as sock:
             sock.sendall(b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
@@ -265,7 +263,7 @@ def test_every_answer_tells_the_date(server: Running) -> None:
         assert abs((datetime.now(UTC) - date).total_seconds()) < 60
 
 
-def test_a_client_of_http_1_0_is_not_asked_to_go_on(server: Running, queue: str) -> None:
+def test_a_client_of_http_1_0_gets_no_100_continue(server: Running, queue: str) -> None:
     with server.connect() as sock:
         sock.sendall(push(queue, "expect: 100-continue", version="1.0"))
         time.sleep(0.05)
@@ -306,9 +304,7 @@ def test_a_pipelined_request_is_parsed_when_those_before_it_are_answered(
         sending.join()
 
 
-def test_whoever_sends_many_requests_at_once_waits_for_others_in_between(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipelined_requests_alternate_with_those_of_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     turn = 0
     answered: list[int] = []
     is_over = threading.Event()
@@ -385,7 +381,7 @@ def mounted(folder: Path) -> Iterator[tuple[Client, App]]:
         assert not thread.is_alive()
 
 
-def test_it_runs_inside_a_server_that_is_not_ours(tmp_path: Path) -> None:
+def test_the_application_runs_inside_another_asgi_server(tmp_path: Path) -> None:
     with mounted(tmp_path) as (client, app):
         assert client.post("/mq/queues", {"name": "q"}).status == 201
         for number in range(3):
@@ -401,7 +397,7 @@ def test_it_runs_inside_a_server_that_is_not_ours(tmp_path: Path) -> None:
         wait_until(lambda: app.broker.polls == 0)
 
 
-def test_a_dashboard_runs_inside_a_server_that_is_not_ours(tmp_path: Path) -> None:
+def test_a_dashboard_runs_inside_another_asgi_server(tmp_path: Path) -> None:
     with mounted(tmp_path) as (client, _):
         url = f"ws://{client.host}:{client.port}/mq/ws/dashboard"
         with connect(url) as watcher:

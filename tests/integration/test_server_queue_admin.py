@@ -155,7 +155,7 @@ def test_an_export_can_be_imported(client: Client, name: str) -> None:
     assert (late["payload"], late["headers"], late["idempotency_key"]) == ("late", {"k": "v"}, "key")
 
 
-def test_an_import_into_the_queue_it_came_from_brings_back_only_what_is_gone(client: Client, name: str) -> None:
+def test_an_import_into_its_own_queue_adds_only_missing_messages(client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     kill_off(client, queue, "dead")
     push(client, queue, "held", "done", "ready")
@@ -169,7 +169,7 @@ def test_an_import_into_the_queue_it_came_from_brings_back_only_what_is_gone(cli
     assert client.post(f"{queue}/ack", {"id": held["id"], "token": held["token"]}).status == 200
 
 
-def test_what_was_ready_is_ready_again_whatever_the_delay_of_its_queue(client: Client, name: str) -> None:
+def test_a_ready_message_is_imported_as_ready_whatever_the_queues_delay(client: Client, name: str) -> None:
     queue, slow = client.queue(name), client.queue(f"{name}-slow", delay_ms=3_600_000)
     push(client, queue, "now")
     exported = client.get(f"{queue}/export").body

@@ -167,7 +167,7 @@ def test_ndjson_of_large_messages_is_committed_in_parts(client: Client, queue: s
     assert (answer.status, len(answer.json["message_ids"])) == (201, 200)
 
 
-def test_a_bad_line_of_ndjson_is_named_and_what_came_before_is_told(client: Client, queue: str) -> None:
+def test_a_bad_line_of_ndjson_is_named_and_earlier_lines_are_kept(client: Client, queue: str) -> None:
     lines = b'{"payload": 1}\n' * 500 + b'{"payload": 1, "nonsense": 2}\n'
     answer = client.post(f"{queue}/messages", lines, content_type="application/x-ndjson")
     assert (answer.status, answer.json["field"]) == (422, "nonsense")
@@ -215,7 +215,7 @@ def test_bytes_come_back_as_base64(client: Client, queue: str, data: bytes) -> N
     assert client.post(f"{queue}/messages", {"payload": "not base64!", "encoding": "base64"}).json["field"] == "payload"
 
 
-def test_what_another_face_pushed_as_bytes_is_base64(server: Running, client: Client, name: str) -> None:
+def test_bytes_pushed_by_another_api_are_base64(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
     with LiteQueue(server.path) as lite:
         lite.put(b"\xff\x00", name)
@@ -307,7 +307,7 @@ def test_an_admin_may_settle_without_a_token(client: Client, queue: str) -> None
     assert client.post(f"{queue}/ack", {"id": message["id"]}).status == 200
 
 
-def test_nack_delays_and_tells_where_the_message_is(client: Client, queue: str) -> None:
+def test_nack_delays_and_returns_the_state(client: Client, queue: str) -> None:
     push(client, queue, 1)
     [message] = poll(client, queue)
     item = {"id": message["id"], "token": message["token"]}

@@ -48,7 +48,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/queues/q/export", "/queues/q/peek?limit=1000"])
-def test_the_memory_of_answers_that_nobody_reads_is_bounded_and_given_back(served: Process, path: str) -> None:
+def test_the_memory_of_unread_responses_is_bounded_and_released(served: Process, path: str) -> None:
     memory = psutil.Process(served.process.pid)
 
     def grown() -> float:
@@ -85,7 +85,7 @@ def test_an_import_with_a_length_is_read_in_bounded_memory(served: Process) -> N
         assert json.loads(response.read()) == {"imported": 0, "duplicates": 0, "skipped": lines}
 
 
-def test_leases_to_clients_that_read_nothing_are_bounded_and_given_back(
+def test_leases_to_clients_that_do_not_read_are_bounded_and_released(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.server.http.response_budget.CREDENTIAL_BYTES_MAX", 24 << 20)
@@ -102,7 +102,7 @@ def test_leases_to_clients_that_read_nothing_are_bounded_and_given_back(
         assert client.get("/queues/q/stats").json["ready"] == 200
 
 
-def test_an_answer_for_which_there_is_no_room_is_refused_and_its_messages_given_back(
+def test_a_response_above_the_budget_is_refused_and_its_messages_released(
     serve: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.server.http.response_budget.CREDENTIAL_BYTES_MAX", 20 << 20)

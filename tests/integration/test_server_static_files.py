@@ -25,7 +25,7 @@ BUILD = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
 ADMIN, READER = "the-admin-token", "the-reading-token"
 
 
-def test_the_page_is_served_with_a_strict_policy_and_known_again(client: Client) -> None:
+def test_the_page_has_a_strict_policy_and_an_etag(client: Client) -> None:
     page = client.get("/")
     assert page.status == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -38,7 +38,7 @@ def test_the_page_is_served_with_a_strict_policy_and_known_again(client: Client)
     assert client.get("/").status == 200
 
 
-def test_files_are_gzipped_for_those_who_read_it(client: Client) -> None:
+def test_files_are_gzipped_for_clients_that_accept_it(client: Client) -> None:
     plain = client.get("/static/app.js")
     zipped = client.get("/static/app.js", accept_encoding="br, gzip")
     assert "content-encoding" not in plain.headers

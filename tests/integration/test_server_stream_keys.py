@@ -29,7 +29,7 @@ def stream(client: Client, name: str) -> str:
     return create(client, name)
 
 
-def test_a_repeated_key_answers_what_the_first_did(client: Client, stream: str) -> None:
+def test_a_repeated_key_returns_the_first_result(client: Client, stream: str) -> None:
     first = client.post(f"{stream}/records", {"records": ["a", "b"]}, idempotency_key="k")
     append(client, stream, "between")
     again = client.post(f"{stream}/records", {"records": ["a", "b"]}, idempotency_key="k")
@@ -43,7 +43,7 @@ def test_a_repeated_key_answers_what_the_first_did(client: Client, stream: str) 
             assert other.post(f"{stream}/records", {"records": ["a"]}, idempotency_key=bad).status in (400, 422)
 
 
-def test_a_key_is_of_one_stream(client: Client, stream: str) -> None:
+def test_an_idempotency_key_belongs_to_one_stream(client: Client, stream: str) -> None:
     other = create(client, stream.rpartition("/")[2] + "-other")
     append(client, stream, "x", idempotency_key="k")
     assert client.post(f"{other}/records", {"records": ["x"]}, idempotency_key="k").status == 201
@@ -79,7 +79,7 @@ def test_a_repeat_that_overtakes_the_first_waits_for_it(client: Client, stream: 
     assert data_of(client, stream) == ["once"]
 
 
-def test_what_failed_may_be_tried_again_with_its_key(client: Client, name: str) -> None:
+def test_a_failed_append_may_be_retried_with_its_key(client: Client, name: str) -> None:
     path = f"/streams/{name}"
     assert client.post(f"{path}/records", {"records": ["x"]}, idempotency_key="k").status == 404
     create(client, name)
@@ -102,7 +102,7 @@ def test_a_key_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
         assert client.get(path).json["next"] == 6
 
 
-def test_the_rest_of_a_torn_append_is_added_and_a_look_alike_is_not_taken_for_it(serve: Fresh) -> None:
+def test_the_rest_of_a_torn_append_is_added_and_a_similar_append_is_kept(serve: Fresh) -> None:
     server = serve()
     server.stop()
     tag = tag_of("k")
@@ -135,9 +135,7 @@ class Doubtful(FileStreams):
 
 
 @pytest.mark.parametrize("minutes", [0, 60])
-def test_an_append_that_may_have_been_done_is_looked_for_when_it_is_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
-) -> None:
+def test_a_repeated_append_is_searched_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int) -> None:
     streams = Doubtful(tmp_path)
     streams.create("s")
     desk = StreamService(streams)

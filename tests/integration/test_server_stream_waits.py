@@ -156,7 +156,7 @@ def test_a_server_that_stops_ends_its_reads_empty(tmp_path: Any) -> None:
     assert [(answer.status, answer.json) for answer in answers] == [(200, {"records": [], "next": 0})] * 3
 
 
-def test_too_many_waiting_reads_are_told_to_come_later(serve: Fresh) -> None:
+def test_too_many_waiting_reads_are_refused_with_retry_after(serve: Fresh) -> None:
     server = serve(polls_max=1)
     with server.client() as client:
         path = create(client, "s")

@@ -63,7 +63,7 @@ def test_streams_are_listed_by_name_a_page_at_a_time(client: Client, name: str) 
     assert ([each["name"][-1] for each in rest["streams"]], rest["next"]) == (["c"], None)
 
 
-def test_a_path_is_a_name_too_and_never_leaves_its_folder(client: Client, server: Running) -> None:
+def test_a_path_is_a_stream_name_and_never_leaves_its_folder(client: Client, server: Running) -> None:
     path = create(client, "ns/task/stream")
     append(client, path, "x")
     assert data_of(client, path) == ["x"]
@@ -115,7 +115,7 @@ def test_any_other_body_is_one_record(client: Client, stream: str) -> None:
     assert page[2]["data"] == "grüß"
 
 
-def test_lines_are_appended_in_order_and_an_error_tells_what_was_kept(client: Client, stream: str) -> None:
+def test_lines_are_appended_in_order_and_an_error_counts_those_kept(client: Client, stream: str) -> None:
     lines = b"".join(b'{"n": %d}\n' % number for number in range(2_500))
     answer = client.post(f"{stream}/records", lines, content_type=NDJSON)
     assert (answer.status, answer.json) == (201, {"first": 0, "last": 2_499, "records": 2_500})
@@ -141,7 +141,7 @@ def test_lines_are_appended_in_order_and_an_error_tells_what_was_kept(client: Cl
         ({"records": [0] * 10_001}, 422),
     ],
 )
-def test_what_is_no_record_is_refused_whole(client: Client, stream: str, body: object, status: int) -> None:
+def test_an_invalid_record_fails_the_whole_append(client: Client, stream: str, body: object, status: int) -> None:
     assert client.post(f"{stream}/records", body).status == status
     assert client.get(stream).json["next"] == 0
 
@@ -161,7 +161,7 @@ def test_a_request_has_a_limit(serve: Fresh) -> None:
         assert client.post(f"{path}/records", b"x" * 1_001, content_type="application/octet-stream").status == 413
 
 
-def test_what_is_not_there_is_not_appended_to(client: Client) -> None:
+def test_an_append_to_a_missing_stream_is_refused(client: Client) -> None:
     for body, kind in ((b"x", "text/plain"), (b'"x"\n', NDJSON), (arrow(pa.table({"data": ["x"]})), ARROW)):
         answer = client.post("/streams/nowhere/records", body, content_type=kind)
         assert (answer.status, answer.json["code"]) == (404, "unknown_stream")
@@ -222,7 +222,7 @@ def test_no_flipped_bit_in_arrow_makes_trouble_for_the_server(client: Client, st
 # Reading
 
 
-def test_reading_starts_anywhere_that_is_kept_and_tells_where_to_go_on(client: Client, stream: str) -> None:
+def test_reading_starts_at_any_retained_offset_and_returns_the_next(client: Client, stream: str) -> None:
     append(client, stream, *range(10))
     assert data_of(client, stream) == list(range(10))
     page = client.get(f"{stream}/records?from=4&limit=3").json
@@ -243,7 +243,7 @@ def test_a_page_is_bounded_in_bytes(client: Client, stream: str) -> None:
     assert page["next"] == len(page["records"])
 
 
-def test_what_is_trimmed_is_gone_for_good(client: Client, name: str) -> None:
+def test_trimmed_records_are_gone(client: Client, name: str) -> None:
     path = create(client, name, segment_bytes=65_536)
     for _ in range(4):
         append(client, path, *["x" * 10_000] * 6)
@@ -258,7 +258,7 @@ def test_what_is_trimmed_is_gone_for_good(client: Client, name: str) -> None:
     assert client.get(f"{path}/next?consumer=new&limit=1").json["records"][0]["offset"] == 12
 
 
-def test_what_a_consumer_needs_is_kept_unless_forced(client: Client, name: str) -> None:
+def test_records_a_consumer_needs_are_kept_unless_forced(client: Client, name: str) -> None:
     path = create(client, name, segment_bytes=65_536)
     for _ in range(3):
         append(client, path, *["x" * 10_000] * 6)
@@ -338,7 +338,7 @@ def test_positions_and_records_outlive_the_server(serve: Fresh) -> None:
 # Around it
 
 
-def test_with_a_token_streams_are_for_the_admin(serve: Fresh) -> None:
+def test_streams_require_the_admin_token(serve: Fresh) -> None:
     server = serve(auth_token="secret-token")
     with server.client() as admin:
         path = create(admin, "s")
@@ -349,7 +349,7 @@ def test_with_a_token_streams_are_for_the_admin(serve: Fresh) -> None:
             assert client.post(f"{path}/records", {"records": ["x"]}).status == status
 
 
-def test_metrics_tell_of_streams(client: Client, stream: str) -> None:
+def test_metrics_include_streams(client: Client, stream: str) -> None:
     name = stream.rpartition("/")[2]
     append(client, stream, "four", "five!")
     client.ask("PUT", f"{stream}/consumers/c", {"offset": 0})

@@ -91,7 +91,7 @@ def test_the_metrics_are_there_and_right(serve: Fresh) -> None:
     assert found["penstock_commit_queue"] == 0
 
 
-def test_the_canary_sings_after_its_first_interval_and_shows_as_an_slo(serve: Fresh) -> None:
+def test_the_canary_runs_after_its_first_interval_and_is_measured(serve: Fresh) -> None:
     with serve(canary_ms=1_000, canary_slo_ms=60_000).client() as client:
         queue = client.queue("q")
         assert client.post(f"{queue}/messages", {"payload": 1}).json["id"] == 1
@@ -108,7 +108,7 @@ def test_the_canary_sings_after_its_first_interval_and_shows_as_an_slo(serve: Fr
         assert client.get(f"/queues/{CANARY_QUEUE}").json["ready"] == 0
 
 
-def test_canaries_of_servers_that_share_a_store_hear_their_own(tmp_path: Path) -> None:
+def test_canaries_of_servers_on_one_store_receive_their_own_messages(tmp_path: Path) -> None:
     async def sing() -> list[bool]:
         brokers = [Broker(SqliteStore(tmp_path / "q.db")) for _ in range(2)]
         canaries = [BackgroundJobs(broker, Settings(), Metrics(broker), LogLines()) for broker in brokers]
@@ -120,7 +120,7 @@ def test_canaries_of_servers_that_share_a_store_hear_their_own(tmp_path: Path) -
     assert all(asyncio.run(sing()))
 
 
-def test_a_canary_that_is_not_heard_counts_as_failed(serve: Fresh) -> None:
+def test_a_canary_that_does_not_return_counts_as_failed(serve: Fresh) -> None:
     server = serve(canary_ms=100)
     with server.client() as client:
         wait_for(client, lambda found: found['penstock_canary_rounds_total{result="met"}'] >= 1)
@@ -129,7 +129,7 @@ def test_a_canary_that_is_not_heard_counts_as_failed(serve: Fresh) -> None:
         wait_for(client, lambda found: found['penstock_canary_rounds_total{result="failed"}'] >= 1)
 
 
-def test_health_says_what_is_wrong(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_names_the_cause(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve()
     with server.client() as client:
         assert client.get("/healthz").json == {"status": "ok"}
@@ -217,7 +217,7 @@ def test_a_journal_that_stands_still_is_shown_and_the_server_stays_ready(
         assert anyone.get("/readyz").json["checks"]["journal"] == "failed"
 
 
-def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
+def test_metrics_include_ages_disk_process_and_build(serve: Fresh) -> None:
     with serve().client() as client:
         queue = client.queue("q")
         client.queue("empty", max_age_alert_ms=99)
@@ -247,7 +247,7 @@ def test_metrics_tell_ages_disk_process_and_build(serve: Fresh) -> None:
     assert found["penstock_queues_left_out"] == 0
 
 
-def test_metrics_tell_that_queues_are_left_out(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_report_that_queues_are_left_out(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.server.telemetry.QUEUES_SHOWN_MAX", 2)
     with serve().client() as client:
         for name in ("a", "b"):
@@ -261,7 +261,7 @@ def test_metrics_tell_that_queues_are_left_out(serve: Fresh, monkeypatch: pytest
     }
 
 
-def test_what_nobody_foresaw_is_500_logged_and_does_not_leak(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_500_logged_and_does_not_leak(serve: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve()
     written: list[dict[str, Any]] = []
     monkeypatch.setattr(server.app.log, "write", lambda **fields: written.append(fields))

@@ -79,7 +79,7 @@ def test_a_configured_queue_is_answered_with_every_option_filled_in(client: Clie
     }
 
 
-def test_configuring_again_changes_only_what_is_given(client: Client, name: str) -> None:
+def test_configuring_again_changes_only_the_given_options(client: Client, name: str) -> None:
     configure(client, name, leaseTime=60, maxSize=10, retryDelay=5)
     options = configure(client, name, retryLimit=0, maxSize=None, deadLetterQueue=False, delayedProcessing=60).json
     assert options["options"]["leaseTime"] == 60
@@ -132,7 +132,7 @@ def test_a_transaction_id_of_another_queue_is_refused_and_not_swallowed(client: 
     assert (together.status, len(pop(client, f"{name}/task/t/queue/other"))) == (409, 1)
 
 
-def test_a_key_learns_nothing_of_a_transaction_id_beyond_its_queue(serve: Fresh) -> None:
+def test_a_key_cannot_find_transaction_ids_of_other_queues(serve: Fresh) -> None:
     server = serve(auth_token="a-token")
     with server.client() as admin:
         push(admin, item("secret", transactionId="order-42"), item("mine"))
@@ -166,7 +166,7 @@ def test_an_export_of_a_queue_of_the_tree_adds_nothing_to_it(client: Client, nam
     assert answer.json == {"imported": 0, "duplicates": 2, "skipped": 0}
 
 
-def test_the_uuid_of_a_message_is_nobody_elses_transaction_id(client: Client, name: str) -> None:
+def test_the_uuid_of_a_message_is_not_a_transaction_id_of_another(client: Client, name: str) -> None:
     [first] = push(client, item(name))
     [again] = push(client, item(name, transactionId=first["transactionId"]))
     assert (again["status"], again["id"]) == ("duplicate", first["id"])
@@ -208,7 +208,7 @@ def test_the_three_scopes_by_queue_priority_then_age(client: Client, name: str) 
     assert client.get(f"/api/v1/pop/ns/{name}").status == 204
 
 
-def test_a_popped_message_says_what_it_is(client: Client, name: str) -> None:
+def test_a_popped_message_has_its_fields(client: Client, name: str) -> None:
     [pushed] = push(client, item(name, {"a": [1]}, transactionId=f"{name}-tx"))
     [message] = pop(client, name)
     assert message["id"] == pushed["id"]
@@ -218,7 +218,7 @@ def test_a_popped_message_says_what_it_is(client: Client, name: str) -> None:
     assert "headers" not in message
 
 
-def test_a_message_of_another_face_has_its_uuid_for_a_transaction_id(client: Client, name: str) -> None:
+def test_a_message_of_another_api_has_its_uuid_as_transaction_id(client: Client, name: str) -> None:
     client.queue(f"{name}/t/q")
     client.post(f"/queues/{name}%2Ft%2Fq/messages", {"payload": 1, "idempotency_key": "key"})
     [message] = pop(client, name)
@@ -278,7 +278,7 @@ def test_a_queue_that_is_not_there_is_empty(client: Client, name: str) -> None:
 # Settling
 
 
-def test_completed_is_gone_and_cannot_be_acked_again(client: Client, name: str) -> None:
+def test_a_completed_message_cannot_be_acked_again(client: Client, name: str) -> None:
     push(client, item(name))
     [message] = pop(client, name)
     done = ack(client, message)
@@ -303,7 +303,7 @@ def test_failed_is_tried_again_until_it_is_a_dead_letter(client: Client, name: s
     assert dead["id"] == pushed["id"]
 
 
-def test_a_lease_token_fences_and_without_one_the_current_lease_is_meant(client: Client, name: str) -> None:
+def test_a_lease_token_fences_and_a_bare_id_means_the_current_lease(client: Client, name: str) -> None:
     configure(client, name, retryDelay=0)
     push(client, item(name))
     [first] = pop(client, name)
@@ -315,7 +315,7 @@ def test_a_lease_token_fences_and_without_one_the_current_lease_is_meant(client:
     assert ack(client, first).status == 200
 
 
-def test_a_lease_that_another_face_took_over_is_the_current_one(client: Client, name: str) -> None:
+def test_a_lease_taken_over_by_another_api_is_the_current_one(client: Client, name: str) -> None:
     push(client, item(name))
     [message] = pop(client, name)
     path = f"/queues/{name}%2Ft%2Fq"
@@ -327,7 +327,7 @@ def test_a_lease_that_another_face_took_over_is_the_current_one(client: Client, 
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_lease_that_this_face_never_gave_out_can_be_acked(client: Client, name: str, own: bool) -> None:
+def test_a_lease_of_another_api_can_be_acked(client: Client, name: str, own: bool) -> None:
     [pushed] = push(client, item(name, transactionId=f"{name}-tx") if own else item(name))
     assert len(client.post(f"/queues/{name}%2Ft%2Fq/poll?wait_ms=0").json["messages"]) == 1
     assert ack(client, pushed).status == 200

@@ -51,7 +51,7 @@ def bury(client: Client, queue: str) -> None:
     assert client.post(f"{queue}/nack", {"id": message["id"], "token": message["token"]}).status == 200
 
 
-def test_a_resume_wakes_for_what_falls_due_later(server: Running, client: Client, name: str) -> None:
+def test_a_resume_wakes_polls_for_messages_due_later(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
     client.post(f"{queue}/pause")
     client.post(f"{queue}/messages", {"payload": 1, "delay_ms": 300})
@@ -60,7 +60,7 @@ def test_a_resume_wakes_for_what_falls_due_later(server: Running, client: Client
     assert len(waiting.woken().json["messages"]) == 1
 
 
-def test_a_lease_that_lapses_into_a_dead_letter_wakes(server: Running, client: Client, name: str) -> None:
+def test_a_lease_that_expires_into_a_dead_letter_wakes_a_poll(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name, max_attempts=1)
     waiting = Waiting(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
     client.post(f"{queue}/messages", {"payload": 1})
@@ -86,9 +86,7 @@ def test_a_redrive_by_the_name_of_the_dead_letters_wakes(server: Running, client
     assert len(waiting.woken().json["messages"]) == 1
 
 
-def test_a_queue_that_is_dropped_tells_those_who_wait_for_its_dead_letters(
-    server: Running, client: Client, name: str
-) -> None:
+def test_a_dropped_queue_ends_polls_of_its_dead_letters(server: Running, client: Client, name: str) -> None:
     queue = client.queue(name)
     waiting = Waiting(server, "POST", f"{queue}.dlq/poll?wait_ms=60000")
     client.ask("DELETE", queue)

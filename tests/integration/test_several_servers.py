@@ -165,7 +165,7 @@ def test_leases_that_two_servers_sweep_at_once_come_back_once() -> None:
 # Servers that go
 
 
-def test_a_rolling_restart_is_no_error_to_a_client_that_tries_again(store: str, tmp_path: Path) -> None:
+def test_a_rolling_restart_is_not_an_error_for_a_client_that_retries(store: str, tmp_path: Path) -> None:
     defaults: dict[str, Any] = {"data": str(tmp_path), "access_log": False, "canary_ms": 0, "store": store}
     servers = [Running(Settings(port=0, **defaults)) for _ in range(2)]
     urls = [url(server) for server in servers]
@@ -211,7 +211,7 @@ def test_a_rolling_restart_is_no_error_to_a_client_that_tries_again(store: str, 
 # A database that goes away
 
 
-def test_while_the_database_is_away_polls_end_empty_and_the_rest_is_told_to_come_back_later(tmp_path: Path) -> None:
+def test_during_an_outage_polls_end_empty_and_other_calls_get_retry_after(tmp_path: Path) -> None:
     own = Cluster()
     try:
         with running(tmp_path, store=own.url) as server, server.client() as client:
@@ -236,7 +236,7 @@ def test_while_the_database_is_away_polls_end_empty_and_the_rest_is_told_to_come
         own.remove()
 
 
-def test_a_poll_that_waits_while_the_database_is_away_gets_what_comes_later(tmp_path: Path) -> None:
+def test_a_poll_that_waits_through_an_outage_gets_later_messages(tmp_path: Path) -> None:
     own = Cluster()
     try:
         with two_servers(own.url, tmp_path) as (one, two), penstock.connect(url(two)) as client:
@@ -250,7 +250,7 @@ def test_a_poll_that_waits_while_the_database_is_away_gets_what_comes_later(tmp_
         own.remove()
 
 
-def test_a_line_to_the_database_that_goes_silent_holds_nobody_up_for_ever(store: str, tmp_path: Path) -> None:
+def test_a_silent_database_connection_does_not_block_forever(store: str, tmp_path: Path) -> None:
     relay = Relay(cluster().folder)
     through = f"{relay.url}?schema={store.rpartition('=')[2]}&answer_ms=1000"
     try:

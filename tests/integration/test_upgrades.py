@@ -53,7 +53,7 @@ def test_a_store_of_a_released_version_is_opened_with_all_that_is_in_it(url: str
         assert client.queue("still").info().paused
 
 
-def test_what_was_opened_works_on(url: str) -> None:
+def test_an_upgraded_store_keeps_working(url: str) -> None:
     with penstock.connect(url) as client:
         orders = client.queue("shop/orders/new")
         receipt = orders.push({"order": "new"})

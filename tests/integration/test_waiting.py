@@ -86,7 +86,7 @@ def test_a_message_that_falls_due_wakes(queue: LiteQueue) -> None:
     assert while_waiting(queue, lambda: queue.put(b"x", delay=0.3)) == b"x"
 
 
-def test_a_lease_that_passes_wakes(queue: LiteQueue) -> None:
+def test_an_expired_lease_wakes_a_poll(queue: LiteQueue) -> None:
     queue.put(b"x")
     queue.pop(timeout=0.5)
     assert while_waiting(queue, lambda: None) == b"x"
@@ -110,7 +110,7 @@ def test_as_many_wake_as_there_are_messages(queue: LiteQueue) -> None:
     assert sorted(int(message.data) for message in messages if message) == list(range(20))
 
 
-def test_nothing_comes_when_nothing_is_put(queue: LiteQueue) -> None:
+def test_an_empty_queue_pops_nothing(queue: LiteQueue) -> None:
     started = time.monotonic()
     assert queue.pop(wait=0.3) is None
     assert 0.3 <= time.monotonic() - started < SOON
@@ -141,7 +141,7 @@ def test_closing_ends_all_waits(queue: LiteQueue) -> None:
             each.result(SOON)
 
 
-def test_a_put_between_looking_and_waiting_is_not_missed_by_a_thread(path: Path) -> None:
+def test_a_put_between_check_and_wait_is_not_missed_by_a_thread(path: Path) -> None:
     with LiteQueue(path) as queue, LiteQueue(path) as other:
         queue.put(b"makes the queue")
         waiters = ThreadWaiters(queue._store)
@@ -153,7 +153,7 @@ def test_a_put_between_looking_and_waiting_is_not_missed_by_a_thread(path: Path)
         assert time.monotonic() - started < SOON
 
 
-def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Path) -> None:
+def test_a_put_between_check_and_wait_is_not_missed_by_a_coroutine(path: Path) -> None:
     async def wait(store: SqliteStore, other: LiteQueue) -> None:
         waiters = Waiters(store)
         ticket = waiters.ticket("default")
@@ -168,7 +168,7 @@ def test_a_put_between_looking_and_waiting_is_not_missed_by_a_coroutine(path: Pa
 
 
 @pytest.mark.parametrize("topic", ["orders/eu/q", "orders/eu/", "orders/"])
-def test_a_push_answered_before_a_look_that_has_not_seen_it_ends_the_wait(topic: str) -> None:
+def test_a_push_committed_before_an_empty_check_ends_the_wait(topic: str) -> None:
     async def wait() -> None:
         waiters = Waiters(Unchanged())
         ticket = waiters.ticket(topic)
@@ -265,7 +265,7 @@ def test_ctrl_c_at_any_moment_leaves_no_lock_and_no_half_done_work(path: Path) -
 
 
 @pytest.mark.parametrize("first", ["n/t/q", "n/t/"])
-def test_one_who_goes_away_leaves_it_to_one_who_waits_for_more_than_this_queue(first: str) -> None:
+def test_a_leaving_poll_passes_its_wake_up_to_a_namespace_poll(first: str) -> None:
     async def main() -> None:
         waiters = Waiters(Unchanged())
         leaving, staying = (asyncio.ensure_future(waiters.wait(waiters.ticket(topic), LONG)) for topic in (first, "n/"))

@@ -83,7 +83,7 @@ def run(test: Callable[[Counting, Counting], Awaitable[None]], url: str) -> None
     asyncio.run(with_both())
 
 
-def test_a_push_makes_only_those_lease_who_wait_for_its_queue(url: str) -> None:
+def test_a_push_wakes_only_polls_of_its_queue(url: str) -> None:
     names = [f"queue-{number:04}" for number in range(1_000)]
     pushes = 100
 
@@ -109,7 +109,7 @@ def test_a_push_makes_only_those_lease_who_wait_for_its_queue(url: str) -> None:
     run(test, url)
 
 
-def test_a_notification_that_arrives_while_one_is_sent_is_heard(url: str) -> None:
+def test_a_notification_that_arrives_during_a_send_is_received(url: str) -> None:
     with psycopg.connect(cluster().url, autocommit=True) as other:
         notifier = Notifier(lambda: psycopg.connect(cluster().url, autocommit=True), "busy_channel")
         connection = notifier._listen()
@@ -172,7 +172,7 @@ def test_a_server_that_names_no_queues_wakes_all(url: str, monkeypatch: pytest.M
     run(test, url)
 
 
-def test_a_notification_is_heard_by_a_server_that_knows_no_names() -> None:
+def test_a_notification_with_names_reaches_an_older_server() -> None:
     """Version 0.1.0 compares the whole payload with its own, and looks at how it ends."""
     notifier = Notifier(lambda: pytest.fail("nothing is sent"), "channel")
     assert notifier.payloads([]) == [notifier.sender]

@@ -146,7 +146,7 @@ def test_one_signal_stops_all_workers_that_handle_signals(url: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_second_signal_gives_back_what_is_at_work_and_stops(kind: str, number: signal.Signals, url: str) -> None:
+def test_a_second_signal_releases_running_messages_and_stops(kind: str, number: signal.Signals, url: str) -> None:
     with program(STUCK[kind], url) as (started, output):
         assert output.readline() == "begun\n"
         started.send_signal(number)
@@ -183,7 +183,7 @@ def test_a_second_signal_releases_every_lease_of_the_worker(kind: str, where: st
         assert [message.attempts for message in queue.lease(9)] == [1] * 4
 
 
-def test_signal_handlers_are_given_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     """Also those of an application that shares the loop, in whatever order its workers end."""
 
     async def main() -> None:

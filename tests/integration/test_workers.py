@@ -48,7 +48,7 @@ def watching(server: Running) -> Iterator[Iterator[tuple[str, str]]]:
         yield events(watcher)
 
 
-def test_a_digest_names_the_worker_that_came(tmp_path: Path) -> None:
+def test_a_digest_names_a_new_worker(tmp_path: Path) -> None:
     with running(tmp_path, **QUICK) as server, server.client() as client:
         path = client.queue("emails")
         with connect_socket(f"ws://127.0.0.1:{server.port}/ws/dashboard?digest=true") as watcher:
@@ -61,7 +61,7 @@ def test_a_digest_names_the_worker_that_came(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_a_server_and_those_who_lease_through_it_are_listed(store: str, tmp_path: Path) -> None:
+def test_a_server_and_its_consumers_are_listed(store: str, tmp_path: Path) -> None:
     with serving_from(store, tmp_path, worker_id="one", **QUICK) as server, server.client() as client:
         path = client.queue("emails")
         client.post(f"{path}/messages", {"messages": [{"payload": 1}, {"payload": 2}]})
@@ -77,7 +77,7 @@ def test_a_server_and_those_who_lease_through_it_are_listed(store: str, tmp_path
         assert [page["workers"][0]["name"] for page in pages] == ["ada", "one"]
 
 
-def test_a_fleet_sees_on_every_server_who_comes_and_goes(store: str, tmp_path: Path) -> None:
+def test_every_server_lists_workers_that_join_and_leave(store: str, tmp_path: Path) -> None:
     with running(tmp_path, store=store, worker_id="one", **QUICK) as one, one.client() as client:
         client.queue("ns/task/queue")
         with watching(one) as told:
@@ -195,7 +195,7 @@ def test_names_are_kept_within_limits() -> None:
     assert list(beat.present[1].queues) == [f"q{number}" for number in range(5, QUEUES_MAX + 5)]
 
 
-def test_one_who_is_gone_is_told_no_more_and_forgotten_later() -> None:
+def test_a_worker_that_left_is_removed_from_the_list() -> None:
     worker_registry = WorkerRegistry()
     registration = worker_registry.register("waits", "q")
     worker_registry.unregister(worker_registry.register("leaves", "q"))
@@ -208,7 +208,7 @@ def test_one_who_is_gone_is_told_no_more_and_forgotten_later() -> None:
     assert worker_registry.leave().gone == []
 
 
-def test_a_heartbeat_falls_to_one_of_those_who_ask() -> None:
+def test_only_one_caller_sends_the_heartbeat() -> None:
     worker_registry = WorkerRegistry()
     assert not worker_registry.due()
     worker_registry.register("ada", "q")

@@ -140,7 +140,7 @@ def test_an_ack_whose_lease_is_not_as_remembered_changes_nothing(open_store: Ope
     check(tmp_path)
 
 
-def test_leases_end_on_time_though_nothing_was_looked_up(open_store: Opening, clock: Clock) -> None:
+def test_leases_expire_on_time_without_reads(open_store: Opening, clock: Clock) -> None:
     store = open_store()
     for _ in range(4):
         push(store)

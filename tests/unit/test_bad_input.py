@@ -236,7 +236,7 @@ def test_many_messages_are_a_list_of_them(queue: LiteQueue, messages: Any) -> No
     refused(lambda: queue.nack_many(messages), WrongType, "messages")
 
 
-def test_one_that_is_no_message_keeps_all_from_being_settled(queue: LiteQueue) -> None:
+def test_an_invalid_message_fails_the_whole_settle(queue: LiteQueue) -> None:
     queue.put(b"x", "both")
     message = queue.pop("both")
     assert message is not None
@@ -252,7 +252,7 @@ def test_a_peeked_message_cannot_be_settled(queue: LiteQueue) -> None:
         queue.ack(held(queue))
 
 
-def test_a_message_of_another_file_is_not_ours_to_settle(queue: LiteQueue, tmp_path: Path) -> None:
+def test_a_message_of_another_file_cannot_be_settled(queue: LiteQueue, tmp_path: Path) -> None:
     with LiteQueue(tmp_path / "other.db") as other:
         for qname in ("default", "only-there"):
             other.put(b"theirs", qname)
@@ -264,7 +264,7 @@ def test_a_message_of_another_file_is_not_ours_to_settle(queue: LiteQueue, tmp_p
             other.ack(theirs)
 
 
-def test_a_message_whose_queue_was_dropped_is_no_longer_ours(queue: LiteQueue) -> None:
+def test_a_message_of_a_dropped_queue_cannot_be_settled(queue: LiteQueue) -> None:
     queue.put(b"x", "doomed")
     message = queue.pop("doomed")
     assert message is not None
@@ -303,7 +303,7 @@ def test_a_path_is_text_that_names_a_file(path: Any) -> None:
 
 
 @pytest.mark.parametrize("length", [300, 5_000])
-def test_a_name_too_long_for_a_file_is_told_as_what_cannot_be_opened(tmp_path: Path, length: int) -> None:
+def test_a_name_too_long_for_a_file_cannot_be_opened(tmp_path: Path, length: int) -> None:
     with pytest.raises(CannotOpen, match="file name too long"):
         LiteQueue(tmp_path / ("x" * length))
     assert list(tmp_path.iterdir()) == []

@@ -60,11 +60,11 @@ def test_short_names_of_commands_work_and_are_not_listed(group: str, alias: str,
     assert alias not in commands.list_commands(context)
 
 
-def test_a_server_is_looked_for_at_port_8888() -> None:
+def test_the_default_server_is_at_port_8888() -> None:
     assert server_of(None, None) == ("http://127.0.0.1:8888", None)
 
 
-def test_a_servers_own_settings_tell_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cli_finds_a_server_by_the_servers_own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text('port = 9000\nauth_token = "t"\nhost = "0.0.0.0"\n')
     assert server_of(None, None) == ("http://127.0.0.1:9000", "t")
     assert server_of("http://other", None) == ("http://other", None)
@@ -83,7 +83,7 @@ def test_the_file_has_a_table_for_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['[client]\nurl = "https://far"\n', 'host = "far"\n'])
-def test_the_environments_token_is_not_sent_where_only_the_folder_leads(
+def test_the_environments_token_is_not_sent_to_a_server_found_by_folder(
     text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "penstock.toml").write_text(text)

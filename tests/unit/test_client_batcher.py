@@ -71,7 +71,7 @@ async def settle_down() -> None:
         await asyncio.sleep(0.002)
 
 
-def test_callers_who_wait_share_polls_and_never_lease_more_than_they_want() -> None:
+def test_waiting_callers_share_polls_and_never_lease_more_than_requested() -> None:
     async def main() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
@@ -90,7 +90,7 @@ def test_callers_who_wait_share_polls_and_never_lease_more_than_they_want() -> N
     asyncio.run(main())
 
 
-def test_one_who_comes_later_looks_once_and_then_waits_behind() -> None:
+def test_a_later_poll_checks_once_and_waits_behind_earlier_ones() -> None:
     async def main() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
@@ -108,7 +108,7 @@ def test_one_who_comes_later_looks_once_and_then_waits_behind() -> None:
     asyncio.run(main())
 
 
-def test_a_message_for_one_who_has_gone_goes_to_the_next() -> None:
+def test_a_message_for_a_disconnected_poll_goes_to_the_next() -> None:
     async def main() -> None:
         server = Server()
         poller = Poller(server.poll, server.release)
@@ -185,7 +185,7 @@ def test_joined_calls_get_each_its_own_result_or_error() -> None:
     asyncio.run(main())
 
 
-def test_one_who_is_cancelled_before_the_request_is_not_in_it() -> None:
+def test_a_call_cancelled_before_the_request_is_not_sent() -> None:
     async def main() -> None:
         batches = []
         orphans = []

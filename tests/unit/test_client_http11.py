@@ -115,7 +115,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
     assert not reader.keep_alive
 
 
-def test_an_answer_cut_short_is_none() -> None:
+def test_a_truncated_response_is_not_returned() -> None:
     reader = ResponseParser()
     assert reader.feed(PLAIN[:-1]) is None
     assert reader.begun
@@ -131,13 +131,13 @@ def test_an_answer_cut_short_is_none() -> None:
         (b"HTTP/1.0 200 OK\r\nconnection: Keep-Alive", True),
     ],
 )
-def test_whether_a_connection_stays_open(head: bytes, stays: bool) -> None:
+def test_keep_alive_follows_the_connection_header(head: bytes, stays: bool) -> None:
     reader = ResponseParser()
     assert reader.feed(head + b"\r\ncontent-length: 0\r\n\r\n")
     assert reader.keep_alive is stays
 
 
-def test_bytes_that_nobody_asked_for_end_the_trust() -> None:
+def test_unexpected_bytes_after_a_response_end_keep_alive() -> None:
     reader = ResponseParser()
     assert reader.feed(PLAIN + b"HTTP/1.1 200 OK\r\n")
     assert not reader.keep_alive
@@ -156,7 +156,7 @@ def test_bytes_that_nobody_asked_for_end_the_trust() -> None:
         b"x" * (HEAD_BYTES_MAX + 1),
     ],
 )
-def test_what_is_not_http_is_refused(data: bytes) -> None:
+def test_a_response_that_is_not_http_is_refused(data: bytes) -> None:
     with pytest.raises(BadResponse):
         ResponseParser().feed(data)
 

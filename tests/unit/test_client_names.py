@@ -178,7 +178,7 @@ def test_a_server_by_its_url(url: str, server: ServerUrl) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://", "http://h:x", "http://u:p@h", "http://h?a=1", "http://h#a"])
-def test_what_is_not_a_server(url: str) -> None:
+def test_an_invalid_server_url_is_refused(url: str) -> None:
     with pytest.raises(errors.InvalidInput):
         parse(url)
 

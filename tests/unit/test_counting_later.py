@@ -52,7 +52,7 @@ def kept(file: Path, column: str, queue_id: int = 1) -> int:
     return int(value)
 
 
-def test_the_third_push_in_a_row_writes_no_counter_and_everybody_counts_it(file: Path, clock: Clock) -> None:
+def test_the_third_push_in_a_row_defers_its_counter_and_readers_include_it(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(5):
         push(ours)
@@ -72,7 +72,7 @@ def test_the_third_push_in_a_row_writes_no_counter_and_everybody_counts_it(file:
     theirs.close()
 
 
-def test_ids_grow_over_all_queues_and_processes_also_beyond_what_is_counted(file: Path, clock: Clock) -> None:
+def test_ids_grow_across_queues_processes_and_uncounted_pushes(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     ids = [push(ours) for _ in range(4)]
     ids.append(push(theirs, "other"))
@@ -96,7 +96,7 @@ def test_pushes_are_counted_in_the_minute_in_which_they_came(file: Path, clock: 
         assert kept(file, "n_pushed") == 5
 
 
-def test_a_long_row_of_pushes_is_counted_now_and_then(file: Path, clock: Clock) -> None:
+def test_the_counters_of_a_long_run_of_pushes_are_written_from_time_to_time(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(600):
             push(store)
@@ -114,7 +114,7 @@ def test_pushing_to_another_queue_counts_the_one_before(file: Path, clock: Clock
         assert [each.ready for each in store.list_queues()] == [4, 4]
 
 
-def test_a_lease_that_is_not_counted_still_lapses_in_the_sweep_of_another_process(file: Path, clock: Clock) -> None:
+def test_an_uncounted_lease_still_expires_in_the_sweep_of_another_process(file: Path, clock: Clock) -> None:
     with closing(SqliteStore(file, clock=clock)) as store:
         for _ in range(3):
             push(store)
@@ -155,7 +155,7 @@ def ids_of(store: SqliteStore, *queues: str) -> list[int]:
     return sorted(message.id for queue in queues for message in store.export(queue))
 
 
-def test_a_push_that_asks_nobody_notices_every_other_writer(file: Path, clock: Clock) -> None:
+def test_a_fast_path_push_notices_every_other_writer(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(4):
         push(ours)
@@ -170,7 +170,7 @@ def test_a_push_that_asks_nobody_notices_every_other_writer(file: Path, clock: C
     assert ours.stats("q").info.totals.pushed == theirs.stats("q").info.totals.pushed == 8
 
 
-def test_a_push_that_asks_nobody_obeys_what_another_process_has_just_configured(file: Path, clock: Clock) -> None:
+def test_a_fast_path_push_obeys_new_options_of_another_process(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     for _ in range(4):
         push(ours)
@@ -179,7 +179,7 @@ def test_a_push_that_asks_nobody_obeys_what_another_process_has_just_configured(
     assert isinstance(refused, QueueFull)
 
 
-def test_a_push_that_asks_nobody_is_told_to_a_journal_that_has_just_begun(file: Path, clock: Clock) -> None:
+def test_a_fast_path_push_is_recorded_in_a_new_journal(file: Path, clock: Clock) -> None:
     ours = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(ours)
@@ -188,7 +188,7 @@ def test_a_push_that_asks_nobody_is_told_to_a_journal_that_has_just_begun(file: 
     assert ours.journal_waits
 
 
-def test_a_push_that_asks_nobody_waits_for_the_lock_like_any_other(file: Path, clock: Clock) -> None:
+def test_a_fast_path_push_waits_for_the_lock(file: Path, clock: Clock) -> None:
     ours = SqliteStore(file, clock=clock, busy_ms=1)
     for _ in range(4):
         push(ours)
@@ -203,7 +203,7 @@ def test_a_push_that_asks_nobody_waits_for_the_lock_like_any_other(file: Path, c
 FAILS = Transact(commands=[Push(queue="no such queue", messages=[PushItem(payload=b"x")])])
 
 
-def test_another_learns_of_a_write_also_beside_a_transaction_that_fails(file: Path, clock: Clock) -> None:
+def test_another_process_sees_a_write_beside_a_failed_transaction(file: Path, clock: Clock) -> None:
     ours, theirs = SqliteStore(file, clock=clock), SqliteStore(file, clock=clock)
     push(theirs, "other")
     for _ in range(4):
@@ -233,7 +233,7 @@ def claims(file: Path, store: SqliteStore) -> bool:
     return bool(writer == store._transaction.writer)
 
 
-def test_whoever_takes_over_a_file_may_push_without_asking_too(file: Path, clock: Clock) -> None:
+def test_a_new_owner_of_a_file_may_use_the_fast_path(file: Path, clock: Clock) -> None:
     first = SqliteStore(file, clock=clock)
     for _ in range(4):
         push(first)
@@ -249,7 +249,7 @@ def test_whoever_takes_over_a_file_may_push_without_asking_too(file: Path, clock
 @pytest.mark.parametrize(
     "special", [{"key": ""}, {"headers": {}}, {"ttl_ms": 60_000}, {"delay_ms": 1}, {"priority": 1}]
 )
-def test_a_message_with_anything_special_is_not_pushed_without_asking(
+def test_a_message_with_options_is_not_pushed_by_the_fast_path(
     file: Path, clock: Clock, special: dict[str, Any]
 ) -> None:
     store = SqliteStore(file, clock=clock)

@@ -107,7 +107,7 @@ def test_a_server_has_time_to_stop_and_a_poll_to_wait(compose: dict[str, Any]) -
     assert min(seconds("timeout server"), seconds("timeout client")) * 1000 > defaults.wait_ms_max
 
 
-def test_the_balancer_asks_for_readiness_at_a_path_that_there_is() -> None:
+def test_the_balancer_checks_an_existing_readiness_path() -> None:
     (path,) = re.findall(r"httpchk GET (\S+)$", HAPROXY, re.MULTILINE)
     routes = {route.path: route.right for route in Operations.routes(Operations.__new__(Operations))}
     assert routes[path] == "public"

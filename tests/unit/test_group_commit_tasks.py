@@ -63,7 +63,7 @@ async def settle(broker: Broker, ready: int) -> None:
     assert (await broker.stats("q")).info.leased == 0
 
 
-def test_whoever_leaves_before_the_batch_is_taken_leases_nothing(tmp_path: Path) -> None:
+def test_a_poll_that_leaves_before_its_batch_leases_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
@@ -81,7 +81,7 @@ def test_whoever_leaves_before_the_batch_is_taken_leases_nothing(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_whoever_leaves_while_the_batch_is_with_the_store_gives_back(tmp_path: Path) -> None:
+def test_a_poll_that_leaves_during_its_batch_releases_the_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, store = await broker_with(tmp_path, 1)
         store.shut()
@@ -99,7 +99,7 @@ def test_whoever_leaves_while_the_batch_is_with_the_store_gives_back(tmp_path: P
     asyncio.run(scenario())
 
 
-def test_whoever_leaves_between_the_answer_and_taking_it_gives_back(tmp_path: Path) -> None:
+def test_a_poll_that_leaves_after_its_answer_releases_the_messages(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker, _ = await broker_with(tmp_path, 1)
         leaving = asyncio.create_task(broker.lease("q"))
@@ -204,7 +204,7 @@ class _Watching:
 
 
 @pytest.mark.parametrize(("quick_seconds", "callers", "on_the_loop"), [(60.0, 1, 3), (60.0, 2, 0), (0.0, 1, 0)])
-def test_only_one_who_is_alone_with_a_quick_disk_holds_up_the_loop(
+def test_only_a_single_command_on_an_instant_store_commits_in_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_seconds: float, callers: int, on_the_loop: int
 ) -> None:
     monkeypatch.setattr(tasks, "QUICK_SECONDS", quick_seconds)

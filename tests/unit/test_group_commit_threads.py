@@ -101,7 +101,7 @@ def test_a_refused_command_does_not_touch_the_others(store: Gated) -> None:
     assert store.stats("q").info.ready == 20
 
 
-def test_a_command_that_breaks_in_a_way_nobody_foresaw_does_not_touch_the_others(store: Gated) -> None:
+def test_a_command_with_an_unexpected_error_does_not_fail_the_others(store: Gated) -> None:
     broken = push(b"x", key="half a pair: \ud800")
     outcomes = together(store, ThreadCommitter(store), [push(b"1"), push(b"2"), broken, push(b"3")])
     assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, False, True, False]
@@ -128,7 +128,7 @@ def test_an_interrupt_of_the_thread_that_commits_is_for_that_thread_alone(store:
     assert kinds.count(StoreError) == 3
 
 
-def test_who_is_interrupted_while_it_waits_keeps_nobody_else_waiting(store: Gated) -> None:
+def test_an_interrupted_waiter_blocks_no_other_thread(store: Gated) -> None:
     committer = ThreadCommitter(store)
     lock = threading.Lock
 
@@ -188,7 +188,7 @@ def test_threads_that_call_again_and_again_all_get_their_turn(quick_store: Gated
     assert sorted(map(tuple, found)) == sorted((str(name), str(number)) for name in range(8) for number in range(calls))
 
 
-def test_who_waits_for_one_in_a_rush_does_not_wait_for_it_to_come_again(quick_store: Gated) -> None:
+def test_a_waiter_gets_its_turn_after_a_burst_ends(quick_store: Gated) -> None:
     committer = ThreadCommitter(quick_store)
     lane = committer._lanes[0]
 

@@ -52,7 +52,7 @@ def push() -> Push:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["who goes first", "who leads next", "who is committed for"])
-def test_an_interrupt_at_any_moment_of_a_commit_keeps_nobody_else_waiting(store: Held, which: int) -> None:
+def test_an_interrupt_at_any_moment_of_a_commit_blocks_no_other_thread(store: Held, which: int) -> None:
     committer = ThreadCommitter(store)
     (lane,) = committer._lanes
     committer.submit(push())
@@ -115,7 +115,7 @@ def test_an_interrupt_at_any_moment_leaves_an_embedded_queue_usable_by_every_thr
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["who goes first", "who leads next", "who is sent along"])
-def test_an_interrupt_at_any_moment_of_a_joined_call_keeps_nobody_else_waiting(which: int) -> None:
+def test_an_interrupt_at_any_moment_of_a_batched_call_blocks_no_other_thread(which: int) -> None:
     door = threading.Lock()
     inside: list[list[int]] = []
 

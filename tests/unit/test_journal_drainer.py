@@ -65,7 +65,7 @@ def test_everything_goes_to_the_log_in_order_and_the_store_forgets_it(store: Sql
         assert db.execute("SELECT count(*) FROM penstock_journal").fetchone() == (1,)
 
 
-def test_the_log_knows_of_nothing_that_is_not_on_the_stores_disk(tmp_path: Path) -> None:
+def test_the_journal_is_never_ahead_of_the_stores_disk(tmp_path: Path) -> None:
     """A lease does not wait for the disk; a log that knew of one that a power cut took back would be wrong for ever."""
 
     class Noting(SqliteStore):
@@ -169,7 +169,7 @@ def test_a_drain_that_cannot_begin_leaves_the_log_to_the_next(store: SqliteStore
     opened(store).close()
 
 
-def test_what_is_done_is_answered_though_the_journal_cannot_be_copied(
+def test_commands_are_answered_while_the_journal_cannot_be_drained(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "penstock.db"
@@ -186,7 +186,7 @@ def test_what_is_done_is_answered_though_the_journal_cannot_be_copied(
         check(store)
 
 
-def test_what_came_over_a_connection_of_the_users_own_is_copied_when_the_file_is_closed(tmp_path: Path) -> None:
+def test_events_of_the_callers_connection_are_drained_on_close(tmp_path: Path) -> None:
     path = tmp_path / "penstock.db"
     queue = LiteQueue(path, journal=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -232,7 +232,7 @@ def test_a_commit_larger_than_what_the_log_takes_at_once_goes_in_parts(tmp_path:
         check(store)
 
 
-def test_a_body_too_large_for_a_record_is_left_out_and_its_size_told(tmp_path: Path) -> None:
+def test_a_body_too_large_for_a_record_is_left_out_and_its_size_recorded(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "penstock.db", durability="relaxed", journal=True)) as store:
         do(store, Push(queue="q", messages=[PushItem(payload=bytes(9 << 20))], create=QueueOptions()))
         drain_once(store, store.path)

@@ -79,7 +79,7 @@ def encoded(kind: int, now: int, queue_id: int, name: bytes, store_id: int, rows
 
 
 @given(happenings())
-def test_what_is_encoded_is_decoded(told: dict[str, Any]) -> None:
+def test_encoding_and_decoding_are_inverse(told: dict[str, Any]) -> None:
     record = encoded(**told)
     assert len(record) % 8 == 0
     for number, (event, row) in enumerate(zip(read(7, record), told["rows"], strict=True)):
@@ -114,13 +114,13 @@ def row(message_id: int, *, leased_at: int = 0) -> Row:
     return (message_id, NOW, leased_at, leased_at, NOW, 1, 0, 0)
 
 
-def test_only_the_columns_asked_for_are_gathered() -> None:
+def test_only_requested_columns_are_gathered() -> None:
     record = encoded(Kind.PUSHED, NOW, 1, b"q", 5, [row(1), row(2)], bodies=[b"a", b"bc"])
     table = events_table(record, [len(record)], 0, ["id", "body"])
     assert table.to_pylist() == [{"id": 1, "body": b"a"}, {"id": 2, "body": b"bc"}]
 
 
-def test_many_messages_that_fared_alike_are_told_of_in_few_bytes() -> None:
+def test_many_messages_with_equal_events_share_a_small_record() -> None:
     one = encoded(Kind.LEASED, NOW, 1, b"q", 5, [row(1)])
     many = encoded(Kind.LEASED, NOW, 1, b"q", 5, [row(number) for number in range(1, 101)])
     assert len(many) == len(one)
@@ -161,13 +161,13 @@ def test_columns_read_as_the_rows_that_they_stand_for() -> None:
     assert ids == [4, 5], "what was noted is the caller's still"
 
 
-def test_what_happens_twice_to_one_message_is_told_of_that_message() -> None:
+def test_two_equal_events_of_one_message_are_both_recorded() -> None:
     row = (7, NOW, 0, 0, NOW + 10, 0, 0, 0)
     record = encoded(Kind.EXTENDED, NOW, 1, b"emails", 5, [row, row])
     assert [event.id for event in read(0, record)] == [7, 7]
 
 
-def test_what_happens_to_a_message_stays_in_order() -> None:
+def test_the_events_of_a_message_stay_in_order() -> None:
     recorder, queue = Recorder(5), Queue(1)
     happened = [Kind.PUSHED, Kind.LEASED, Kind.NACKED, Kind.LEASED, Kind.EXTENDED, Kind.LAPSED, Kind.LEASED, Kind.ACKED]
     for kind in happened:
@@ -178,7 +178,7 @@ def test_what_happens_to_a_message_stays_in_order() -> None:
     assert told == [kind.name.lower() for kind in happened]
 
 
-def test_what_was_undone_is_not_told() -> None:
+def test_rolled_back_events_are_not_recorded() -> None:
     recorder, queue = Recorder(5), Queue(1)
     recorder.note(Kind.LEASED, queue, [row(1)])
     mark = recorder.mark()
@@ -189,7 +189,7 @@ def test_what_was_undone_is_not_told() -> None:
     assert gathered(recorder) == [[1], [3]]
 
 
-def test_no_record_tells_of_too_much() -> None:
+def test_a_record_covers_a_bounded_number_of_messages() -> None:
     recorder, queue = Recorder(5), Queue(1)
     recorder.note(Kind.LEASED, queue, [row(number) for number in range(1, 2502)])
     assert [len(ids) for ids in gathered(recorder)] == [625, 625, 625, 626]

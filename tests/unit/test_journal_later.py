@@ -51,7 +51,7 @@ def kinds(file: Path) -> list[tuple[str, str]]:
     return [(event.kind, event.queue) for event in told(file)]
 
 
-def test_what_is_told_later_is_told_with_the_next_ack_under_its_own_time(file: Path, clock: Clock) -> None:
+def test_deferred_events_are_recorded_with_the_next_ack_at_their_own_time(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for text in "abcd":
         push(store, text)
@@ -67,7 +67,7 @@ def test_what_is_told_later_is_told_with_the_next_ack_under_its_own_time(file: P
     assert events[4].details == {"worker": "w"}
 
 
-def test_after_a_crash_the_next_process_tells_what_the_last_did_not(file: Path, clock: Clock) -> None:
+def test_after_a_crash_the_next_process_records_the_missing_events(file: Path, clock: Clock) -> None:
     dead = open_store(file, clock)
     for text in "abcd":
         push(dead, text)
@@ -87,7 +87,7 @@ def test_after_a_crash_the_next_process_tells_what_the_last_did_not(file: Path, 
     assert [event.details for event in events[4:]] == [{"worker": "w"}, {}]
 
 
-def test_what_happens_in_another_queue_is_told_after_what_came_before_it(file: Path, clock: Clock) -> None:
+def test_events_of_two_queues_stay_in_order(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for text in "abc":
         push(store, text)
@@ -95,7 +95,7 @@ def test_what_happens_in_another_queue_is_told_after_what_came_before_it(file: P
     assert kinds(file) == [("pushed", "q")] * 3 + [("pushed", "other")]
 
 
-def test_another_process_tells_of_the_first_queue_before_its_own(file: Path, clock: Clock) -> None:
+def test_another_process_records_the_first_queue_before_its_own(file: Path, clock: Clock) -> None:
     ours, theirs = open_store(file, clock), open_store(file, clock)
     for text in "abc":
         push(ours, text)
@@ -106,7 +106,7 @@ def test_another_process_tells_of_the_first_queue_before_its_own(file: Path, clo
     assert kinds(file)[4:] == [("pushed", "q")]
 
 
-def test_a_rolled_back_batch_loses_nothing_that_was_to_be_told(file: Path, clock: Clock) -> None:
+def test_a_rolled_back_batch_loses_no_pending_events(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for text in "abc":
         push(store, text)
@@ -140,7 +140,7 @@ def test_a_journal_in_memory_does_not_grow(clock: Clock, monkeypatch: pytest.Mon
     assert following - first < 5
 
 
-def test_closing_tells_everything(file: Path, clock: Clock) -> None:
+def test_closing_records_all_pending_events(file: Path, clock: Clock) -> None:
     store = open_store(file, clock)
     for text in "abc":
         push(store, text)

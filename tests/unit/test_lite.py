@@ -205,7 +205,7 @@ def test_one_queue_never_sees_the_messages_of_another(queue: LiteQueue) -> None:
     assert queue.qsize("B") == 1
 
 
-def test_peek_shows_what_pop_would_hand_out_and_leaves_it(queue: LiteQueue, clock: Clock) -> None:
+def test_peek_shows_the_next_message_and_leaves_it(queue: LiteQueue, clock: Clock) -> None:
     queue.put(b"first")
     queue.put(b"second")
     peeked = queue.peek()
@@ -214,7 +214,7 @@ def test_peek_shows_what_pop_would_hand_out_and_leaves_it(queue: LiteQueue, cloc
     assert queue.peek() == queue.pop()
 
 
-def test_qsize_counts_what_is_still_to_be_handed_out(queue: LiteQueue, clock: Clock) -> None:
+def test_qsize_counts_undelivered_messages(queue: LiteQueue, clock: Clock) -> None:
     queue.put_many([b"1", b"2"])
     queue.put(b"3", delay=5)
     assert queue.qsize() == 3
@@ -224,7 +224,7 @@ def test_qsize_counts_what_is_still_to_be_handed_out(queue: LiteQueue, clock: Cl
     assert queue.qsize() == 3
 
 
-def test_clear_removes_what_is_still_to_be_handed_out(queue: LiteQueue, clock: Clock) -> None:
+def test_clear_removes_undelivered_messages(queue: LiteQueue, clock: Clock) -> None:
     queue.put_many([b"held", b"lapsed", b"ready"])
     held, _ = queue.pop(timeout=60), queue.pop(timeout=1)
     queue.put(b"delayed", delay=60)
@@ -236,7 +236,7 @@ def test_clear_removes_what_is_still_to_be_handed_out(queue: LiteQueue, clock: C
     queue.ack(held)
 
 
-def test_what_is_put_stays_after_closing(path: Path, clock: Clock) -> None:
+def test_messages_survive_closing(path: Path, clock: Clock) -> None:
     with LiteQueue(path, clock=clock) as queue:
         ids = queue.put_many([b"1", b"2"])
     with LiteQueue(os.fspath(path), clock=clock) as queue:

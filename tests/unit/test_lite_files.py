@@ -46,7 +46,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         LiteQueue(tmp_path / "no/such/tasks.db")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
     with pytest.raises(CannotOpen, match="it is a folder"):
         LiteQueue(tmp_path)
     (tmp_path / "file").touch()
@@ -140,7 +140,7 @@ def test_a_newer_schema_is_left_to_the_newer_release(path: Path) -> None:
         assert queue.qsize() == 3
 
 
-def test_a_migration_that_is_not_ours_is_refused(path: Path) -> None:
+def test_a_migration_with_another_checksum_is_refused(path: Path) -> None:
     filled(path, 3)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE penstock_migration SET checksum = 'other' WHERE version = 1")
@@ -243,7 +243,7 @@ def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path
 @pytest.mark.parametrize(
     ("file_mode", "folder_mode"), [(0o444, 0o777), (0o444, 0o555), (0o666, 0o555), (None, 0o555), (0o000, 0o777)]
 )
-def test_what_may_not_be_written_is_reported_and_left_as_it_is(
+def test_a_read_only_file_is_reported_and_left_unchanged(
     tmp_path: Path, file_mode: int | None, folder_mode: int
 ) -> None:
     folder = tmp_path / "folder"

@@ -87,7 +87,7 @@ def test_put_many_is_all_or_none(queue: LiteQueue) -> None:
     assert queue.qsize() == 0
 
 
-def test_put_on_our_own_connection_is_seen_only_after_our_commit(queue: LiteQueue, path: Path) -> None:
+def test_put_on_the_callers_connection_is_visible_after_its_commit(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path)) as conn:
         conn.execute("CREATE TABLE orders (id INTEGER)")
         conn.execute("INSERT INTO orders VALUES (1)")
@@ -100,7 +100,7 @@ def test_put_on_our_own_connection_is_seen_only_after_our_commit(queue: LiteQueu
     assert (message.id, message.data) == (id_, b"x")
 
 
-def test_put_on_our_own_connection_goes_with_our_rollback(queue: LiteQueue, path: Path) -> None:
+def test_put_on_the_callers_connection_rolls_back_with_it(queue: LiteQueue, path: Path) -> None:
     kept = queue.put(b"kept")
     with closing(sqlite3.connect(path)) as conn:
         queue.put(b"gone", conn=conn)
@@ -111,7 +111,7 @@ def test_put_on_our_own_connection_goes_with_our_rollback(queue: LiteQueue, path
     assert [message.id for message in queue.pop_many(10)] == [kept, after]
 
 
-def test_put_on_a_connection_with_no_open_transaction_opens_ours(queue: LiteQueue, path: Path) -> None:
+def test_put_on_a_connection_without_a_transaction_opens_one(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path)) as conn:
         queue.put(b"x", conn=conn)
         assert conn.in_transaction
@@ -131,7 +131,9 @@ def test_put_on_a_connection_that_commits_by_itself_commits_at_once(queue: LiteQ
 
 
 @pytest.mark.parametrize("isolation_level", ["", None, "IMMEDIATE"])
-def test_others_may_put_and_pop_between_our_transactions(queue: LiteQueue, path: Path, isolation_level: Any) -> None:
+def test_others_may_put_and_pop_between_the_callers_transactions(
+    queue: LiteQueue, path: Path, isolation_level: Any
+) -> None:
     with closing(sqlite3.connect(path, isolation_level=isolation_level)) as conn:
         for number in range(20):
             queue.put(b"theirs %d" % number, "a" if number % 2 else "b")
@@ -156,7 +158,7 @@ def test_the_owners_choice_of_rows_and_text_is_left_alone(queue: LiteQueue, path
     assert rest(queue) == [b"1", b"2"]
 
 
-def test_a_refused_put_leaves_our_transaction_as_it_was(queue: LiteQueue, path: Path) -> None:
+def test_a_refused_put_leaves_the_callers_transaction_unchanged(queue: LiteQueue, path: Path) -> None:
     with closing(sqlite3.connect(path)) as conn:
         conn.execute("CREATE TABLE orders (id INTEGER)")
         conn.execute("INSERT INTO orders VALUES (1)")
@@ -190,7 +192,7 @@ def test_a_read_that_has_become_old_cannot_be_written_on(queue: LiteQueue, path:
     assert rest(queue) == [b"meanwhile", b"again"]
 
 
-def test_an_explicit_max_retries_reaches_a_queue_through_our_connection(path: Path, clock: Clock) -> None:
+def test_an_explicit_max_retries_is_applied_over_the_callers_connection(path: Path, clock: Clock) -> None:
     with LiteQueue(path, clock=clock) as queue:
         queue.put(b"x", "jobs")
     with LiteQueue(path, max_retries=0, clock=clock) as queue, closing(sqlite3.connect(path)) as conn:
@@ -202,7 +204,7 @@ def test_an_explicit_max_retries_reaches_a_queue_through_our_connection(path: Pa
         assert len(queue.dlq("jobs")) == 2
 
 
-def test_a_message_may_travel_and_be_acked_by_another_that_has_the_file_open(queue: LiteQueue, path: Path) -> None:
+def test_a_message_can_be_pickled_and_acked_in_another_process(queue: LiteQueue, path: Path) -> None:
     queue.put(b"x")
     message = pickle.loads(pickle.dumps(queue.pop()))
     with LiteQueue(path, clock=queue._store._clock) as other:

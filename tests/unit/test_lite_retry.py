@@ -123,7 +123,7 @@ def test_dead_letters_come_newest_first_up_to_the_limit(path: Path, clock: Clock
         assert queue.dlq()[0].reason == "the lease expired"
 
 
-def test_redrive_gives_dead_letters_a_whole_new_life(path: Path, clock: Clock) -> None:
+def test_redrive_resets_the_attempts_of_dead_letters(path: Path, clock: Clock) -> None:
     with LiteQueue(path, max_retries=1, clock=clock) as queue:
         id_ = queue.put(NOISE)
         assert deliveries(queue, clock) == [0, 1]

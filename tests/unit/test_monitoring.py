@@ -22,7 +22,7 @@ def unknown(expression: str) -> set[str]:
     return {name for name in found if name not in KNOWN and SUFFIXES.sub("", name) not in KNOWN}
 
 
-def test_alerts_ask_for_metrics_that_there_are() -> None:
+def test_alerts_use_existing_metrics() -> None:
     yaml: Any = pytest.importorskip("yaml")
     (group,) = yaml.safe_load((DEPLOY / "alerts.yaml").read_text("utf-8"))["groups"]
     names = [rule["alert"] for rule in group["rules"]]
@@ -41,7 +41,7 @@ def test_prometheus_takes_the_configuration() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_uses_existing_metrics() -> None:
     board = json.loads((DEPLOY / "grafana.json").read_text("utf-8"))
     ids = [panel["id"] for panel in board["panels"]]
     assert len(set(ids)) == len(ids)

@@ -40,7 +40,7 @@ def test_the_javascript_client_types_every_option_as_the_model_does(
     assert dict(re.findall(r"^  (\w+)\?: (.+)$", body[1], re.M)) == wanted
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_has_a_description() -> None:
     properties = msgspec.json.schema(QueueOptions)["$defs"]["QueueOptions"]["properties"]
     assert [name for name, schema in properties.items() if not schema.get("description")] == []
 

@@ -84,7 +84,7 @@ def test_a_step_in_which_nothing_happened_is_zero_and_a_page_of_such_steps_can_b
     assert ">6<" in depth_in(report(lake, NOON + timedelta(minutes=1), NOON + timedelta(minutes=3)))
 
 
-def test_a_year_is_told_in_steps_of_a_day_and_the_last_is_as_long_as_it_is(lake: Lake) -> None:
+def test_a_year_has_steps_of_a_day_and_a_shorter_last_step(lake: Lake) -> None:
     fill(lake, {"mail": {0: 1_440, 365 * 1_440 - 1: 720, 365 * 1_440 + 719: 720}})
     found = summary_of(lake, None, None, None)
     assert (found.window.step_minutes, len(found.window.starts)) == (1_440, 366)
@@ -129,7 +129,7 @@ def test_many_times_fall_into_the_buckets_that_each_falls_into() -> None:
         ("2026-01-31T12:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
     ],
 )
-def test_a_span_is_told_in_utc_or_with_its_offset(text: str, time: datetime) -> None:
+def test_a_time_is_in_utc_or_has_an_offset(text: str, time: datetime) -> None:
     assert Time().convert(text, None, None) == time
 
 

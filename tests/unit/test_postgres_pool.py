@@ -11,7 +11,7 @@ from penstock.postgres.pipeline import PipelinedConnection
 CAUSE = "postgresql://db/x: connection failed: host 'a', port 1: refused\\n- host 'b', port 1: no route"
 
 
-def test_while_a_database_is_away_everyone_learns_the_whole_cause() -> None:
+def test_every_caller_gets_the_cause_of_an_outage() -> None:
     tried = []
 
     def open_one() -> PipelinedConnection:

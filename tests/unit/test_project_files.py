@@ -28,7 +28,7 @@ def test_every_make_target_that_the_documents_name_exists() -> None:
             assert set(named.split()) <= targets, (path.name, named)
 
 
-def test_the_dev_container_runs_a_make_target_that_exists() -> None:
+def test_the_dev_container_runs_an_existing_make_target() -> None:
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text("utf-8"))
     program, target = container["postCreateCommand"].split()
     assert program == "make"

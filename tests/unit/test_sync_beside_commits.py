@@ -68,7 +68,7 @@ def test_after_it_the_log_is_written_again_and_commits_are_promised(
 
 
 @pytest.mark.parametrize("commands", [1, 3])
-def test_what_may_have_been_done_is_not_done_again(
+def test_a_commit_before_a_failed_sync_is_not_repeated(
     commands: int, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply([push()])

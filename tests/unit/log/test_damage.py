@@ -111,7 +111,7 @@ def test_flipped_bits_make_columns_fail_too(folder: Path) -> None:
         assert sum(batch.num_rows for batch in batches(log, offset + 1)) == COUNT - offset - 1
 
 
-def test_repair_puts_a_marker_in_the_place_of_a_record_beyond_help(folder: Path) -> None:
+def test_repair_replaces_an_unrecoverable_record_by_a_marker(folder: Path) -> None:
     from penstock.log.arrow import batches
 
     flip(log_of(folder, 0), 8 * 5_000)
@@ -198,7 +198,7 @@ def test_an_index_that_is_wrong_is_rebuilt(folder: Path, tmp_path: Path, what: s
     assert troubles(folder) == []
 
 
-def test_sums_that_are_gone_make_bulk_reads_slower_and_nothing_else(folder: Path) -> None:
+def test_missing_sums_only_make_bulk_reads_slower(folder: Path) -> None:
     from penstock.log.arrow import batches
 
     for path in segment_files(folder, SUMS):

@@ -241,9 +241,7 @@ def test_a_trim_that_a_full_disk_refused_is_done_by_the_next_one(tmp_path: Path,
         assert firsts_in(log.folder) == [2]
 
 
-def test_what_a_killed_drop_left_is_removed_when_the_streams_are_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rest_of_a_killed_drop_is_removed_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(FileStreams(tmp_path)) as streams, monkeypatch.context() as killed:
         streams.create("s")
         killed.setattr(shutil, "rmtree", lambda *_, **__: None)
@@ -253,7 +251,7 @@ def test_what_a_killed_drop_left_is_removed_when_the_streams_are_opened(
     assert not list((tmp_path / "trash").iterdir())
 
 
-def test_a_log_that_was_being_made_is_none_until_it_knows_where_it_begins(tmp_path: Path, files: Failing) -> None:
+def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Failing) -> None:
     """A move that goes on after it was killed takes what is there for its own."""
     files.fail["rename"] = (1, BROKEN)
     with pytest.raises(StoreError):

@@ -77,7 +77,7 @@ def test_a_bad_entry_of_an_index_costs_no_record(folder: Path, number: int, mani
 
 
 @pytest.mark.parametrize("number", [0, 30, COUNT - 1])
-def test_a_bad_entry_is_no_matter_while_the_writer_has_the_log_open(folder: Path, number: int) -> None:
+def test_a_bad_index_entry_is_harmless_while_the_writer_has_the_log_open(folder: Path, number: int) -> None:
     with Log(folder) as log:
         spoil_entry(folder, number)
         served, damaged = read_all(log)

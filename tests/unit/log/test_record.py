@@ -28,7 +28,7 @@ def test_an_event_is_these_bytes() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=20), st.integers(0, 2**62))
-def test_what_is_encoded_is_decoded(payloads: list[bytes], time_ms: int) -> None:
+def test_encoding_and_decoding_are_inverse(payloads: list[bytes], time_ms: int) -> None:
     data, sizes = record.encode(payloads, time_ms)
     mixed, mixed_sizes = record.encode([NewRecord(payload) for payload in payloads], time_ms)
     assert (mixed, mixed_sizes) == (data, sizes)
@@ -53,14 +53,14 @@ def test_zeros_are_not_a_record() -> None:
     assert record.find(memoryview(bytes(4096)), 0) is None
 
 
-def test_what_is_not_whole_records_is_refused() -> None:
+def test_partial_records_are_refused() -> None:
     data = record.encode([b"one", b"two"], 1)[0]
     with pytest.raises(InvalidInput):
         record.sizes_of(data[:-1])
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 24), (1, 1000), (5, 120), (5, 777)])
-def test_markers_fill_exactly_the_place_of_what_was_lost(count: int, size: int) -> None:
+def test_markers_fill_exactly_the_place_of_lost_records(count: int, size: int) -> None:
     data, ends = record.tombstones(count, size)
     assert len(data) == size
     assert list(record.walk(memoryview(data), 0)) == ends

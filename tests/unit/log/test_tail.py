@@ -84,7 +84,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_record(folder: Path, tail: bytes) 
         assert (len(served), damaged) == (COUNT + 10, [])
 
 
-def test_whole_records_that_nobody_was_told_of_are_kept(folder: Path) -> None:
+def test_whole_unacknowledged_records_are_kept(folder: Path) -> None:
     with segment_files(folder)[0].open("ab") as file:
         file.write(encode([payload(COUNT), payload(COUNT + 1)], 1)[0])
     writer = FolderLock(folder / "lock")
@@ -97,7 +97,7 @@ def test_whole_records_that_nobody_was_told_of_are_kept(folder: Path) -> None:
         assert_true(served)
 
 
-def test_a_reader_mends_what_a_crash_left_when_no_writer_does(folder: Path) -> None:
+def test_a_reader_recovers_the_log_if_there_is_no_writer(folder: Path) -> None:
     index = segment_files(folder, INDEX)[0]
     index.write_bytes(index.read_bytes()[:-40] + bytes(40))
     with LogReader(folder) as log:

@@ -85,7 +85,7 @@ def test_the_lock_ends_with_the_process_that_holds_it(folder: Path) -> None:
     Log(folder).close()
 
 
-def test_a_child_has_no_part_in_its_parents_log(log: Log) -> None:
+def test_a_child_cannot_append_to_its_parents_log(log: Log) -> None:
     pid = os.fork()
     if not pid:
         try:
@@ -197,7 +197,7 @@ def test_encoded_records_are_copied_verbatim(log: Log) -> None:
     assert log.segment_of(20).path.read_bytes()[ends[0] : ends[-1]] == data
 
 
-def test_what_is_not_whole_records_cannot_be_copied(log: Log) -> None:
+def test_partial_records_cannot_be_copied(log: Log) -> None:
     data = encode([b"one"], 1)[0]
     for bad in (b"", data[:-1], data + b"\0"):
         with pytest.raises(InvalidInput):
@@ -237,7 +237,7 @@ def test_opening_a_log_leaves_a_commit_of_a_position_alone(folder: Path) -> None
     assert not (folder / "manifest.new").exists()
 
 
-def test_what_a_reader_has_seen_can_be_committed_and_passed_before_the_writer_knows_of_it(
+def test_a_position_that_the_writer_does_not_know_yet_can_be_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = FileStreams(tmp_path / "streams")
@@ -282,7 +282,7 @@ def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: P
         assert again.next_offset == log.next_offset
 
 
-def test_a_commit_of_a_position_does_not_rest_on_what_is_remembered(tmp_path: Path) -> None:
+def test_a_commit_of_a_position_does_not_rely_on_the_cache(tmp_path: Path) -> None:
     """The file's number, time and size may be what they were though another process has replaced it twice."""
     folder = make(tmp_path / "log", 20)
     ours, theirs = (Consumers(folder, "s", files=DISK, clock=Clock()) for _ in range(2))
