@@ -23,7 +23,7 @@ _threads = ThreadPoolExecutor(128, "test-caller")
 
 
 async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
-    """As asyncio.to_thread, with threads for all who wait at once."""
+    """As asyncio.to_thread, with enough threads for all concurrent calls."""
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args))
 
 
@@ -130,11 +130,11 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def lose_answer(self, path: str) -> None:
-        """The next request to this path is carried out, and its answer lost."""
+        """Execute the next request to this path, and lose its response."""
         self._tricks.append((path, None))
 
     def answer(self, path: str, status: str, *headers: str, body: str = "") -> None:
-        """The next request to this path does not reach the server."""
+        """Answer the next request to this path without the server."""
         head = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
         self._tricks.append((path, ("\r\n".join(head) + "\r\n\r\n" + body).encode()))
 
@@ -185,7 +185,7 @@ class Proxy:
 
 
 def _read_http(link: socket.socket, gone: socket.socket | None = None) -> bytes:
-    """One whole request or answer; empty at the end, or when the socket `gone` has ended meanwhile."""
+    """Return one whole request or response; empty at the end, or if the socket `gone` is closed meanwhile."""
     data = b""
     while True:
         if gone is not None:

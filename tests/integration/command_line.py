@@ -79,7 +79,7 @@ class Queues:
 
 
 def spawn(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """In a process of its own."""
+    """Run the command in another process."""
     options.setdefault("env", clean_environment())
     return subprocess.Popen([PENSTOCK, *arguments], **options)
 

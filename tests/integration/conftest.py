@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.client_support import Proxy, Sdk, proxy
 from tests.integration.serving import Client, Running, running
 from tests.postgres import cluster, drop_schema, new_schema
 
@@ -46,13 +47,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def name() -> str:
-    """A queue name that nobody else has."""
+    """A unique queue name."""
     return f"q{next(_numbers)}"
 
 
 @pytest.fixture
 def queue(client: Client, name: str) -> str:
-    """The path of a queue that nobody else uses."""
+    """The path of a new queue."""
     return client.queue(name)
 
 
@@ -76,7 +77,7 @@ def serve(tmp_path: Path) -> Iterator[Fresh]:
 
 @pytest.fixture
 def schema() -> Iterator[str]:
-    """A schema of PostgreSQL that nobody else uses."""
+    """A new schema of PostgreSQL."""
     schema = new_schema()
     yield schema
     drop_schema(schema)
@@ -86,3 +87,25 @@ def schema() -> Iterator[str]:
 def store(schema: str) -> str:
     """Its address."""
     return f"{cluster().url}&schema={schema}"
+
+
+@pytest.fixture(params=["async", "sync"])
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    return Sdk(request.param)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "http"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Everything that the SDK connects to."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tasks.db"
+    if request.param == "postgres":
+        return str(request.getfixturevalue("store"))
+    return f"http://127.0.0.1:{request.getfixturevalue('server').port}"
+
+
+@pytest.fixture
+def between(server: Running) -> Iterator[Proxy]:
+    """A proxy in front of the server."""
+    with proxy(server.port) as between:
+        yield between

@@ -68,7 +68,7 @@ class MovableClock:
 
 
 class Pages(SimpleHTTPRequestHandler):
-    """The client's files, and a place where a page tells what it found."""
+    """Serves the client's files, and receives what a page reports."""
 
     told: ClassVar[queue.Queue[Any]]
 
@@ -83,7 +83,7 @@ class Pages(SimpleHTTPRequestHandler):
 
 @contextmanager
 def pages() -> Iterator[tuple[str, queue.Queue[Any]]]:
-    """Where they are served, and what they tell."""
+    """Yield the address, and the reports of pages."""
     told: queue.Queue[Any] = queue.Queue()
     handler = partial(type("Told", (Pages,), {"told": told}), directory=str(CLIENT))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

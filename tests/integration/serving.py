@@ -92,7 +92,7 @@ class Client:
 
 
 class Running:
-    """A server in a thread of its own, with its insides at hand."""
+    """A server in a thread of this process, whose internals tests can reach."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -209,6 +209,6 @@ def process(folder: Path, *flags: str, env: dict[str, str] | None = None) -> Ite
 
 
 def clean_environment() -> dict[str, str]:
-    """This one without what would configure a server."""
+    """Return this process's environment without the variables that configure a server."""
     names = {*PLAIN_NAMES, "HOST", "LISTEN_ADDR", "PG_HOST"}
     return {k: v for k, v in os.environ.items() if k not in names and not k.startswith("PENSTOCK_")}

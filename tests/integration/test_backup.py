@@ -43,7 +43,7 @@ def work(server: Running, stop: threading.Event) -> None:
 
 
 def check(path: Path) -> int:
-    """Queues, journal and stream of a file that nobody uses; how many records the stream has."""
+    """Create queues, a journal and a stream in a file that is not in use; return the stream's number of records."""
     with closing(sqlite3.connect(path)) as db:
         check_tables(db)
         check_journal(db, journal_folder(path))

@@ -136,7 +136,7 @@ def test_a_pipe_gets_plain_text(file: Queues) -> None:
 
 
 def on_a_terminal(*arguments: str, answer: bytes | signal.Signals | None = None) -> tuple[int, str]:
-    """With stdin, stdout and stderr on a terminal, and its question answered; exit code and what was shown."""
+    """Run on a terminal and answer the question; return the exit code and the output."""
     ours, theirs = pty.openpty()
     env = clean_environment(TERM="xterm-256color", COLUMNS="200")
     process = subprocess.Popen([PENSTOCK, *arguments], env=env, stdin=theirs, stdout=theirs, stderr=theirs)
@@ -234,7 +234,7 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(file: Queues, tmp_path: Path
 
 
 def until_asleep(pid: int) -> None:
-    """Until it waits for its answer. Python loses an interrupt that comes while it finalises an object."""
+    """Wait until it waits for its response. Python loses an interrupt that arrives while it finalises an object."""
     asleep = 0
     while asleep < 3:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

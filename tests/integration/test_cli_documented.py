@@ -64,7 +64,7 @@ class Typed:
         self.unused = [line.strip() for line in LINES.strip().splitlines()]
 
     def type(self, start: str, **values: str) -> str:
-        """The line that begins so, with its <placeholders> filled in; what it prints."""
+        """Run the documented line that begins so, with its <placeholders> filled in; return its output."""
         [line] = [each for each in self.unused if each.startswith(f"sqew {start}")]
         self.unused.remove(line)
         typed = line.partition(" #")[0].replace("sqew", "penstock").replace("{name}", self._name)

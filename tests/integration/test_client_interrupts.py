@@ -14,7 +14,7 @@ from tests.interrupts import each_moment, interrupted
 PATIENCE_SECONDS = 20
 
 
-# A connection that was about to be used or put back is closed by nobody but the garbage collector.
+# Only the garbage collector closes a connection that was about to be used or put back.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("wait", [0, 0.001], ids=["without waiting", "waiting"])
 def test_an_interrupt_at_any_moment_leaves_a_client_usable_by_every_thread(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +28,9 @@ from penstock import (
 )
 from penstock.log.streams import streams_beside
 from tests.integration.client_support import Sdk, proxy
-from tests.integration.serving import Running, process, running
-from tests.postgres import cluster, drop_schema, new_schema
+from tests.integration.serving import Running, process
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("served")) as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgres", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/tasks.db"
-    elif request.param == "postgres":
-        schema = new_schema()
-        yield f"{cluster().url}&schema={schema}"
-        drop_schema(schema)
-    else:
-        yield f"http://127.0.0.1:{request.getfixturevalue('server').port}"
-
-
-@pytest.fixture(params=["async", "sync"])
-def sdk(request: pytest.FixtureRequest) -> Sdk:
-    return Sdk(request.param)
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """Each test has a stream of its own on the shared server."""
-    return "".join(each if each.isalnum() else "-" for each in request.node.name)
 
 
 def test_appended_records_are_read_back(sdk: Sdk, url: str, name: str) -> None:
@@ -209,7 +178,7 @@ def test_leaving_the_loop_commits_processed_records(sdk: Sdk, url: str, name: st
             for number in range(6):
                 assert (await anext(records)).data == number
             await records.aclose()
-            # The sixth was handed out, and nobody said that it is done.
+            # The sixth was returned, but not processed.
             assert (await stream.consumer("c")).offset == 4
             assert [record.data async for record in stream.consume("c", idle=0)] == [5, 6, 7, 8, 9]
 

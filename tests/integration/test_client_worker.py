@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,11 @@ from tests.integration.serving import Running, running
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("served")) as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/tasks.db"
     return f"http://127.0.0.1:{request.getfixturevalue('server').port}"
-
-
-@pytest.fixture(params=["async", "sync"])
-def sdk(request: pytest.FixtureRequest) -> Sdk:
-    return Sdk(request.param)
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    return "".join(each if each.isalnum() else "-" for each in request.node.name)
 
 
 async def until(true: Callable[[], Any]) -> None:
@@ -224,7 +208,7 @@ def test_a_stop_releases_messages_that_do_not_finish_in_time(sdk: Sdk, url: str,
             worker.stop()
             await running
             [message] = await queue.lease()
-            assert message.attempts == 1, "given back, not failed"
+            assert message.attempts == 1, "released, not failed"
             await until(ended.is_set)
             await message.ack()
 
@@ -412,7 +396,7 @@ def test_a_signal_stops_a_worker_in_good_order(kind: str, number: signal.Signals
 
 
 def test_a_signal_that_interrupts_no_wait_stops_a_worker_all_the_same(tmp_path: Path) -> None:
-    """As one does that comes in the moment before the main thread begins to wait: another thread is interrupted."""
+    """The signal arrives in the moment before the main thread begins to wait, and interrupts another thread."""
     url = f"sqlite:///{tmp_path}/tasks.db"
     with penstock.connect(url) as client:
         client.create_queue("q").push("x")

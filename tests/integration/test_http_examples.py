@@ -103,7 +103,7 @@ def test_every_inbox_endpoint_requires_the_token(inbox: str) -> None:
 
 
 def test_every_call_of_the_queue_api_works(queue_server: str) -> None:
-    """Each call of the queue face."""
+    """Each call of the queue API."""
     call = queue_server
     status, made = curl(
         call, "POST", "/queues", '{"name": "q", "dlq": "q.dlq", "max_attempts": 5, "visibility_ms": 30000}'

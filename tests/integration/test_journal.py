@@ -18,7 +18,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 def happened(client: Client, name: str, *, wait_for: str) -> list[dict[str, object]]:
-    """The events of a queue, read until one of a kind has come."""
+    """Return the events of a queue, read until there is one of a kind."""
     events, offset = [], 0
     while not any(event["kind"] == wait_for for event in events):
         page = client.get(f"/journal/events?from={offset}&queue={name}&wait_ms=60000").json

@@ -55,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[Moved]:
 
 @contextmanager
 def time_passes(server: Moved) -> Iterator[None]:
-    """Once the message waits, its delay and the window are over; a resume tells the poll that time has passed."""
+    """Once the message waits, its delay and the window are over; a resume makes the poll check the time."""
 
     def pass_by() -> None:
         with server.client() as client:

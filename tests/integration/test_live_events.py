@@ -55,7 +55,7 @@ class Listener:
         assert self._stream.readline().startswith(b":")
 
     def next(self) -> tuple[str, dict[str, Any]]:
-        """What happened next; that the queue was made may still be told, too."""
+        """Return the next event; the creation of the queue may come first."""
         while not (line := self._stream.readline()).startswith(b"event: ") or b"created" in line:
             assert line, "the stream has ended"
             if line.startswith(b"id: "):

@@ -51,7 +51,7 @@ def spoil_index_entry(folder: Path) -> None:
 
 
 def damage(folder: Path) -> None:
-    """Hurt a record, its index and the manifests, so that the offsets of those after it are not known."""
+    """Damage a record, its index and the manifests, so that the offsets of later records are unknown."""
     [log] = folder.glob("*.log")
     data = bytearray(log.read_bytes())
     data[HEAD_BYTES : HEAD_BYTES + 1_000] = bytes(1_000)

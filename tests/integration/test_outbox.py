@@ -199,7 +199,7 @@ for number in range(1_000_000):
 
 
 def test_under_load_and_kills_no_message_is_lost_and_none_is_a_phantom(place: Place) -> None:
-    """Each message goes with a row of the application's table: at the end there is one for each row, and no other."""
+    """Each message is pushed with a row of the application's table; at the end, messages and rows match."""
     taken: list[int] = []
     stop = threading.Event()
 

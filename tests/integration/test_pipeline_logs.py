@@ -79,7 +79,7 @@ def test_parts_together_are_the_journal_once(reached: Reached) -> None:
     assert [(row["offset"], row["number"], row["kind"], row["id"], row["body"]) for row in found] == [
         (event.offset, event.number, event.kind, event.id, event.body)
         for event in reached.work.events()
-        if event.offset <= found[-1]["offset"]  # A server tells of itself, too.
+        if event.offset <= found[-1]["offset"]  # A server records events of its own.
     ]
     assert len(found) > 80
 
@@ -179,7 +179,7 @@ def test_a_server_is_read_without_the_environments_proxy(tmp_path: Path, monkeyp
 
 
 class Redirecting(BaseHTTPRequestHandler):
-    """Answers with a redirect to another host, and keeps what it is sent."""
+    """Answers with a redirect to another host, and records the tokens it receives."""
 
     target: ClassVar[str] = ""
     tokens: ClassVar[list[str | None]]

@@ -1,4 +1,4 @@
-"""Authorization: tokens, keys, signatures, and what browsers may not do."""
+"""Authorization: tokens, keys, signatures, and requests of browsers."""
 
 from __future__ import annotations
 

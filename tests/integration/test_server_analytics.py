@@ -1,4 +1,4 @@
-"""The tree face's analytics, over HTTP."""
+"""Analytics of the tree API, over HTTP."""
 
 from __future__ import annotations
 

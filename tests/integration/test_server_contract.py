@@ -1,4 +1,4 @@
-"""What every call of the server holds to: parameters, headers, limits, and what it tells to whom."""
+"""Rules of every call of the server: parameters, headers, limits, and what each caller may see."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _guess(server: Running, token: str) -> Answer:
         return client.get("/queues")
 
 
-# What is told to whom
+# What each caller may see
 
 
 def test_answers_are_neither_guessed_at_nor_kept(client: Client, queue: str) -> None:

@@ -1,4 +1,4 @@
-"""The live events of the tree face, over a WebSocket."""
+"""The live events of the tree API, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def silent(server: Running) -> Iterator[socket.socket]:
 
 
 def at_rest(server: Running) -> Running:
-    """It has told that it is there, and has nothing else to tell."""
+    """Wait until the server has reported itself, so that no other event follows."""
     with server.client() as client:
         eventually(lambda: client.get("/journal/events?kind=worker").json["events"] != [])
     return server
@@ -200,7 +200,7 @@ def test_watching_requires_access_to_all_queues(serve: Fresh) -> None:
 
 
 def offered(token: str) -> list[Any]:
-    """What a browser offers, which can send no header of its own."""
+    """Return the subprotocols that a browser offers, which cannot send an Authorization header."""
     return ["penstock", "bearer." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")]
 
 

@@ -85,7 +85,7 @@ def test_the_canary_is_not_traffic(client: Client) -> None:
     push(client, canary, "tweet", "tweet")
     (first,) = lease(client, canary)
     client.post(f"{canary}/ack", {"id": first["id"], "token": first["token"]})
-    # A span that nobody else asks for, so that the look is taken now.
+    # A window that no other test requests, so that it is not cached.
     found = client.get("/api/v1/analytics/overview?minutes=7").json
     listed = [each["name"] for each in client.get("/queues?limit=1000").json["queues"]]
     waiting = sum(client.get(f"/queues/{quote(name, safe='')}").json["ready"] for name in listed)
@@ -138,7 +138,7 @@ def test_dead_letters_are_grouped_and_filtered_by_error(client: Client) -> None:
 
 
 def test_all_dead_letters_are_counted_grouped_and_redriven_however_many_there_are(client: Client) -> None:
-    """The newest 5,000 and more hide what is older; all of it counts."""
+    """More than 5,000 newer dead letters hide older ones; all of them count."""
     queue = client.queue("many", max_attempts=1, dedupe_ms=0)
     client.post(f"{queue}/messages", {"messages": [{"payload": n} for n in range(6_000)]})
     leased = client.post(f"{queue}/poll?batch=6000&wait_ms=0").json["messages"]

@@ -235,7 +235,7 @@ def test_the_openapi_document_is_valid_3_1(client: Client) -> None:
 
 
 def test_it_can_be_mounted_under_a_prefix(tmp_path: Path) -> None:
-    """As Starlette's Mount does: the path stays whole, root_path says what belongs to the parent."""
+    """As Starlette's Mount does: the path stays whole, and root_path is the parent's part of it."""
 
     async def scenario() -> None:
         broker = Broker(SqliteStore(tmp_path / "queue.db"))
@@ -287,7 +287,7 @@ async def ask(
     query: bytes = b"",
     headers: list[tuple[bytes, bytes]] | None = None,
 ) -> Answer:
-    """Call an ASGI application as a server would that is not ours."""
+    """Call an ASGI application as another ASGI server would."""
     sent: list[dict[str, Any]] = []
     pending = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -370,7 +370,7 @@ def test_a_write_ahead_log_that_grows_is_429_until_it_shrinks(serve: Fresh) -> N
         assert client.post(f"{queue}/poll?wait_ms=0").status == 200
         begun = time.monotonic()
         assert client.post(f"{queue}/messages", {"payload": 1}).status == 429
-        assert time.monotonic() - begun >= REFUSAL_SECONDS, "whoever asks again at once must not crowd out others"
+        assert time.monotonic() - begun >= REFUSAL_SECONDS, "a client that retries at once must not crowd out others"
         reader.execute("ROLLBACK")
         while client.post(f"{queue}/messages", {"payload": 1}).status == 429:
             assert time.monotonic() < deadline

@@ -106,13 +106,13 @@ def test_a_thousand_polls_get_one_message_each_without_a_herd(server: Running, c
 
 
 async def wake_by(server: Running, queue: str, act: Callable[[], Any], count: int = 50) -> list[int]:
-    """Of `count` polls that wait while something is done, what they get; the others are sent away empty-handed."""
+    """Return the messages that `count` waiting polls get from an action; then end the others."""
     pollers = await start_many(server, queue, count)
     with leases_counted(server) as counted:
         await asyncio.to_thread(act)
         waiting = {asyncio.ensure_future(poller.answer()): poller for poller in pollers}
         done, _pending = await asyncio.wait(waiting, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
-        assert done, "nobody was woken"
+        assert done, "no poll was woken"
         await asyncio.sleep(0.3)
         done = {future for future in waiting if future.done()}
         got = [message["id"] for future in done for message in future.result()]
@@ -240,7 +240,7 @@ def test_an_unrelated_write_of_this_server_wakes_no_poll(
 
 
 def test_a_leaving_poll_passes_its_wake_up_on(server: Running, client: Client, queue: str) -> None:
-    """Half of those who wait leave while messages come: the other half gets them all."""
+    """Half of the polls leave while messages arrive; the other half gets them all."""
 
     async def scenario() -> None:
         pollers = await start_many(server, queue, 200)

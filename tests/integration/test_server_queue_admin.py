@@ -203,5 +203,5 @@ def test_events_are_server_sent(server: Running, client: Client, queue: str) -> 
             if line.startswith("event: "):
                 seen.append(line.split()[1])
                 assert json.loads(stream.readline()[6:])["queue"] == queue.rpartition("/")[2]
-    # What happened just before may be told too.
+    # Events from just before may be included.
     assert [each for each in seen if each != "created"] == ["pushed", "leased", "acked", "paused"]

@@ -32,7 +32,7 @@ def waiting(server: Running) -> int:
 
 
 class Waiting:
-    """A read on a thread of its own."""
+    """A read in another thread."""
 
     def __init__(self, server: Running, path: str, **headers: str) -> None:
         self._server, self._path, self._headers = server, path, headers

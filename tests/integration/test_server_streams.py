@@ -19,7 +19,7 @@ NDJSON = "application/x-ndjson"
 
 @pytest.fixture
 def stream(client: Client, name: str) -> str:
-    """The path of a stream that nobody else uses."""
+    """The path of a new stream."""
     return create(client, name)
 
 

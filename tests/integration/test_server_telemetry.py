@@ -95,7 +95,7 @@ def test_the_canary_runs_after_its_first_interval_and_is_measured(serve: Fresh) 
     with serve(canary_ms=1_000, canary_slo_ms=60_000).client() as client:
         queue = client.queue("q")
         assert client.post(f"{queue}/messages", {"payload": 1}).json["id"] == 1
-        # A scrape may fall between the two metrics of one round, so both are waited for.
+        # A scrape may fall between the two metrics of one round, so wait for both.
         found = wait_for(
             client,
             lambda found: (

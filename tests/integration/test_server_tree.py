@@ -144,7 +144,7 @@ def test_a_key_cannot_find_transaction_ids_of_other_queues(serve: Fresh) -> None
             acked = ack(client, {"transactionId": "order-42"})
             assert acked.status == 403
             assert b"secret" not in pushed.body + acked.body
-        # And its own ids swallow nobody else's messages.
+        # And its own ids do not make messages of others duplicates.
         with server.client(key) as client:
             push(client, item("mine", transactionId="order-43"))
         assert admin.post(PUSH, {"items": [item("other", transactionId="order-43")]}).status == 409

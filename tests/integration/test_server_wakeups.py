@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Waiting:
-    """A call that waits for a minute, if nobody wakes it."""
+    """A call that waits for a minute unless it is woken."""
 
     def __init__(self, server: Running, method: str, path: str) -> None:
         def ask() -> None:
@@ -41,7 +41,7 @@ class Waiting:
 
     def woken(self) -> Answer:
         self._thread.join(SOON)
-        assert not self._thread.is_alive(), "nobody woke it"
+        assert not self._thread.is_alive(), "it was not woken"
         return self.answer
 
 

@@ -1,5 +1,5 @@
-"""Several servers on one PostgreSQL: what one does the others see at once; one goes, the others go on; and all of them
-live through a database that goes away and comes back."""
+"""Several servers on one PostgreSQL: each sees changes of the others at once, and they survive the loss of one of them
+and outages of the database."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def in_threads(*works: Callable[[], object]) -> None:
 
 
 def test_every_push_at_one_server_wakes_a_poll_at_another(store: str, tmp_path: Path) -> None:
-    # So close together that most of them are told of by the thread that listens.
+    # So close together that the listening thread reports most of them.
     with two_servers(store, tmp_path) as (one, two), penstock.connect(url(one)) as client:
         queue = client.create_queue("q")
         for number in range(30):
@@ -266,7 +266,7 @@ def test_a_silent_database_connection_does_not_block_forever(store: str, tmp_pat
             eventually(lambda: client.get("/readyz").status == 200)
             assert client.post("/queues/q/messages", {"payload": 2}).status == 201
             payloads = [each["payload"] for each in client.post("/queues/q/poll?batch=9").json["messages"]]
-            # What was held up may have come through after all, if its commit was among it.
+            # A delayed push may have succeeded after all.
             assert payloads in ([2], [1, 2])
     finally:
         relay.close()

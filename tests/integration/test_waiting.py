@@ -21,7 +21,7 @@ from penstock.broker.waiters_threads import ThreadWaiters
 from penstock.store.sqlite import SqliteStore
 
 LONG = 60
-"""Seconds that a wait lasts when nothing wakes it; whoever comes back well before was woken."""
+"""Seconds that a wait lasts unless it is woken; a wait that ends well before was woken."""
 SOON = 20
 
 
@@ -54,7 +54,7 @@ def run_apart(script: str) -> subprocess.CompletedProcess[str]:
 
 
 class Unchanged:
-    """A store that nobody else writes to."""
+    """A store without other writers."""
 
     def version(self, topic: str | None = None) -> int:
         return 0

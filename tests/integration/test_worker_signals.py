@@ -1,4 +1,4 @@
-"""Signals and workers: who handles them, what a second one does, and how handlers are restored."""
+"""Signals and workers: which handler runs, the effect of a second signal, and how handlers are restored."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_second_signal_releases_running_messages_and_stops(kind: str, number: 
         assert started.wait() == 0
     with penstock.connect(url) as client:
         [message] = client.queue("q").lease()
-        assert message.attempts == 1, "given back, not failed"
+        assert message.attempts == 1, "released, not failed"
 
 
 @pytest.mark.parametrize("where", ["file", "server"])

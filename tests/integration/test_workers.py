@@ -35,7 +35,7 @@ def workers(client: Client) -> dict[str, dict[str, Any]]:
 
 
 def events(watcher: Any) -> Iterator[tuple[str, str]]:
-    """What a dashboard is told of workers."""
+    """Collect the worker events that a dashboard receives."""
     while True:
         message = json.loads(watcher.recv(timeout=PATIENCE))
         if message["event"].startswith("worker."):

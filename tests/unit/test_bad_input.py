@@ -65,7 +65,7 @@ def unchanged(queue: LiteQueue) -> Iterator[None]:
 
 
 def held(queue: LiteQueue) -> Message:
-    """A message that nobody leased: to be refused before the store is asked."""
+    """A message without a lease, which is refused before the store is called."""
     message = queue.peek()
     assert message is not None
     return message

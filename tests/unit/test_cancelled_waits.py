@@ -1,6 +1,6 @@
-"""Whoever waits and is cancelled leaves, also when that comes together with what was waited for.
+"""A cancelled wait ends, even if the cancellation arrives together with the event.
 
-A server that stops cancels what it does by itself: one wait that loses its cancellation, and it never ends.
+A server that stops cancels its background tasks, and would never end if one of them lost its cancellation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.store.factory import open_streams
 from penstock.store.sqlite import SqliteStore
 
 TURNS = 6
-"""Of the event loop, in which a wake-up has reached whoever waits."""
+"""Turns of the event loop until a wake-up has reached the waiting task."""
 
 Waiting = tuple[asyncio.Task[Any], Callable[[], Any]]
 
@@ -51,7 +51,7 @@ async def the_journal(path: Path) -> AsyncIterator[Waiting]:
 async def a_stream(path: Path) -> AsyncIterator[Waiting]:
     streams = open_streams(str(path / "queue.db"), durability="full", busy_ms=1_000)
     streams.create("s")
-    # Whoever writes is told of what is written, and need not look for it.
+    # The writer's own process is notified of appends, and does not poll.
     streams.append("s", [b"x"])
     waiters = LogWaiters(streams, asyncio.to_thread)
 

@@ -56,7 +56,7 @@ async def broker_with(path: Path, messages: int) -> tuple[Broker, Gated]:
 
 
 async def settle(broker: Broker, ready: int) -> None:
-    """Until everything that was leased for nobody is back."""
+    """Wait until every lease without a receiver is released."""
     async with asyncio.timeout(30):
         while (await broker.stats("q")).info.ready != ready:
             await asyncio.sleep(0.005)
@@ -180,7 +180,7 @@ def test_the_queue_of_commands_has_a_limit(tmp_path: Path) -> None:
 
 
 class Watched(SqliteStore):
-    """A store that tells on which threads it waited for the disk."""
+    """A store that records the threads that waited for the disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

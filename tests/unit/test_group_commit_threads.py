@@ -22,7 +22,7 @@ CREATE = QueueOptions()
 
 
 class Gated(SqliteStore):
-    """A real store whose batches can be held at the door, and are counted."""
+    """A real store whose batches can be blocked, and are counted."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 20
 
 
 class Held(SqliteStore):
-    """A real store with a door that can be held."""
+    """A real store whose batches can be blocked."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)

@@ -41,7 +41,7 @@ def do(store: SqliteStore, command: Command[object]) -> object:
 
 
 def check(store: SqliteStore) -> Replay:
-    """The log alone leads to what the store's counters say."""
+    """Check that replaying the log gives the store's counters."""
     replay = Replay()
     replay.play(log_events(journal_folder(store.path)))
     with closing(sqlite3.connect(store.path)) as db:
@@ -153,7 +153,7 @@ def test_after_an_older_store_is_brought_back_new_events_come_after_all_that_the
 
 
 def test_a_drain_that_cannot_begin_leaves_the_log_to_the_next(store: SqliteStore) -> None:
-    """Not even when the log is ahead, which the store is told first."""
+    """Even if the log is ahead, which the store must learn first."""
     work(store, rounds=1)
     drain_once(store, store.path)
 

@@ -216,7 +216,7 @@ def fill_up(queue: LiteQueue) -> list[str]:
 
 
 def test_a_file_that_may_not_grow_loses_nothing_and_works_again_once_it_may(path: Path) -> None:
-    """The same where nobody may mount: the limit on a file's size, in a process of its own."""
+    """The same without the right to mount: a process with a limit on the size of files."""
     done = run_apart(
         f"""
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -30,7 +30,7 @@ def queue(path: Path, clock: Clock) -> Iterator[LiteQueue]:
 
 
 def deliveries(queue: LiteQueue, clock: Clock) -> list[int]:
-    """Pop and let the lease pass until nothing comes any more; the retry counts met."""
+    """Pop and let the lease expire until the queue is empty; return the retry counts."""
     met = []
     while message := queue.pop(timeout=1):
         met.append(message.retry_count)

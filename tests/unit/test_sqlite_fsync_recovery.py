@@ -16,7 +16,7 @@ FULL, NORMAL = 2, 1
 
 
 def switches(store: SqliteStore) -> tuple[int, int]:
-    """How the last commit waited for the disk, and after how many pages it would have copied the log."""
+    """Return how the last commit waited for the disk, and after how many pages it would have checkpointed."""
     (synchronous,) = store._writer.execute("PRAGMA synchronous").fetchone()
     (pages,) = store._writer.execute("PRAGMA wal_autocheckpoint").fetchone()
     return synchronous, pages

@@ -75,7 +75,7 @@ def test_a_commit_before_a_failed_sync_is_not_repeated(
     write = store._writer.execute
 
     class Writer:
-        """Its commit comes just before a sync that fails."""
+        """Commits just before a sync that fails."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(writer, name)

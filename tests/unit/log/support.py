@@ -46,7 +46,7 @@ def make(folder: Path, count: int = 500, options: StreamOptions = SMALL) -> Path
 
 
 def write_as_0_1_0(folder: Path, segments: Sequence[tuple[bytes, list[int]]], name: str = "s") -> None:
-    """A closed log as 0.1.0 left it: segments have no heads, and what is known of it has fewer fields."""
+    """A closed log as 0.1.0 wrote it: segments have no heads, and the identity has fewer fields."""
     folder.mkdir(parents=True)
     uid, first = 4711, 0
     _save_fields(folder / "stream", name=name, uid=uid, created_ms=START_MS, options=SMALL, version=1)

@@ -133,7 +133,7 @@ def test_a_commit_of_a_position_that_fails_keeps_the_old_one(tmp_path: Path, fil
 
 
 def test_a_file_system_that_is_full_keeps_nothing_of_the_batch(tmp_path: Path) -> None:
-    """A real limit, set by the system on the size of files, in a process of its own."""
+    """A real limit on the size of files, in another process."""
     make(tmp_path / "log", 20)
     pid = os.fork()
     if not pid:
@@ -252,7 +252,7 @@ def test_the_rest_of_a_killed_drop_is_removed_on_opening(tmp_path: Path, monkeyp
 
 
 def test_a_log_whose_creation_failed_does_not_exist(tmp_path: Path, files: Failing) -> None:
-    """A move that goes on after it was killed takes what is there for its own."""
+    """A migration that continues after a kill would take it for its own."""
     files.fail["rename"] = (1, BROKEN)
     with pytest.raises(StoreError):
         Log.create(tmp_path / "log", "s", first=100, files=files)

@@ -107,7 +107,7 @@ def test_an_index_that_was_cut_short_while_the_log_is_open_is_not_believed(folde
 def test_an_index_that_was_shifted_while_it_is_open_serves_no_other_record(
     tmp_path: Path, opened: type[LogReader], place: int
 ) -> None:
-    """Records of one size fit a shifted index, so only what was read before tells that it changed."""
+    """Records of one size fit a shifted index, so only the entries read before show that it changed."""
     with Log.create(tmp_path / "s", "s", SMALL) as log:
         for first in range(0, 300, 10):
             log.append([b"%0400d" % offset for offset in range(first, first + 10)])

@@ -29,7 +29,7 @@ from tests.unit.log.support import SMALL, fill, make, payload, read_all, segment
 
 
 class Gated(Files):
-    """A disk whose syncs can be held at the door, and are counted."""
+    """A disk whose fsyncs can be blocked, and are counted."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -111,7 +111,7 @@ def test_threads_that_wait_share_one_sync(log: Log, gated: Gated) -> None:
         others = [pool.submit(log.append, [b"%d" % number]) for number in range(8)]
         while len(log._committer._lanes[0].waiting) < 8:
             pass
-        assert log.next_offset == 20, "nobody sees what is not on disk"
+        assert log.next_offset == 20, "a record that is not on disk is not visible"
         gated.gate.set()
         assert first.result(60).first == 20
         assert sorted(each.result(60).first for each in others) == list(range(21, 29))
@@ -266,7 +266,7 @@ def test_a_position_that_the_writer_does_not_know_yet_can_be_committed(
 
 
 def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: Path) -> None:
-    """As when a segment is trimmed between the moment in which it is chosen and the one in which it is opened."""
+    """The segment is trimmed after a read has chosen it and before it opens it."""
     with Log(make(tmp_path / "log", 300)) as log:
         active, oldest = log.active, segment_files(log.folder)[0]
         assert oldest != segment_files(log.folder)[-1]
@@ -283,7 +283,7 @@ def test_a_read_that_meets_a_removed_segment_leaves_the_writer_alone(tmp_path: P
 
 
 def test_a_commit_of_a_position_does_not_rely_on_the_cache(tmp_path: Path) -> None:
-    """The file's number, time and size may be what they were though another process has replaced it twice."""
+    """Inode, time and size of the file may be the same although another process has replaced it twice."""
     folder = make(tmp_path / "log", 20)
     ours, theirs = (Consumers(folder, "s", files=DISK, clock=Clock()) for _ in range(2))
     ours.submit(CommitPosition(consumer="a", offset=1))

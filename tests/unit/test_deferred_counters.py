@@ -1,4 +1,4 @@
-"""Plain pushes and leases may be counted with the queue's next other change; nobody may be able to tell."""
+"""Counters of plain pushes and leases may be written later; every reader still gets the right counts."""
 
 from __future__ import annotations
 

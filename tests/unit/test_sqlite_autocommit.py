@@ -1,4 +1,4 @@
-"""A single push, lease or ack is one statement where nobody else wrote; nobody may be able to tell."""
+"""Without other writers, a single push, lease or ack is one statement, with the same results as a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pushes and leases that are counted later are told later too: once, in order, and by whoever comes next."""
+"""Events of pushes and leases that are counted later are recorded later: once, in order, by the next writer."""
 
 from __future__ import annotations
 
