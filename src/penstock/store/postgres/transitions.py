@@ -110,7 +110,7 @@ def _expire_far_leases(tx: PostgresTransaction, queue: PostgresQueue, moved: Tra
         rows += tx.fetch("lease_range.end_far", queue.id, untils, ids, LEASE_CHECK_STEP - len(rows))
         if len(rows) == LEASE_CHECK_STEP:
             moved.more = True
-            checks.repeat(queue.id, tx.now)
+            checks.repeat(queue.id)
         _end_expired_leases(tx, queue, rows, moved)
 
 
