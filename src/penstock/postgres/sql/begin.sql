@@ -32,8 +32,8 @@ SELECT set_config('lock_timeout', $1::text, true)
 SELECT penstock.enter($1::bigint[])
 
 -- :verify
-SELECT penstock.verify($1::bigint[], $2::bigint, $3::bigint, $4::boolean, $5::boolean, $6::text[], $7::bigint[],
-                       $8::text[])
+SELECT penstock.verify($1::bigint[], $2::bigint, $3::bigint, $4::bigint, $5::boolean, $6::boolean, $7::text[],
+                       $8::bigint[], $9::text[])
 
 -- :was_committed
 SELECT pg_xact_status(($1::text)::xid8)

@@ -32,8 +32,8 @@ ALIVE, PUSHING, LEASING, CREATING = 0, 1, 2, 3
 CHANGE_WAIT_MS = 1_000
 # How long a push waits for an application's open transaction that pushed the same key. Other pushes wait behind it.
 KEY_WAIT_MS = 200
-# How far an assumed time may be from that of the database.
-CLOCK_ERROR_MS = 50
+# How far an assumed time may be ahead of and behind the time at which the database verifies it.
+AHEAD_MS, BEHIND_MS = 50, 1_000
 # Random bits of a mark, behind its time.
 MARK_BITS = 20
 NOT_LOADED = (None,) * 7
@@ -114,7 +114,7 @@ class PostgresTransaction:
         if pushes:
             self.mark = self.now << MARK_BITS | secrets.randbits(MARK_BITS)
         names, ids, options = zip(*(each[:3] for each in known), strict=True)
-        assumed = (self.now, CLOCK_ERROR_MS, context.journals, pushes, texts(names), ints(ids), texts(options))
+        assumed = (self.now, AHEAD_MS, BEHIND_MS, context.journals, pushes, texts(names), ints(ids), texts(options))
         self.write("begin.verify", keys, *assumed, then=self._verified, needed=False)
         for each in known:
             self._queues[each.name] = PostgresQueue((*each[:5], *NOT_LOADED, context.journals))
