@@ -28,7 +28,7 @@ class ThreadWaiters:
         self._version = store.version
         self.closed = False
         self.after_fork_in_child()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     def ticket(self, topic: str) -> Ticket:
         """Return a ticket to take before checking for messages; anything written since ends the following `wait`."""
@@ -66,12 +66,6 @@ class ThreadWaiters:
         for bell in list(self._bells):
             with suppress(RuntimeError):
                 bell.release()
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self._bells: set[threading.Lock] = set()

@@ -180,7 +180,7 @@ class Connections:
         self._connect_timeout = connect_timeout
         self.closed = False
         self.after_fork_in_child()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     def request(self, request: bytes, seconds: float, interrupt: Interrupt | None = None) -> HttpResponse:
         """Send a request and return the response, within `seconds` in total."""
@@ -248,12 +248,6 @@ class Connections:
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop().close()
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         """Drop the sockets without closing them: the parent goes on using them."""

@@ -92,7 +92,7 @@ class ThreadCommitter:
         self._quick = store.commit_is_instant
         self._bursts: dict[int, _Burst] = {}
         self.after_fork_in_child()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     def submit(self, command: Command[T]) -> T:
         lane = self._only or self._lanes[self._store.lane(command)]
@@ -223,12 +223,6 @@ class ThreadCommitter:
             # A thread that arrived just now found the turn taken, and no holder has seen it wait.
             if not lane.waiting or lane.turn.setdefault(HOLDER, claim) is not claim:
                 return
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self._lanes = [_ThreadLane() for _ in range(self._store.lanes)]

@@ -42,15 +42,9 @@ class HttpStreams:
         self.session = session
         self._linger = linger
         self.after_fork_in_child()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     # After a fork the child must not send what the parent's threads were about to send.
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self._appends: dict[str, RequestBatcher[Records, Appended]] = {}

@@ -57,13 +57,7 @@ class LeaseRenewer:
     def __init__(self, transport: StoreTransport | HttpTransport) -> None:
         self._transport = transport
         self.after_fork_in_child()
-        fork_safety.register(self)
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
+        fork_safety.register_reset(self)
 
     def after_fork_in_child(self) -> None:
         self._renewals: dict[tuple[int, str], Renewal] = {}

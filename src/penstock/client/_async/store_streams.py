@@ -38,15 +38,9 @@ class StoreStreams:
         self._durability = durability
         self._closed = False
         self.after_fork_in_child()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     # After a fork the child must not use the files that the parent has open for writing.
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self._opened: Streams | None = None

@@ -59,7 +59,7 @@ class HttpTransport:
         self.session = session
         self._linger = linger
         self.after_fork_in_child()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     @cached_property
     def streams(self) -> HttpStreams:
@@ -68,12 +68,6 @@ class HttpTransport:
         return HttpStreams(self.session, self._linger)
 
     # After a fork the child must not send what the parent's threads were about to send.
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self._pushes: dict[str, RequestBatcher[Messages, list[Receipt]]] = {}

@@ -54,19 +54,13 @@ class Database:
         self._notifier = Notifier(self._connect, f"penstock.{target.schema}.streams", self.listeners.look_around)
         if listens:
             self._notifier.start()
-        fork_safety.register(self)
+        fork_safety.register_reset(self)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return connect(self.target, busy_ms=self._busy_ms, relaxed=self._relaxed)
 
     def _open_wire(self) -> PipelinedConnection:
         return PipelinedConnection(self._connect(), answer_ms=self.target.answer_ms + self._busy_ms)
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self.listeners.start_over()
