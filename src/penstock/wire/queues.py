@@ -87,10 +87,6 @@ class PushOne(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     signature: str | None = None
 
 
-class PushMany(Struct, forbid_unknown_fields=True, kw_only=True):
-    messages: Annotated[list[PushOne], Meta(min_length=1, max_length=BATCH_MAX)]
-
-
 class PushBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """One message, or many under `messages`."""
 
